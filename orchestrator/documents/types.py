@@ -1,0 +1,58 @@
+"""What a source yields: a document, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DocumentProblem(StrEnum):
+    """Why a file, folder or row gave no document."""
+
+    ENCODING = "encoding"  # bytes that are no text in any encoding that can be told for certain
+    EMPTY = "empty"  # nothing but white space, no text layer, or a table without rows
+    ENCRYPTED = "encrypted"  # opens only with a password
+    TOO_LARGE = "too_large"  # more bytes than `max_bytes`
+    UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files
+    VANISHED = "vanished"  # was listed, and is gone
+    UNSUPPORTED = "unsupported"  # a kind of file that is not read here
+    BAD_ROW = "bad_row"  # one row of a table that does not fit; the others are read
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text with its identity.
+
+    `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a
+    table row. `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in
+    bytes. `fields` are the names a template may use besides `text`.
+    """
+
+    key: str
+    name: str
+    text: str
+    digest: str
+    size: int
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableDocument:
+    """A file, folder or row that was found and not read; `message` says what is wrong and what to do."""
+
+    key: str
+    name: str
+    code: DocumentProblem
+    message: str
+    size: int | None
+
+
+class ExtractionError(Exception):
+    """Raised by a reader for one document; becomes an `UnreadableDocument`. Never leaves this package."""
+
+    def __init__(self, code: DocumentProblem, message: str, size: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.size = size

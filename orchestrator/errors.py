@@ -1,0 +1,91 @@
+"""Every error that orch raises on purpose.
+
+    OrchError                exit code 1
+    ├── InputError           2  a file, line or field that the user can mend
+    ├── UsageError           2  a command that cannot be meant as it was given
+    ├── RefusedError         3  nothing is wrong, but doing it would break a promise (budget, deadline, location)
+    ├── BackendError         4  a backend or upstream is away, or answers what it must not
+    ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
+    └── StateConflict        1  a compare-and-set move found another state than it expected
+
+Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
+sees SQLAlchemy, openai or aiohttp errors.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class OrchError(Exception):
+    """What went wrong, in words for the user; `hint` says what to do about it."""
+
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class InputError(OrchError):
+    """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.line = line
+        self.field = field
+
+    @property
+    def where(self) -> str:
+        """`file:line: field` with the parts that are known, or an empty string."""
+        place = "" if self.file is None else str(self.file)
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        return ": ".join(part for part in (place, self.field) if part)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class UsageError(OrchError):
+    """The command line cannot be carried out as it stands."""
+
+    exit_code = 2
+
+
+class RefusedError(OrchError):
+    """The request is sound, but carrying it out would break the budget, the deadline or a location."""
+
+    exit_code = 3
+
+
+class BackendError(OrchError):
+    """A backend, an upstream or an engine cannot be reached or does not behave."""
+
+    exit_code = 4
+
+
+class StorageError(OrchError):
+    """The database or the disk refuses: full, locked, read-only, or migrated by another version."""
+
+    exit_code = 4
+
+
+class StateConflict(OrchError):
+    """A move `from -> to` found the record in another state; somebody else was there first."""

@@ -1,0 +1,208 @@
+"""The job file: which documents, which questions, which models, by when, for how much.
+
+`load` reads the YAML and checks all that can be checked without opening a document; each mistake is told with
+file, line and field. `json_schema()` is what `docs/job.schema.json` publishes for editors.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from orchestrator.errors import InputError
+from orchestrator.located import Lines, line_of, load_yaml, validated
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class DocumentSource(_Strict):
+    """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
+
+    path: str = Field(description="folder or file, relative to the job file's folder")
+    include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
+    exclude: tuple[str, ...] = Field((), description="globs to leave out")
+    text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
+    id_column: str | None = Field(None, description="column that names a row; default: its number")
+    encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
+    sample: int | None = Field(None, ge=1, description="a stable sample of so many documents")
+    max_bytes: int = Field(50_000_000, ge=1, description="a larger document is reported, not read")
+
+    @field_validator("include", "exclude", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Task(_Strict):
+    """One question asked of every document."""
+
+    id: Name
+    prompt: str = Field(min_length=1, description="Jinja2; the document is put before it unless it uses {{ text }}")
+    system: str | None = Field(None, description="Jinja2; goes before everything else")
+    model: str = Field(description="an alias declared under `models`, here or in orch.toml")
+    max_tokens: int = Field(512, ge=1, description="upper bound of the answer, in tokens")
+    max_document_tokens: int | None = Field(None, ge=1, description="longer documents are cut, and it is recorded")
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = None
+    stop: tuple[str, ...] | None = None
+    output_schema: dict[str, Any] | None = Field(
+        None, alias="schema", description="JSON Schema that the answer must fit"
+    )
+    extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
+
+    @field_validator("output_schema")
+    @classmethod
+    def _is_a_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            from jsonschema import Draft202012Validator, SchemaError
+
+            try:
+                Draft202012Validator.check_schema(value)
+            except SchemaError as error:
+                place = ".".join(map(str, error.path))
+                raise ValueError(f"is no JSON Schema: {place + ': ' if place else ''}{error.message}") from None
+        return value
+
+    @field_validator("extra")
+    @classmethod
+    def _extra_is_extra(cls, value: dict[str, Any]) -> dict[str, Any]:
+        taken = {"model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format"}
+        for name in value:
+            if name in taken or name == "stream":
+                raise ValueError(f"`{name}` may not stand here: it has a field of its own or is set by orch")
+            if name.startswith("guided_"):
+                raise ValueError(
+                    f"`{name}` was removed from vLLM, which ignores it in silence; "
+                    "use `schema`, or `structured_outputs` here"
+                )
+        return value
+
+
+class Allow(_Strict):
+    """Where the rows may go."""
+
+    backends: tuple[str, ...] | None = Field(None, description="names of backends; default: all")
+    location: Literal["any", "local"] = Field("any", description="`local`: never leaves for a hosted backend")
+
+
+class Output(_Strict):
+    """Where the merged rows are written when the job ends (`orch fetch` gives them at any time)."""
+
+    path: str = Field(description="file, relative to the job file's folder")
+    format: Literal["jsonl", "batch"] = "jsonl"
+
+
+class JobSpec(_Strict):
+    """A whole job file."""
+
+    name: Name
+    documents: tuple[DocumentSource, ...] = Field(min_length=1)
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    models: dict[Name, str | dict[str, str]] = Field(
+        default_factory=dict, description="alias -> model name, or alias -> {backend: model name}"
+    )
+    deadline: str | None = Field(None, description="`8h`, `90m`, `2d`, `06:00` (local time) or an ISO time")
+    budget: Decimal | None = Field(None, ge=0, description="US dollars; a hard cap")
+    on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
+    allow: Allow = Field(default_factory=Allow)
+    output: Output | None = None
+    tags: dict[str, str] = Field(default_factory=dict, description="for cost reports")
+
+    @field_validator("documents", mode="before")
+    @classmethod
+    def _one_source_or_many(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return ({"path": value},)
+        return (value,) if isinstance(value, dict) else value
+
+    @field_validator("deadline")
+    @classmethod
+    def _is_a_deadline(cls, value: str | None) -> str | None:
+        if value is not None:
+            deadline_at(value, datetime.now(UTC))
+        return value
+
+    @model_validator(mode="after")
+    def _task_ids_differ(self) -> JobSpec:
+        seen: set[str] = set()
+        for task in self.tasks:
+            if task.id in seen:
+                raise ValueError(f"two tasks have the id {task.id!r}")
+            seen.add(task.id)
+        return self
+
+
+def deadline_at(text: str, now: datetime) -> datetime:
+    """The instant (UTC) that a deadline means when it is given at `now`.
+
+    `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local when it
+    names no zone. Raises ValueError with a sentence for the user.
+    """
+    if length := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text):
+        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[length[2]]
+        return now + timedelta(**{unit: float(length[1])})
+    if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
+        local = now.astimezone()
+        try:
+            at = local.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0, tzinfo=None)
+        except ValueError:
+            raise ValueError(f"{text!r} is no time of day") from None
+        # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change.
+        if at <= local.replace(tzinfo=None):
+            at += timedelta(days=1)
+        return at.astimezone().astimezone(UTC)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise ValueError(f"{text!r} is no deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00") from None
+
+
+def load(path: Path) -> JobSpec:
+    """Read and check a job file. Raises InputError with file, line and field for each mistake."""
+    data, lines = load_yaml(path)
+    if not isinstance(data, dict):
+        raise InputError("is empty or no mapping; a job file begins with `name:`", file=path)
+    spec = validated(JobSpec, data, lines, path)
+    for index, task in enumerate(spec.tasks):
+        for field, template in (("prompt", task.prompt), ("system", task.system)):
+            if template is not None:
+                _check_template(template, path, lines, ("tasks", index, field))
+    return spec
+
+
+def lines_of(path: Path) -> Lines:
+    """The line of each field of a job file that `load` accepted, for errors that are found later."""
+    return load_yaml(path)[1]
+
+
+def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+    from jinja2 import TemplateSyntaxError
+    from jinja2.sandbox import SandboxedEnvironment
+
+    try:
+        SandboxedEnvironment().parse(template)
+    except TemplateSyntaxError as error:
+        raise InputError(
+            f"is no Jinja2 template: {error.message} (line {error.lineno} of the text)",
+            file=path,
+            line=line_of(place, lines),
+            field=f"tasks[{place[1]}].{place[2]}",
+        ) from None
+
+
+@cache
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the job file, for editors."""
+    schema = JobSpec.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "orch job file", **schema}

@@ -1,0 +1,208 @@
+"""YAML and TOML files whose errors name file, line and field.
+
+A file is read into plain data plus a map from the path of each value to its line, so that a pydantic error at
+`("tasks", 0, "max_tokens")` can be told as `job.yaml:14: tasks[0].max_tokens: ...`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.errors import InputError
+
+Place = tuple[str | int, ...]
+Lines = Mapping[Place, int]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Yaml12(yaml.SafeLoader):
+    """YAML with the 1.2 core scalars: `22:00` and `no` stay the strings that their author meant."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
+
+
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("tag:yaml.org,2002:float", r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$",
+     list("-+0123456789.")),
+    ("tag:yaml.org,2002:merge", r"^<<$", ["<"]),
+):  # fmt: skip
+    _Yaml12.add_implicit_resolver(_tag, re.compile(_pattern), _first)
+
+
+def read_text(path: Path) -> str:
+    """The text of a small settings file; a BOM is dropped.
+
+    Raises InputError when it cannot be read or is no UTF-8 text.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path) from None
+    except UnicodeDecodeError as error:
+        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def load_yaml(path: Path) -> tuple[Any, Lines]:
+    """Data and the line of each value. Raises InputError on syntax errors and on a key given twice."""
+    text = read_text(path)
+    try:
+        loader = _Yaml12(text)
+        try:
+            node = loader.get_single_node()
+            lines: dict[Place, int] = {}
+            if node is not None:
+                _note_lines(node, (), lines, path)
+            data = loader.construct_document(node) if node is not None else None
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None
+        ) from None
+    except yaml.YAMLError as error:
+        raise InputError(f"is not valid YAML: {error}", file=path) from None
+    return data, lines
+
+
+def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
+    lines[place] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value in node.value:
+            here = (*place, str(key_node.value))
+            if here in lines and key_node.value != "<<":
+                raise InputError(
+                    f"the key {key_node.value!r} is given twice (first in line {lines[here]})",
+                    file=path,
+                    line=key_node.start_mark.line + 1,
+                    field=spell(here),
+                )
+            _note_lines(value, here, lines, path)
+            lines[here] = key_node.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _note_lines(value, (*place, index), lines, path)
+
+
+def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
+    """Data and the line of each table and key. Raises InputError on syntax errors."""
+    text = read_text(path)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        problem = re.sub(r"\s*\(at .*\)$", "", str(error))
+        raise InputError(f"is not valid TOML: {problem}", file=path, line=int(found[1]) if found else None) from None
+    return data, _toml_lines(text)
+
+
+def _toml_lines(text: str) -> Lines:
+    lines: dict[Place, int] = {}
+    table: Place = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
+            table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[1]))
+            lines.setdefault(table, number)
+        elif key := re.match(r"\s*([A-Za-z0-9_-]+|\"[^\"]+\")\s*=", line):
+            lines.setdefault((*table, key[1].strip('"')), number)
+    return lines
+
+
+def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
+    """`data` as a `model`. Raises one InputError that tells every mistake, each with its line and field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = [_explain(problem, model, lines, file) for problem in error.errors()]
+        found.sort(key=lambda problem: problem.line or 0)
+        first, *rest = found
+        if rest:
+            first.message += "".join(f"\n{problem}" for problem in rest)
+        raise first from None
+
+
+def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> InputError:
+    place: Place = tuple(part for part in problem["loc"] if not _is_union_tag(part, problem["loc"], lines))
+    message, hint = problem["msg"].removeprefix("Value error, "), None
+    match problem["type"]:
+        case "missing":
+            message = "is required"
+        case "extra_forbidden":
+            message = "is no known field here"
+            known = _fields_at(model, place[:-1])
+            near = difflib.get_close_matches(str(place[-1]), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+        case "model_type" | "dict_type":
+            message = "must be a mapping (`key: value`)"
+    return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
+
+
+def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
+    """pydantic puts the name of a union's member into the place; no such key stands in the file."""
+    return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int|float|bool|dict|list|tuple)$", part))
+
+
+def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
+    """The field names that the model knows at a place: walks through lists, dicts and optional types."""
+    here: Any = model
+    for part in place:
+        here = _member(here, part)
+        if here is None:
+            return []
+    return [field.alias or name for name, field in here.model_fields.items()] if _is_model(here) else []
+
+
+def _member(here: Any, part: str | int) -> Any:
+    if _is_model(here):
+        for name, field in here.model_fields.items():
+            if part in (name, field.alias):
+                return _strip(field.annotation)
+        return None
+    return _strip(here)
+
+
+def _strip(annotation: Any) -> Any:
+    """The model inside `tuple[Model, ...]`, `dict[str, Model]` or `Model | None`."""
+    while get_origin(annotation) in (tuple, list, dict, Union, UnionType):
+        inner = [arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None]
+        if not inner:
+            return None
+        annotation = inner[-1]
+    return annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
+    """The line of the value at a place, or of the nearest thing around it."""
+    parts = tuple(place)
+    while parts not in lines:
+        if not parts:
+            return None
+        parts = parts[:-1]
+    return lines[parts]
+
+
+def spell(place: Iterable[str | int]) -> str:
+    """`("tasks", 0, "id")` as `tasks[0].id`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text

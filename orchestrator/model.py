@@ -1,0 +1,242 @@
+"""The words of the domain: states, the moves between them, and the facts that travel between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NewType
+
+JobId = NewType("JobId", str)
+ShardId = NewType("ShardId", str)
+
+PICO = Decimal(10) ** -12
+"""Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
+
+
+class RequestState(StrEnum):
+    """Where one request stands. All but `pending` are outcomes, and an outcome never changes."""
+
+    PENDING = "pending"  # no outcome yet: waits for a shard, or is in one
+    SUCCEEDED = "succeeded"  # an answer is here and passed its checks
+    FAILED = "failed"  # rejected, or its answer failed a check, or its document could not be read
+    CANCELLED = "cancelled"  # the user, or the budget, ended the job before it ran
+    EXPIRED = "expired"  # the deadline passed, and the job said not to finish late
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is an outcome."""
+        return self is not RequestState.PENDING
+
+
+class ShardState(StrEnum):
+    """Where one shard (the rows of one batch) stands."""
+
+    PENDING = "pending"  # planned; nothing was sent
+    SUBMITTING = "submitting"  # the intent is committed: a batch may exist at the backend
+    SUBMITTED = "submitted"  # the batch's id is known
+    ENDED = "ended"  # the backend says that the batch is over, whatever the end
+    COLLECTED = "collected"  # every row has its outcome here, or went on to another shard
+    CANCELLED = "cancelled"  # given up before anything was sent
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the shard."""
+        return not TRANSITIONS[self]
+
+
+TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
+    ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
+    # The one move back: nothing was found at the backend that carries the shard's id.
+    ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING}),
+    ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
+    ShardState.ENDED: frozenset({ShardState.COLLECTED}),
+    ShardState.COLLECTED: frozenset(),
+    ShardState.CANCELLED: frozenset(),
+}
+
+
+class JobState(StrEnum):
+    """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
+
+    BUILDING = "building"  # documents are being read
+    QUEUED = "queued"  # built; nothing has been submitted yet
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    MERGING = "merging"  # every row has an outcome; the result file is not written yet
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"  # the job as a whole could not go on; `error` says why
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the job."""
+        return self in (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
+
+
+class JobKind(StrEnum):
+    """What a job was made from."""
+
+    DOCUMENTS = "documents"  # a YAML job file
+    BATCH = "batch"  # a ready OpenAI batch file
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC."""
+
+    id: JobId
+    home: str
+    series: str
+    identity: str
+    name: str
+    kind: JobKind
+    source: str
+    spec: Mapping[str, Any]
+    options: Mapping[str, Any]
+    created_at: datetime
+    deadline_at: datetime | None = None
+    budget: Decimal | None = None
+    built_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_reason: str | None = None
+    finished_at: datetime | None = None
+    output_path: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer. `input_tokens` includes `cached_tokens`."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a line lies: bytes `[offset, offset + length)` of a file, without its newline."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request as it is built: identity, and where its line lies in the job's request file.
+
+    `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
+    """
+
+    seq: int
+    custom_id: str
+    document: str
+    task: str
+    endpoint: str
+    model: str
+    fingerprint: str
+    prompt_version: str
+    span: Span
+    cut_from_tokens: int | None = None
+    problem: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`."""
+
+    id: ShardId
+    job_id: JobId
+    number: int
+    backend: str
+    endpoint: str
+    model: str
+    state: ShardState
+    reason: str
+    rows: int
+    bytes: int
+    created_at: datetime
+    window_seconds: int = 86_400
+    input_file_id: str | None = None
+    batch_id: str | None = None
+    provider_status: str | None = None
+    provider_completed: int = 0
+    provider_failed: int = 0
+    provider_input_tokens: int = 0
+    provider_output_tokens: int = 0
+    provider_seconds: float = 0.0
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    error: str | None = None
+    submitted_at: datetime | None = None
+    ended_at: datetime | None = None
+    collected_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request in one shard, and where its result line lies.
+
+    `kind` is the result file (`output` or `error`), None where there is no line. `upstream_seconds` is the row's
+    share of the upstream's time, which is what a local row costs.
+    """
+
+    seq: int
+    state: RequestState
+    kind: str | None = None
+    span: Span | None = None
+    usage: Usage = Usage()
+    model: str | None = None
+    upstream: str | None = None
+    latency_ms: int | None = None
+    upstream_seconds: float = 0.0
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an answer cost, in US dollars, and where that figure comes from."""
+
+    cost: Decimal
+    source: str
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many requests of a job are in which state; derived from the rows each time it is asked for."""
+
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return self.pending + self.succeeded + self.failed + self.cancelled + self.expired
+
+    @property
+    def done(self) -> int:
+        """Requests with an outcome."""
+        return self.total - self.pending
+
+
+def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
+    """The state of a job, from its own facts, its rows, and whether anything of it was submitted."""
+    if job.error is not None:
+        return JobState.FAILED
+    if job.finished_at is not None:
+        return JobState.CANCELLED if job.cancel_requested_at else JobState.COMPLETED
+    if job.cancel_requested_at is not None:
+        return JobState.CANCELLING
+    if job.built_at is None:
+        return JobState.BUILDING
+    if counts.pending == 0:
+        return JobState.MERGING
+    return JobState.RUNNING if submitted else JobState.QUEUED

@@ -1,0 +1,88 @@
+"""The server in a thread of this process, on a Unix socket: real HTTP, streamed both ways."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from pathlib import Path
+from socket import socket
+from types import TracebackType
+
+import uvicorn
+
+from orchestrator.errors import BackendError, OrchError
+from orchestrator.server.app import build
+from orchestrator.server.service import Service, Settings
+
+MAX_SOCKET_PATH = 100
+START_SECONDS = 60.0
+
+
+def socket_path(root: Path) -> Path:
+    """Where the socket of a server's folder is: inside it, or in the temporary folder where its path is too long.
+
+    The kernel takes 108 bytes for a Unix socket's path.
+    """
+    inside = root / "server.sock"
+    if len(str(inside).encode()) <= MAX_SOCKET_PATH:
+        return inside
+    short = hashlib.sha256(str(root).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"orch-{short}" / "server.sock"
+
+
+class _Uvicorn(uvicorn.Server):
+    """Says when it listens, or that it ended without."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.settled = threading.Event()
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.settled.set()
+
+
+class ServerThread:
+    """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
+
+    def __init__(self, root: Path, settings: Settings) -> None:
+        self.socket = socket_path(root)
+        self._service = Service(root, settings)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> ServerThread:
+        self.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.socket.unlink(missing_ok=True)
+        config = uvicorn.Config(
+            build(self._service), uds=str(self.socket), log_config=None, access_log=False, timeout_graceful_shutdown=5
+        )
+        self._server = _Uvicorn(config)
+        self._thread = threading.Thread(target=self._serve, name="batch-server", daemon=True)
+        self._thread.start()
+        self._server.settled.wait(START_SECONDS)
+        if not self._server.started:
+            self.__exit__(None, None, None)
+            failure = self._service.failure or self._failure
+            raise (
+                failure
+                if isinstance(failure, OrchError)
+                else BackendError(f"the batch server did not start: {failure}")
+            )
+        self.socket.chmod(0o600)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self.socket.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        try:
+            self._server.run()
+        except BaseException as error:  # noqa: BLE001  (a thread's end is reported where it was started)
+            self._failure = error
+        finally:
+            self._server.settled.set()

@@ -1,0 +1,108 @@
+"""Run one command so that nothing of it outlives its starter; run by path, standard library only, Linux.
+
+    python leash.py STARTER_PID GRACE_SECONDS -- COMMAND...
+
+An engine is several processes. When its first one is killed, the others stay behind and keep the memory (seen with
+vLLM 0.32), and PR_SET_PDEATHSIG reaches only that first one. So this process stands between: it adopts every orphan
+below it (PR_SET_CHILD_SUBREAPER), watches its own parent, and leaves nothing behind when it goes: SIGTERM to the
+command, SIGKILL to all that is left GRACE_SECONDS later. It ends with the command's exit code (128 + n for signal n).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+LOOK_EVERY_S = 0.5
+
+
+def prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    def before_exec() -> None:
+        # Should the leash itself be killed, the engine is at least asked to stop.
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=before_exec)
+
+
+def reap(child: subprocess.Popen[bytes]) -> None:
+    """Collect every ended process, adopted ones too; the command's own code goes to `child.returncode`."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+
+
+def watch(child: subprocess.Popen[bytes], starter: int) -> None:
+    """Return when the command has ended, when the starter has gone, or when we are asked to stop."""
+    while child.returncode is None and os.getppid() == starter:
+        got = signal.sigtimedwait(WATCHED, LOOK_EVERY_S)
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            return
+        reap(child)
+
+
+def stop(child: subprocess.Popen[bytes], grace: float) -> None:
+    deadline = time.monotonic() + grace
+    if child.returncode is None:
+        os.kill(child.pid, signal.SIGTERM)
+    while child.returncode is None and (left := deadline - time.monotonic()) > 0:
+        signal.sigtimedwait({signal.SIGCHLD}, min(left, LOOK_EVERY_S))
+        reap(child)
+
+
+def children() -> list[int]:
+    """The processes whose parent we are, by /proc: the orphans of a killed child are among them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may hold spaces and brackets itself; state and parent follow the last one.
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # it ended while we were looking
+        if parent == os.getpid():
+            found.append(int(stat.parent.name))
+    return found
+
+
+def kill_what_is_left(child: subprocess.Popen[bytes]) -> None:
+    # In rounds: killing a parent makes its children ours.
+    while below := children():
+        for pid in below:
+            os.kill(pid, signal.SIGKILL)
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
+        reap(child)
+
+
+def main(arguments: list[str]) -> int:
+    starter, grace, command = int(arguments[0]), float(arguments[1]), arguments[3:]
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = start(command)
+    watch(child, starter)
+    stop(child, grace)
+    kill_what_is_left(child)
+    code = child.returncode or 0
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

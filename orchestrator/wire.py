@@ -1,0 +1,352 @@
+"""OpenAI's Batch API shapes, shared by client and server, named as OpenAI names them.
+
+Bodies of requests and answers stay raw bytes: a line is checked and passed on, never rebuilt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+ENDPOINTS = (
+    "/v1/responses",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/completions",
+    "/v1/moderations",
+)
+MAX_LINE_BYTES = 32 * 1024 * 1024
+MAX_LINE_ERRORS = 100
+NO_BODY = msgspec.Raw(b"null")
+
+
+class BatchStatus(StrEnum):
+    """A batch's status word. Compare with `BatchStatus.parse`: some providers spell in upper case."""
+
+    VALIDATING = "validating"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    FINALIZING = "finalizing"
+    COMPLETED = "completed"
+    EXPIRED = "expired"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the batch will not change any more."""
+        return self in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
+
+
+class ErrorObject(msgspec.Struct, frozen=True):
+    """The inner object of an error body."""
+
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file object."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None = None
+    object: str = "file"
+    status: str = "processed"
+    status_details: str | None = None
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """One entry of `batch.errors.data`; `line` counts from 1."""
+
+    code: str
+    message: str
+    param: str | None = None
+    line: int | None = None
+
+
+class LineErrors(msgspec.Struct, frozen=True):
+    """`batch.errors`."""
+
+    data: list[LineError]
+    object: str = "list"
+
+
+class RequestCounts(msgspec.Struct, frozen=True):
+    """`batch.request_counts`."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class InputTokensDetails(msgspec.Struct, frozen=True):
+    """Part of `batch.usage`."""
+
+    cached_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct, frozen=True):
+    """Part of `batch.usage`."""
+
+    reasoning_tokens: int = 0
+
+
+class BatchUsage(msgspec.Struct, frozen=True):
+    """`batch.usage`: the sum of the successful rows, in Responses names for every endpoint."""
+
+    input_tokens: int = 0
+    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    output_tokens: int = 0
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch object; times are whole seconds since 1970, and every key is always there."""
+
+    id: str
+    object: str = "batch"
+    endpoint: str
+    model: str | None = None
+    errors: LineErrors | None = None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    created_at: int
+    in_progress_at: int | None = None
+    expires_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    request_counts: RequestCounts = RequestCounts()
+    usage: BatchUsage | None = None
+    metadata: dict[str, str] | None = None
+
+
+class RequestLine(msgspec.Struct, frozen=True):
+    """One line of a batch input file. Fields that are missing or of another type are found by `check_line`."""
+
+    custom_id: Any = None
+    method: Any = None
+    url: Any = None
+    body: msgspec.Raw = NO_BODY
+
+
+class _BodyHead(msgspec.Struct, frozen=True):
+    model: Any = None
+    stream: Any = None
+    messages: msgspec.Raw = NO_BODY
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """How our server got a result: an extension of the result line, given when the batch asks for it."""
+
+    upstream: str
+    latency_ms: int
+    upstream_seconds: float
+    attempts: int
+
+
+class ResultResponse(msgspec.Struct, frozen=True):
+    """`response` of a result line."""
+
+    status_code: int = 0
+    request_id: str | None = None
+    body: msgspec.Raw = NO_BODY
+
+
+class ResultLine(msgspec.Struct, frozen=True):
+    """One line of an output or error file, read leniently."""
+
+    custom_id: str | None = None
+    id: str | None = None
+    response: ResultResponse | None = None
+    error: Any = None
+    orch: Provenance | None = None
+
+
+class CheckedLine(msgspec.Struct, frozen=True):
+    """A request line that passed every check."""
+
+    custom_id: str
+    url: str
+    model: str | None
+    body: msgspec.Raw
+
+
+_decode_line = msgspec.json.Decoder(RequestLine).decode
+_decode_head = msgspec.json.Decoder(_BodyHead).decode
+_BLANK = (b"{}", b"null", b"[]", b'""')
+
+
+def _missing(param: str) -> LineError:
+    return LineError("missing_required_parameter", f"Missing required parameter: '{param}'.", param)
+
+
+def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineError:
+    """Check one request line as the Batch API does; `endpoint` is the batch's, None where lines may differ.
+
+    Not checked here: what needs the other lines (a custom_id given twice, models that differ).
+    """
+    if len(raw) > MAX_LINE_BYTES:
+        return LineError("invalid_json_line", f"This line is longer than {MAX_LINE_BYTES:,} bytes.")
+    try:
+        line = _decode_line(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
+    if fault := _check_frame(line, endpoint):
+        return fault
+    try:
+        head = _decode_head(line.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return LineError("invalid_request", "The body must be a JSON object.", "body")
+    if fault := _check_body(head, line.url):
+        return fault
+    return CheckedLine(line.custom_id, line.url, head.model, line.body)
+
+
+def _check_frame(line: RequestLine, endpoint: str | None) -> LineError | None:
+    for param, value in (("custom_id", line.custom_id), ("method", line.method), ("url", line.url)):
+        if value is None or value == "":
+            return _missing(param)
+        if not isinstance(value, str):
+            return LineError("invalid_request", f"'{param}' must be a string.", param)
+    if bytes(line.body) in _BLANK:
+        return _missing("body")
+    if line.method != "POST":
+        return LineError("invalid_request", "The method must be 'POST'.", "method")
+    if (line.url != endpoint) if endpoint is not None else not line.url.startswith("/v1/"):
+        return LineError("invalid_url", "The URL provided for this request does not match the batch endpoint.", "url")
+    return None
+
+
+def _check_body(head: _BodyHead, url: str) -> LineError | None:
+    if head.model is None or head.model == "":
+        return LineError("invalid_request", "Model parameter is required.", "body.model")
+    if not isinstance(head.model, str):
+        return LineError("invalid_request", "Model must be a string.", "body.model")
+    if head.stream:
+        return LineError("streaming_unsupported", "Streaming is not supported in the Batch API.", "body.stream")
+    if url == "/v1/chat/completions" and bytes(head.messages) in (b"null", b"[]"):
+        return LineError("invalid_request", "Messages parameter is required.", "body.messages")
+    return None
+
+
+def lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+    """`(number from 1, offset, line)` of each line that is not blank; a BOM and line ends are left out.
+
+    Only "\\n" ends a line. Of a line above MAX_LINE_BYTES no more than that and one byte is held or given: enough
+    for `check_line` to refuse it.
+    """
+    offset = 0
+    number = 0
+    while part := file.readline(MAX_LINE_BYTES + 2):
+        number += 1
+        start, size = offset, len(part)
+        raw = part
+        while not part.endswith(b"\n") and (part := file.readline(1 << 20)):
+            size += len(part)
+        offset += size
+        if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
+            raw, start = raw[3:], start + 3
+        raw = raw.rstrip(b"\r\n")
+        if raw.strip():
+            yield number, start, raw
+
+
+def window_seconds(text: str) -> int | None:
+    """Seconds of a completion window such as `24h`, `90m` or `7d`; None if it is no window."""
+    found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text)
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else None
+
+
+def duplicate_error(custom_id: str) -> LineError:
+    """The entry for a custom_id that an earlier line has."""
+    return LineError(
+        "duplicate_custom_id",
+        f"The custom_id '{custom_id}' for this request is a duplicate of another request. "
+        "The custom_id parameter must be unique for each request in a batch.",
+        "custom_id",
+    )
+
+
+def read_span(path: Path, offset: int, length: int) -> bytes:
+    """The bytes of one line of a result or request file."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+class _Details(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = 0
+    reasoning_tokens: int | None = 0
+
+
+class _AnswerUsage(msgspec.Struct, frozen=True):
+    """Usage under either of its two spellings: chat completions' and responses'."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    usage: _AnswerUsage | None = None
+    model: str | None = None
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_NO_DETAILS = _Details()
+_NO_USAGE = _AnswerUsage()
+
+
+def read_answer(body: bytes | msgspec.Raw) -> tuple[BatchUsage, str | None]:
+    """Usage and model of an answer's body. Raises msgspec.DecodeError where it is no JSON object."""
+    answer = _decode_answer(body)
+    usage = answer.usage or _NO_USAGE
+    taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+    given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    input_tokens = usage.prompt_tokens or usage.input_tokens or 0
+    output_tokens = usage.completion_tokens or usage.output_tokens or 0
+    counted = BatchUsage(
+        input_tokens,
+        InputTokensDetails(taken.cached_tokens or 0),
+        output_tokens,
+        OutputTokensDetails(given.reasoning_tokens or 0),
+        input_tokens + output_tokens,
+    )
+    return counted, answer.model
+
+
+def add_usage(one: BatchUsage, other: BatchUsage) -> BatchUsage:
+    """The sum of two usages."""
+    return BatchUsage(
+        one.input_tokens + other.input_tokens,
+        InputTokensDetails(one.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens),
+        one.output_tokens + other.output_tokens,
+        OutputTokensDetails(
+            one.output_tokens_details.reasoning_tokens + other.output_tokens_details.reasoning_tokens
+        ),
+        one.total_tokens + other.total_tokens,
+    )
