@@ -47,6 +47,7 @@ class LocalBackend(_Strict):
     idle: bool = False
     request_timeout: float = Field(600.0, gt=0)
     patience: float = Field(600.0, gt=0)
+    retry_delay: float = Field(0.5, gt=0)
     max_concurrency: int = Field(1024, ge=1)
     limits: Limits = Limits()
 

@@ -198,6 +198,32 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """A row as the merge needs it. `result` is (shard, kind, span) of its result line, None where it has none."""
+
+    seq: int
+    custom_id: str
+    document: str
+    task: str
+    model: str
+    prompt_version: str
+    cut_from_tokens: int | None
+    state: RequestState
+    attempt: int
+    result: tuple[str, str, Span] | None
+    answered_by: str | None
+    upstream: str | None
+    latency_ms: int | None
+    usage: Usage
+    cost: Decimal
+    error_code: str | None
+    error_message: str | None
+    carried_from: str | None
+    backend: str | None
+    batch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """What an answer cost, in US dollars, and where that figure comes from."""
 

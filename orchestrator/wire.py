@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -274,6 +275,11 @@ def window_seconds(text: str) -> int | None:
     """Seconds of a completion window such as `24h`, `90m` or `7d`; None if it is no window."""
     found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text)
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else None
+
+
+def id_key(custom_id: str) -> int:
+    """64 bits that stand for a custom_id in sets: a fraction of the memory, and no collision in practice."""
+    return int.from_bytes(blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
 
 
 def duplicate_error(custom_id: str) -> LineError:

@@ -44,7 +44,7 @@ _IMPLAUSIBLE = re.compile(  # a capital inside a small word, or an ordinal or po
 
 
 def clean(text: str) -> str:
-    """Without byte order mark and NUL, lines ended by `\\n`, and no half surrogate pairs."""
+    """Without byte order mark and NUL (databases refuse it), with lines ended by `\\n`."""
     if text.startswith("\ufeff"):
         text = text[1:]
     if "\0" in text:
@@ -117,8 +117,7 @@ def guess(data: bytes, at: int) -> str:
         )
     from charset_normalizer import from_bytes
 
-    start = 0 if len(data) <= SAMPLE_BYTES else data.rfind(b"\n", 0, max(0, at - SAMPLE_BYTES // 4)) + 1
-    sample = data[start : start + SAMPLE_BYTES]
+    sample = _around(data, at)
     matches = list(from_bytes(sample, enable_fallback=False))
     if matches:
         best = matches[0]
@@ -135,6 +134,17 @@ def guess(data: bytes, at: int) -> str:
         DocumentProblem.ENCODING,
         f"The text is not UTF-8 (byte {at}), and {told}; set `encoding` for this source, or convert the file.",
     )
+
+
+def _around(data: bytes, at: int) -> bytes:
+    """At most SAMPLE_BYTES with byte `at` in it, cut at line ends so that no character is torn."""
+    if len(data) <= SAMPLE_BYTES:
+        return data
+    low = max(0, at - SAMPLE_BYTES // 4)
+    start = data.find(b"\n", low, at) + 1 if low else 0
+    sample = data[start or low : (start or low) + SAMPLE_BYTES]
+    end = sample.rfind(b"\n", at - (start or low))
+    return sample if end < 0 else sample[:end]
 
 
 def _is_western(text: str) -> bool:
@@ -160,8 +170,10 @@ def _decodes(data: bytes, encoding: str) -> str | None:
 
 def _strictly(data: bytes, encoding: str) -> str:
     try:
-        return data.decode(encoding)
-    except (UnicodeDecodeError, ValueError) as error:
+        text = data.decode(encoding)
+        text.encode("utf-8")  # some codecs give half surrogate pairs, which nothing later can write
+        return text
+    except ValueError as error:
         at = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
         raise ExtractionError(
             DocumentProblem.ENCODING,

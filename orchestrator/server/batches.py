@@ -21,11 +21,11 @@ from orchestrator import wire
 from orchestrator.clock import now as clock_now
 from orchestrator.server import results
 from orchestrator.server.fanout import FanOut, Source, Work
-from orchestrator.server.plan import Plan, id_key, make_plan
+from orchestrator.server.plan import Plan, make_plan
 from orchestrator.server.records import Records
 from orchestrator.server.retry import Action, Verdict
 from orchestrator.server.upstreams import Reply, Upstream
-from orchestrator.wire import Batch, BatchStatus, BatchUsage, ErrorObject, LineErrors, RequestCounts
+from orchestrator.wire import Batch, BatchStatus, BatchUsage, ErrorObject, LineErrors, RequestCounts, id_key
 
 log = logging.getLogger(__name__)
 

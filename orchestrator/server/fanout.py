@@ -94,7 +94,7 @@ class FanOut:
             if not work.source.is_stopping:
                 self._suspects_out += 1
                 return work
-        return next((work for source in self.sources if (work := source.take()) is not None), None)
+        return next((found for source in self.sources if (found := source.take()) is not None), None)
 
     async def _worker(self, upstream: Upstream, first: Work) -> None:
         try:

@@ -74,7 +74,7 @@ def content_for(body: Json, text: str) -> str:
         schema = structured["json"]
         return _json_text(json.loads(schema) if isinstance(schema, str) else schema, text)
     if structured.get("choice"):
-        return _pick(structured["choice"], echo(text))
+        return str(_pick(structured["choice"], echo(text)))
     if wanted.get("type") == "json_object":
         return json.dumps({"echo": echo(text)})
     return echo(text)
@@ -179,7 +179,7 @@ def completion(name: str, model: str, created: int, texts: list[str], finish: st
 
 def embeddings(name: str, model: str, created: int, texts: list[str], body: Json) -> Json:
     tokens = sum(count_tokens(text) for text in texts)
-    data = []
+    data: list[Json] = []
     for index, text in enumerate(texts):
         values: Any = vector(text, body.get("dimensions") or 8)
         if body.get("encoding_format") == "base64":
@@ -197,7 +197,7 @@ def embeddings(name: str, model: str, created: int, texts: list[str], body: Json
 
 
 def models(names: list[str], created: int, max_model_len: int) -> Json:
-    data = [
+    data: list[Json] = [
         {
             "id": name,
             "object": "model",

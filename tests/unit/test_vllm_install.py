@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.vllm import EngineDir, EngineUnavailable, install, require_installed
-from orchestrator.vllm import install as install_module_function
 from orchestrator.vllm.__main__ import main
 from orchestrator.vllm.install import CONSTRAINTS, fingerprint, is_installed, platform_problem
 from orchestrator.vllm.steps import StepFailed, reason, run_step
@@ -45,7 +44,10 @@ def test_platforms(system: str, machine: str, python: tuple[int, int], said: str
             "cannot be reached",
         ),
         ("ERROR: No matching distribution found for torch==2.13.0+cpu", "PIP_EXTRA_INDEX_URL"),
-        ("ERROR: No matching distribution found for numba==0.65.0 (from versions: none)", "no build of numba==0.65.0"),
+        (
+            "ERROR: No matching distribution found for numba==0.65.0 (from versions: none)",
+            "no build of numba==0.65.0",
+        ),
         ("Traceback ...\nValueError: accelerate is required", "accelerate is required"),
         ("ERROR: first\nERROR: second", "second"),
         ("", "without an error message"),
@@ -72,7 +74,7 @@ def test_the_stamp_depends_on_the_constraints(tmp_path: Path) -> None:
     assert not is_installed(engine, pins)
     engine.stamp.write_text(fingerprint(pins) + "\n")
     assert is_installed(engine, pins)
-    assert install_module_function(engine, pins) is False
+    assert install(engine, pins) is False
     pins.write_text("torch==2\n")
     assert not is_installed(engine, pins)
     with pytest.raises(EngineUnavailable, match="out of date or unfinished"):
@@ -105,7 +107,7 @@ def test_the_command_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_too_little_space(tmp_path: Path) -> None:
-    with pytest.raises(EngineUnavailable, match="the engine needs about 1000000000.0 GB of disk"):
+    with pytest.raises(EngineUnavailable, match="the engine needs about 1000000000"):
         EngineDir.at(tmp_path / "not" / "yet").require_space(10**18, "the engine")
 
 
@@ -123,7 +125,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
         "import sys, orchestrator.vllm.__main__\n"
         "heavy = {'torch', 'transformers', 'vllm', 'sqlalchemy', 'aiohttp', 'openai', 'rich', 'pydantic'}\n"
-        "sys.exit(' '.join(heavy & set(sys.modules)))"
+        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

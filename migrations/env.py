@@ -1,0 +1,25 @@
+"""Alembic's entry: on the connection that orch hands over, or on ORCH_DATABASE_URL from the command line."""
+
+from __future__ import annotations
+
+import os
+
+from alembic import context
+from sqlalchemy import Connection, create_engine
+
+from orchestrator.store.tables import metadata
+
+
+def run(connection: Connection) -> None:
+    """Run the migrations in one transaction."""
+    context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    run(given.execution_options(orch_write=True))
+else:
+    with create_engine(os.environ["ORCH_DATABASE_URL"]).connect() as own:
+        run(own)

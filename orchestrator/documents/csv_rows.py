@@ -1,0 +1,163 @@
+"""CSV in the dialects that spreadsheets write: four delimiters, quoted line breaks, any encoding."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping
+
+from orchestrator.documents.lines import TooLong, lines, too_large, utf8_chunks
+from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+DELIMITERS = (",", ";", "\t", "|")
+SNIFF_LINES = 50
+SNIFF_BYTES = 64 * 1024
+
+
+class CsvTable:
+    """Rows are numbered from 1, the header not counted; messages also name the line."""
+
+    def __init__(self, path: str, encoding: str | None, limit: int, expected: tuple[str, ...] = ()) -> None:
+        """`expected` are column names that tell the delimiter. Raises OSError, ExtractionError."""
+        self._path = path
+        self._encoding = encoding
+        self._limit = limit
+        head = self._head()
+        self._delimiter = _delimiter(head, expected)
+        # The limit is one for the whole process, so it is only ever raised.
+        csv.field_size_limit(max(csv.field_size_limit(), limit))
+        header = next((row for row in csv.reader(head, delimiter=self._delimiter) if row), None)
+        if header is None:
+            raise ExtractionError(DocumentProblem.EMPTY, "The table is empty; add rows, or exclude it.")
+        self.columns = tuple(name.strip() for name in header)
+
+    def rows(self) -> Iterator[Row]:
+        feed = _Feed(self._lines(), self._limit)
+        reader = csv.reader(feed, delimiter=self._delimiter)
+        number = -1  # the header is row 0
+        while True:
+            feed.begin()
+            try:
+                cells = next(reader, None)
+            except _TooLarge as error:
+                number += 1
+                yield Row(number, None, error.size, too_large(error.size, self._limit))
+                continue
+            except csv.Error as error:
+                number += 1
+                yield Row(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; mend it."))
+                continue
+            if cells is None:
+                return
+            if not cells:  # a blank line
+                continue
+            number += 1
+            if number:
+                yield Row(number, cells, feed.size, self._misfit(number, cells, feed))
+
+    def cells(self, row: Row) -> Mapping[str, object]:
+        # Spreadsheets leave nameless columns behind.
+        return {name: cell for name, cell in zip(self.columns, row.raw, strict=True) if name}
+
+    def _misfit(self, number: int, cells: list[str], feed: _Feed) -> ExtractionError | None:
+        if feed.torn:
+            message = f"A quote opened in row {number} (line {feed.first}) is never closed; close it."
+            return bad_row(message, feed.size)
+        if len(cells) == len(self.columns):
+            return None
+        return bad_row(
+            f"Row {number} (line {feed.first}) has {len(cells)} cells where the header has {len(self.columns)}; "
+            "mend it, or quote cells that hold the delimiter.",
+            feed.size,
+        )
+
+    def _lines(self) -> Iterator[bytes | TooLong]:
+        pieces = utf8_chunks(self._path, self._encoding, checked=True)
+        return lines(_plain_newlines(pieces), self._limit)
+
+    def _head(self) -> list[str]:
+        """The first lines, as many as tell the dialect."""
+        head, size = [], 0
+        for line in itertools.islice(self._lines(), SNIFF_LINES):
+            if isinstance(line, TooLong):
+                break
+            head.append(line.decode("utf-8") + "\n")
+            size += len(line)
+            if size > SNIFF_BYTES:
+                break
+        return head
+
+
+class _TooLarge(Exception):
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class _Feed:
+    """Gives lines to a csv.reader and knows how much of the current record it has given."""
+
+    def __init__(self, source: Iterator[bytes | TooLong], limit: int) -> None:
+        self._source = source
+        self._limit = limit
+        self._line = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The next line starts a record."""
+        self.first = self._line + 1
+        self.size = 0
+        self.torn = False  # the file ended inside the record
+        self._quotes = 0
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._source, None)
+        if line is None:
+            self.torn = self.size > 0
+            raise StopIteration
+        self._line += 1
+        if isinstance(line, TooLong):
+            self.size += line.size
+            self._quotes += line.quotes
+            raise self._given_up()
+        self.size += len(line) + 1
+        self._quotes += line.count(b'"')
+        if self.size > self._limit + 1:
+            raise self._given_up()
+        return line.decode("utf-8") + "\n"
+
+    def _given_up(self) -> _TooLarge:
+        """Pass over the rest of a record that is too large: up to the line that closes its quote."""
+        while self._quotes % 2 and (line := next(self._source, None)) is not None:
+            self._line += 1
+            long = isinstance(line, TooLong)
+            self.size += line.size if long else len(line) + 1
+            self._quotes += line.quotes if long else line.count(b'"')
+        return _TooLarge(self.size)
+
+
+def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """`\\r\\n` and `\\r` become `\\n`, and NUL goes. A `\\r` at the end of a piece waits for the next."""
+    held = b""
+    for piece in pieces:
+        data = held + piece
+        held = b"\r" if data.endswith(b"\r") else b""
+        data = data[: len(data) - len(held)].replace(b"\0", b"")
+        yield data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+    if held:
+        yield b"\n"
+
+
+def _delimiter(head: list[str], expected: tuple[str, ...]) -> str:
+    """The delimiter that shows the expected columns; else the one that cuts the rows most evenly."""
+
+    def score(delimiter: str) -> tuple[int, float, int]:
+        rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
+        header = [name.strip() for name in rows[0]] if rows else []
+        fitting = sum(len(row) == len(header) for row in rows) / len(rows) if len(header) > 1 else 0.0
+        return sum(name in header for name in expected), fitting, len(header)
+
+    return max(DELIMITERS, key=score)

@@ -1,0 +1,49 @@
+"""JSON Lines: one object a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from orchestrator.documents.lines import TooLong, lines, too_large, utf8_chunks
+from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+
+class JsonlTable:
+    """Rows are numbered by line, blank ones included, as an editor shows them."""
+
+    columns = None
+
+    def __init__(self, path: str, encoding: str | None, limit: int) -> None:
+        self._path = path
+        self._encoding = encoding
+        self._limit = limit
+        self._decode = msgspec.json.Decoder().decode
+
+    def rows(self) -> Iterator[Row]:
+        pieces = utf8_chunks(self._path, self._encoding, checked=False)
+        for number, line in enumerate(lines(pieces, self._limit), start=1):
+            if isinstance(line, TooLong):
+                yield Row(number, None, line.size, too_large(line.size, self._limit))
+            elif line and not line.isspace():
+                yield Row(number, line, len(line))
+
+    def cells(self, row: Row) -> Mapping[str, object]:
+        line: bytes = row.raw
+        if b"\0" in line:
+            line = line.replace(b"\0", b"")
+        try:
+            value = self._decode(line)
+        except UnicodeDecodeError as error:
+            raise ExtractionError(
+                DocumentProblem.ENCODING,
+                f"Line {row.number} is not UTF-8; convert the file, or set `encoding` if it is another throughout.",
+                row.size,
+            ) from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise bad_row(f"Line {row.number} is not valid JSON ({error}); mend or remove it.", row.size) from error
+        if not isinstance(value, dict):
+            raise bad_row(f"Line {row.number} is JSON but no object; write it as {{...}} or remove it.", row.size)
+        return value

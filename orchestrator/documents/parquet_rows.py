@@ -1,0 +1,100 @@
+"""Parquet, a few thousand rows in memory at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orchestrator.documents.lines import open_file
+from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+BATCH_BYTES = 8_000_000  # aim of one batch, by the average size of a row
+BATCH_ROWS = 4096
+
+
+class ParquetTable:
+    """Rows are numbered from 1. `only` names the columns to read; None reads all."""
+
+    def __init__(self, path: str, only: tuple[str, ...] | None = None) -> None:
+        """Raises OSError; ExtractionError (encrypted, unreadable)."""
+        self._path = path
+        self._only = only
+        with _opened(path) as file:
+            self.columns: tuple[str, ...] = tuple(file.schema_arrow.names)
+
+    def rows(self) -> Iterator[Row]:
+        only = self._only if self._only is None else [name for name in self._only if name in self.columns]
+        with _opened(self._path) as file:
+            number = 0
+            for batch in file.iter_batches(_batch_rows(file.metadata), columns=only):
+                share = batch.nbytes // max(batch.num_rows, 1)
+                for value in _values(_in_microseconds(batch)):
+                    number += 1
+                    if isinstance(value, Exception):
+                        message = f"A value of row {number} cannot be read ({value}); write it anew."
+                        yield Row(number, None, share, bad_row(message))
+                    else:
+                        yield Row(number, value, share)
+
+    def cells(self, row: Row) -> Mapping[str, object]:
+        cells: Mapping[str, object] = row.raw
+        return cells
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    fd, _ = open_file(path)
+    with os.fdopen(fd, "rb") as handle:
+        if handle.read(4) == b"PARE":
+            raise ExtractionError(
+                DocumentProblem.ENCRYPTED, "The Parquet file is encrypted; write it without encryption."
+            )
+        handle.seek(0)
+        try:
+            # Without these two settings whole row groups are held in memory.
+            file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
+            yield file
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ExtractionError(
+                DocumentProblem.UNREADABLE, f"The file is damaged or no Parquet ({reason}); write it anew."
+            ) from error
+
+
+def _batch_rows(metadata: Any) -> int:
+    unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    average = max(1, unpacked // max(1, metadata.num_rows))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // average))
+
+
+def _values(batch: pa.RecordBatch) -> Iterator[dict[str, object] | Exception]:
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError, pa.ArrowException):
+        # A broken string or a date beyond year 9999: find the rows that are sound.
+        for at in range(batch.num_rows):
+            try:
+                yield batch.slice(at, 1).to_pylist()[0]
+            except (ValueError, OverflowError, pa.ArrowException) as error:
+                yield error
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Python's times hold no nanoseconds, and pyarrow refuses to drop them unasked."""
+    columns = []
+    for column in batch.columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+        elif pa.types.is_duration(kind) and kind.unit == "ns":
+            column = column.cast(pa.duration("us"), safe=False)
+        elif pa.types.is_time64(kind) and kind.unit == "ns":
+            column = column.cast(pa.time64("us"), safe=False)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,62 @@
+"""The text layer of a PDF, pages separated by a form feed."""
+
+from __future__ import annotations
+
+import re
+
+import pypdfium2
+import pypdfium2.raw
+
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+PAGE_BREAK = "\f"
+# PDFium writes U+FFFE for a hyphen at the end of a line and joins the lines. Between small letters it was most
+# likely a word broken by the typesetter; elsewhere (INV-2024-<break>17) it belongs to the text.
+_BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
+
+
+def extract(data: bytes, encoding: str | None) -> tuple[str, dict[str, object]]:
+    """Text and `{"pages": count}`. Raises ExtractionError (encrypted, unreadable, empty)."""
+    del encoding  # a PDF says itself how its text is written
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        raise _cannot_open(error) from error
+    try:
+        pages = [_page_text(document, i) for i in range(len(document))]
+    except pypdfium2.PdfiumError as error:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
+        ) from error
+    finally:
+        document.close()
+    if not any(page.strip() for page in pages):
+        raise ExtractionError(
+            DocumentProblem.EMPTY,
+            "The PDF has no text layer (a scan, most likely); run it through OCR first, or exclude it.",
+        )
+    return PAGE_BREAK.join(pages), {"pages": len(pages)}
+
+
+def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
+    page = document[index]
+    try:
+        layer = page.get_textpage()
+        try:
+            text = clean(layer.get_text_range())
+        finally:
+            layer.close()
+    finally:
+        page.close()
+    return _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
+
+
+def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
+    if error.err_code in (pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY):
+        return ExtractionError(
+            DocumentProblem.ENCRYPTED, "The PDF opens only with a password; save a copy without one, or exclude it."
+        )
+    return ExtractionError(
+        DocumentProblem.UNREADABLE, "The file is damaged or is no PDF; get it anew, or exclude it."
+    )

@@ -1,0 +1,35 @@
+"""What the three kinds of table have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+
+class Row(NamedTuple):
+    """A row as it was cut from the table; `Table.cells` parses `raw`. `problem` is set if it cannot be."""
+
+    number: int  # from 1; for JSONL the line, otherwise the record after the header
+    raw: Any
+    size: int  # bytes
+    problem: ExtractionError | None = None
+
+
+class Table(Protocol):
+    """A table that is read from front to back. Opening and iterating raise OSError and ExtractionError."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns; None where every row has its own."""
+
+    def rows(self) -> Iterator[Row]:
+        """The rows in order; blank lines are left out but not forgotten in the numbers of JSONL."""
+
+    def cells(self, row: Row) -> Mapping[str, object]:
+        """Column -> value. Raises ExtractionError (bad_row, encoding)."""
+
+
+def bad_row(message: str, size: int | None = None) -> ExtractionError:
+    return ExtractionError(DocumentProblem.BAD_ROW, message, size)

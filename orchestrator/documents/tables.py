@@ -1,0 +1,207 @@
+"""Rows of CSV, JSONL and Parquet files as documents."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.rows import Row, Table, bad_row
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+
+
+class TableFile(NamedTuple):
+    """A table and how to make documents of its rows."""
+
+    path: str
+    kind: str  # a value of SUFFIXES
+    key: str
+    name: str
+    text_column: str
+    id_column: str | None
+    encoding: str | None
+    max_bytes: int
+
+
+class _Keyed(NamedTuple):
+    key: str
+    name: str
+    row: Row
+    cells: Mapping[str, object] | None  # parsed already when the key needed it
+    problem: ExtractionError | None
+
+
+def documents(file: TableFile, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
+    """A document or a problem for each row; only those whose key is in `wanted`, unless that is None.
+
+    Raises OSError, ExtractionError for what concerns the file as a whole.
+    """
+    table = open_table(file, keys_only=False)
+    _check_columns(table, file)
+    is_empty = True
+    for keyed in _keyed(table, file):
+        is_empty = False
+        if wanted is not None and keyed.key not in wanted:
+            continue
+        try:
+            yield _document(table, file, keyed)
+        except ExtractionError as error:
+            yield UnreadableDocument(keyed.key, keyed.name, error.code, error.message, keyed.row.size)
+    if is_empty:
+        raise ExtractionError(DocumentProblem.EMPTY, "The table has no rows; add some, or exclude it.")
+
+
+def keys(file: TableFile) -> Iterator[str]:
+    """The keys of all rows, with as little parsing as they need. Raises OSError, ExtractionError."""
+    table = open_table(file, keys_only=True)
+    _check_columns(table, file)
+    return (keyed.key for keyed in _keyed(table, file))
+
+
+def open_table(file: TableFile, *, keys_only: bool) -> Table:
+    """Raises OSError, ExtractionError."""
+    if file.kind == "jsonl":
+        from orchestrator.documents.jsonl_rows import JsonlTable
+
+        return JsonlTable(file.path, file.encoding, file.max_bytes)
+    if file.kind == "csv":
+        from orchestrator.documents.csv_rows import CsvTable
+
+        expected = tuple(name for name in (file.text_column, file.id_column) if name)
+        return CsvTable(file.path, file.encoding, file.max_bytes, expected)
+    from orchestrator.documents.parquet_rows import ParquetTable
+
+    return ParquetTable(file.path, (file.id_column or file.text_column,) if keys_only else None)
+
+
+def _check_columns(table: Table, file: TableFile) -> None:
+    if table.columns is None:
+        return
+    for name in filter(None, (file.text_column, file.id_column)):
+        if name not in table.columns:
+            there = ", ".join(filter(None, table.columns[:20]))
+            raise bad_row(f"The table has no column {name!r}, only: {there}; correct the job file or the table.")
+        if table.columns.count(name) > 1:
+            raise bad_row(f"The table has several columns named {name!r}; give them different names.")
+
+
+def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
+    seen = _Seen()
+    for row in table.rows():
+        cells, problem, ident = None, row.problem, f"{row.number}"
+        if file.id_column is not None:
+            # No id may look like this by chance, so a row without one keeps a key of its own.
+            ident = f"row {row.number}"
+            try:
+                if problem is None:
+                    cells = table.cells(row)
+                    ident = _ident(cells, file.id_column, row)
+                    if not seen.add(ident):
+                        message = f"Row {row.number} has the same {file.id_column} {ident!r} as an earlier row; ids must differ."
+                        ident, problem = f"row {row.number}", bad_row(message)
+            except ExtractionError as error:
+                problem = error
+        yield _Keyed(f"{file.key}#{ident}", f"{file.name}#{ident}", row, cells, problem)
+
+
+def _ident(cells: Mapping[str, object], column: str, row: Row) -> str:
+    value = cells.get(column)
+    if isinstance(value, bool | dict | list | bytes | None):
+        raise bad_row(f"Row {row.number} has no text or number in the id column {column!r}; give it one.")
+    ident = str(value).replace("\0", "")
+    if not ident.strip():
+        raise bad_row(f"Row {row.number} has an empty id in the column {column!r}; give it one.")
+    return ident
+
+
+def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
+    """Raises ExtractionError when the row gives no document."""
+    import msgspec
+
+    row = keyed.row
+    if keyed.problem is not None:
+        raise keyed.problem
+    cells = table.cells(row) if keyed.cells is None else keyed.cells
+    text = _text(cells.get(file.text_column), file.text_column, row)
+    try:
+        canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); mend it.") from error
+    if len(canonical) > 2 * file.max_bytes or len(text) > file.max_bytes:
+        from orchestrator.documents.lines import too_large
+
+        raise too_large(len(canonical), file.max_bytes)
+    fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
+    fields.pop("text", None)
+    return Document(keyed.key, keyed.name, text, hashlib.sha256(canonical).hexdigest(), len(canonical), fields)
+
+
+def _text(value: object, column: str, row: Row) -> str:
+    if value is None:
+        raise bad_row(f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row.")
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise bad_row(f"Row {row.number} has {kind} instead of text in the column {column!r}; write it as text.")
+    text = clean(value)
+    if not text or text.isspace():
+        raise ExtractionError(
+            DocumentProblem.EMPTY, f"Row {row.number} has an empty text; fill it in or remove the row."
+        )
+    return text
+
+
+def _without_nul(cells: Mapping[str, object], canonical: bytes) -> Mapping[str, object]:
+    if b"\\u0000" not in canonical:
+        return cells
+
+    def strip(value: object) -> object:
+        if isinstance(value, str):
+            return value.replace("\0", "")
+        if isinstance(value, dict):
+            return {strip(k): strip(v) for k, v in value.items()}
+        return [strip(v) for v in value] if isinstance(value, list) else value
+
+    return {str(strip(k)): strip(v) for k, v in cells.items()}
+
+
+class _Seen:
+    """A set of strings in 8 to 27 bytes each, by their 64-bit hash: millions of ids must not fill the memory."""
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * 1024))
+        self._used = 0
+
+    def add(self, text: str) -> bool:
+        """Whether `text` is new."""
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if not self._insert(int.from_bytes(digest) or 1):  # 0 marks a free slot
+            return False
+        self._used += 1
+        if self._used * 5 > len(self._slots) * 3:
+            old, self._slots = self._slots, array("Q", bytes(16 * len(self._slots)))
+            for value in old:
+                if value:
+                    self._insert(value)
+        return True
+
+    def _insert(self, value: int) -> bool:
+        slots, mask = self._slots, len(self._slots) - 1
+        at = value & mask
+        while (there := slots[at]) != 0:
+            if there == value:
+                return False
+            at = (at + 1) & mask
+        slots[at] = value
+        return True

@@ -1,0 +1,280 @@
+"""The engine: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
+
+`orch up` is it for as long as it runs; `orch run` and `orch submit --wait` are it themselves while they wait, unless
+another process is. A lock on the home, which the kernel drops with the process, says who.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from orchestrator import pricing
+from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.clock import now
+from orchestrator.config import Config, LocalBackend
+from orchestrator.errors import BackendError, InputError, OrchError, RefusedError, StateConflict, StorageError
+from orchestrator.home import Home
+from orchestrator.model import Job
+from orchestrator.pipeline import Lane, Lanes, Pipeline
+from orchestrator.pipeline.routes import models_of, plan_for
+from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.server.service import Settings
+from orchestrator.store import Store
+
+log = logging.getLogger(__name__)
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
+HEALTH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a home's engine."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"`{self.command}` (process {self.pid})"
+
+
+@contextmanager
+def engine_lock(home: Home) -> Iterator[Holder | None]:
+    """Hold a home's engine lock: gives None where it is ours now, or who has it."""
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = home.lock.open("a+")
+    except OSError as error:
+        raise StorageError(f"cannot use {home.lock}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield _holder(home)
+            return
+        lock.seek(0)
+        lock.truncate()
+        command = " ".join(["orch", *sys.argv[1:]])
+        lock.write(json.dumps({"pid": os.getpid(), "command": command}))
+        lock.flush()
+        try:
+            yield None
+        finally:
+            lock.seek(0)
+            lock.truncate()
+
+
+def running_engine(home: Home) -> Holder | None:
+    """Who has a home's engine now, or None. Takes no lock that another could be refused by for long."""
+    if not home.lock.exists():
+        return None
+    with home.lock.open("r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(home)
+    return None
+
+
+def _holder(home: Home) -> Holder:
+    try:
+        found = json.loads(home.lock.read_text())
+        return Holder(int(found["pid"]), str(found["command"]))
+    except (OSError, ValueError, KeyError):
+        return Holder(0, "orch")
+
+
+class Engine:
+    """Runs jobs of a home; make it only while holding the home's lock.
+
+    `dispatch=False` serves what is there and cancels batches, but sends no row. `problem` is what keeps rows from
+    being run now, for people.
+    """
+
+    def __init__(self, config: Config, store: Store, *, dispatch: bool = True) -> None:
+        self._config = config
+        self._store = store
+        self._home = Home(config.home)
+        self._dispatch = dispatch
+        self._opened: dict[str, Lane] = {}
+        self._stack = ExitStack()
+        self._health: dict[str, Any] = {}
+        self._health_at = 0.0
+        self._problems: dict[str, str] = {}
+        self.stop = threading.Event()
+        self.problem: str | None = None
+        lanes = Lanes(
+            open=self._open, route=lambda job: plan_for(config, job), models=lambda job: models_of(config, job)
+        )
+        self.pipeline = Pipeline(store, self._home, lanes, now)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(
+        self,
+        until: Callable[[], bool],
+        tick: Callable[[Engine], None] = lambda engine: None,
+        *,
+        only: Job | None = None,
+        patient: bool = False,
+    ) -> None:
+        """Advance the home's jobs (or `only` one) until `until()` or `stop`; `tick` is called after each round.
+
+        Raises StorageError; and BackendError where no upstream answers for longer than its `patience`, unless
+        `patient`.
+        """
+        wait = SHORTEST_WAIT
+        while not until() and not self.stop.is_set():
+            moved = self._round(only)
+            self._look(patient)
+            tick(self)
+            wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
+            if not until():
+                self.stop.wait(wait)
+
+    def _round(self, only: Job | None) -> bool:
+        moved = False
+        for job in self._store.jobs.unfinished(self._home.identity()):
+            if only is None or job.id == only.id:
+                moved |= self._advance(job)
+        return moved
+
+    def _advance(self, job: Job) -> bool:
+        try:
+            moved = self.pipeline.advance(job)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # somebody else moved it; the next round reads what is
+            return True
+        except BackendError as error:
+            self._say(job, str(error))
+            return False
+        except (InputError, RefusedError) as error:
+            self._store.jobs.fail(job.id, str(error))
+            self._store.jobs.note(job.id, "failed", str(error), now())
+            return True
+        self._problems.pop(job.id, None)
+        return moved
+
+    def _say(self, job: Job, problem: str) -> None:
+        if self._problems.get(job.id) != problem:
+            self._problems[job.id] = problem
+            self._store.jobs.note(job.id, "waiting", problem, now())
+
+    def _look(self, patient: bool) -> None:
+        """Ask the servers how they are, about once a second."""
+        if time.monotonic() - self._health_at < HEALTH_SECONDS:
+            return
+        self._health_at = time.monotonic()
+        self.problem = next(iter(self._problems.values()), None)
+        for name in self._opened:
+            settings = self._config.backends[name]
+            health = fetch_health(self._home, name)
+            if health is None:
+                continue
+            self._health[name] = health
+            if health["status"] == "storage":
+                raise StorageError(
+                    health["problem"], hint="make room, then run the same command again; nothing is lost"
+                )
+            down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
+            if health["running_batches"] and len(down) == len(health["upstreams"]):
+                self._upstreams_down(name, settings, down, patient)
+
+    def _upstreams_down(self, name: str, settings: LocalBackend, down: list[dict[str, Any]], patient: bool) -> None:
+        first = min(down, key=lambda upstream: float(upstream["problem_seconds"]))
+        seconds = float(first["problem_seconds"])
+        self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
+        if seconds > settings.patience and not patient:
+            raise BackendError(
+                f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
+                hint="start it, then run the same command again: the job goes on where it stopped",
+            )
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """The last answer of each server that was opened."""
+        return self._health
+
+    def _open(self, name: str) -> Lane:
+        lane = self._opened.get(name)
+        if lane is None:
+            settings = self._config.backends.get(name)
+            if settings is None:
+                raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
+            lane = self._opened[name] = self._open_local(name, settings)
+        return lane
+
+    def _open_local(self, name: str, settings: LocalBackend) -> Lane:
+        server = self._stack.enter_context(
+            ServerThread(self._home.server(name), server_settings(settings, dispatch=self._dispatch))
+        )
+        api = OpenAIBackend(name, over_unix_socket(server.socket), {"include_provenance": True})
+        self._stack.callback(api.close)
+        return Lane(
+            api=api,
+            max_rows=settings.limits.max_rows,
+            max_bytes=settings.limits.max_bytes,
+            price=lambda outcome: pricing.local_price(
+                outcome.upstream_seconds, settings.cost_per_hour, idle=settings.idle
+            ),
+            price_of_seconds=lambda seconds: (
+                pricing.local_price(seconds, settings.cost_per_hour, idle=settings.idle).cost
+            ),
+        )
+
+
+def server_settings(backend: LocalBackend, *, dispatch: bool) -> Settings:
+    """What a local backend's server is told. Raises InputError where its key's variable is not set."""
+    api_key = None
+    if backend.api_key_env is not None:
+        api_key = os.environ.get(backend.api_key_env)
+        if not api_key:
+            raise InputError(f"the environment variable {backend.api_key_env} is not set", field="api_key_env")
+    return Settings(
+        upstreams=backend.upstreams,
+        api_key=api_key,
+        request_timeout=backend.request_timeout,
+        retry_delay=backend.retry_delay,
+        max_concurrency=backend.max_concurrency,
+        max_file_bytes=max(backend.limits.max_bytes, 512 * 1024 * 1024),
+        max_rows=backend.limits.max_rows,
+        dispatch=dispatch,
+    )
+
+
+def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
+    """How a backend's server is, or None where none runs."""
+    socket: Path = socket_path(home.server(backend))
+    if not socket.exists():
+        return None
+    try:
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), timeout=5.0) as client:
+            found: dict[str, Any] = client.get("http://orch/health").json()
+            return found
+    except (httpx2.HTTPError, ValueError):
+        return None
+
+
+def failure_of(error: BaseException) -> int:
+    """The exit code that an error stands for."""
+    return error.exit_code if isinstance(error, OrchError) else 1

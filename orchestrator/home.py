@@ -1,0 +1,75 @@
+"""Where things lie under ORCH_HOME. Bodies are in files; the database says which bytes of them belong to a row."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import StorageError
+from orchestrator.model import JobId, ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths of one home. Nothing is made by asking for a path."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the engine; holds a line that says who that is."""
+        return self.root / "engine.lock"
+
+    @property
+    def log(self) -> Path:
+        """What engines had to say."""
+        return self.root / "engine.log"
+
+    def server(self, backend: str) -> Path:
+        """The folder of the batch server that stands for a backend."""
+        return self.root / "servers" / backend
+
+    def job(self, job_id: JobId) -> Path:
+        """The folder of a job."""
+        return self.root / "jobs" / job_id
+
+    def requests(self, job_id: JobId) -> Path:
+        """Every request line of a job, in input order."""
+        return self.job(job_id) / "requests.jsonl"
+
+    def build_lock(self, job_id: JobId) -> Path:
+        """Held by the process that builds the job."""
+        return self.job(job_id) / "build.lock"
+
+    def shard_input(self, shard_id: ShardId) -> Path:
+        """A shard's batch input file, while it is being submitted."""
+        return self._of(shard_id, "input.jsonl")
+
+    def results(self, shard_id: str, kind: str) -> Path:
+        """A collected result file; `kind` is `output` or `error`."""
+        return self._of(shard_id, f"{kind}.jsonl")
+
+    def merged(self, job_id: JobId, style: str) -> Path:
+        """The finished rows in input order."""
+        return self.job(job_id) / ("results.jsonl" if style == "jsonl" else "results.batch.jsonl")
+
+    def _of(self, shard_id: str, name: str) -> Path:
+        job_id, _, number = shard_id.rpartition(".")
+        return self.root / "jobs" / job_id / "shards" / f"{number}.{name}"
+
+    def identity(self) -> str:
+        """This home's id, made at its first use: on a shared database it says whose files a job's bodies are in."""
+        path = self.root / "home.id"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                with path.open("x") as file:
+                    file.write(uuid.uuid4().hex[:12])
+            except FileExistsError:
+                pass
+            return path.read_text().strip()
+        except OSError as error:
+            raise StorageError(
+                f"{self.root} cannot be used: {error.strerror}", hint="set ORCH_HOME to a folder you may write"
+            ) from error

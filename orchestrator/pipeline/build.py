@@ -1,0 +1,251 @@
+"""Stage 1: a job's documents, or a ready batch file, become request lines in a file and rows in the store.
+
+A build that is cut off leaves nothing that counts: it is done again from the start. Requests whose answer an earlier
+run of the same job file holds carry it over, and nothing is sent for them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from orchestrator import wire
+from orchestrator.errors import InputError, StorageError
+from orchestrator.home import Home
+from orchestrator.jobspec import JobSpec, lines_of
+from orchestrator.located import line_of
+from orchestrator.model import Job, JobKind, RequestState, Row, Span
+from orchestrator.results import is_passing
+from orchestrator.store import Store
+from orchestrator.store.jobs import SeenDocument
+from orchestrator.store.rows import Earlier
+
+CHUNK = 500
+MAX_ERRORS = 20
+Progress = Callable[[int, int], None]
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class BuildReport:
+    """What a build found: documents, requests, how many carried over, and documents that could not be read."""
+
+    documents: int = 0
+    requests: int = 0
+    carried: int = 0
+    input_bytes: int = 0
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A row whose span is not known yet, with its line's bytes."""
+
+    row: Row
+    line: bytes
+
+
+@contextmanager
+def claim(home: Home, job: Job) -> Iterator[bool]:
+    """Hold the right to build a job; False where another process has it. It ends with the process."""
+    path = home.build_lock(job.id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def build(
+    store: Store, home: Home, job: Job, now: datetime, progress: Progress = lambda documents, rows: None
+) -> BuildReport:
+    """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
+
+    `progress` is told documents and requests so far.
+    """
+    report = BuildReport()
+    lines = (
+        _from_documents(job, store, report, now) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
+    )
+    store.rows.clear(job.id)
+    path = home.requests(job.id)
+    try:
+        with path.open("wb") as file:
+            for chunk in _chunks(lines, CHUNK):
+                _record(store, job, file, chunk, report, now)
+                progress(report.documents, report.requests)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}",
+            hint="make room, then run the same command again; nothing is lost",
+        ) from error
+    return report
+
+
+def _record(store: Store, job: Job, file: BinaryIO, chunk: list[_Line], report: BuildReport, now: datetime) -> None:
+    rows = []
+    offset = file.tell()
+    for item in chunk:
+        rows.append(_placed(item.row, Span(offset, len(item.line))))
+        if item.line:
+            file.write(item.line + b"\n")
+            offset += len(item.line) + 1
+    earlier = _to_carry(store, job, rows)
+    store.rows.add(job.id, rows, earlier, now)
+    report.requests += len(rows)
+    report.carried += len(earlier)
+    report.input_bytes += sum(row.span.length for row in rows if row.custom_id not in earlier)
+
+
+def _placed(row: Row, span: Span) -> Row:
+    return Row(
+        row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint, row.prompt_version,
+        span, row.cut_from_tokens, row.problem,
+    )  # fmt: skip
+
+
+def _to_carry(store: Store, job: Job, rows: list[Row]) -> dict[str, Earlier]:
+    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
+    if not job.options.get("carry", True):
+        return {}
+    found = store.rows.earlier(job.series, [row.custom_id for row in rows])
+    return {
+        row.custom_id: known
+        for row in rows
+        if (known := found.get(row.custom_id)) is not None
+        and known.fingerprint == row.fingerprint
+        and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
+    }
+
+
+def _from_documents(job: Job, store: Store, report: BuildReport, now: datetime) -> Iterator[_Line]:
+    from orchestrator import documents
+    from orchestrator.requests import Builder
+
+    spec = JobSpec.model_validate(job.spec)
+    base = Path(job.source).parent
+    check_variables(spec, Path(job.source))
+    builder = Builder(spec, documents.EXTRACTOR_VERSION)
+    seq = 0
+    seen: list[SeenDocument] = []
+    for source in spec.documents:
+        for document in documents.read(source, base):
+            report.documents += 1
+            if isinstance(document, documents.UnreadableDocument):
+                report.problems.append((document.key, document.code.value, document.message))
+                seen.append(SeenDocument(document.key, "", document.size, document.code.value))
+            else:
+                seen.append(SeenDocument(document.key, document.digest, document.size, None))
+            for built in builder.build(document):
+                yield _Line(
+                    Row(
+                        seq, built.custom_id, built.document, built.task, built.endpoint, built.model,
+                        built.fingerprint, built.prompt_version, Span(0, 0), built.cut_from_tokens, built.problem,
+                    ),
+                    built.line,
+                )  # fmt: skip
+                seq += 1
+            if len(seen) >= CHUNK:
+                store.jobs.saw_documents(job.series, job.id, seen, now)
+                seen.clear()
+    store.jobs.saw_documents(job.series, job.id, seen, now)
+
+
+def check_variables(spec: JobSpec, file: Path) -> None:
+    """Raises InputError for a template variable that no document has, with the nearest name that one has."""
+    from orchestrator import documents
+    from orchestrator.requests import variables
+
+    known: set[str] = set()
+    for source in spec.documents:
+        fields = documents.fields_of(source, file.parent)
+        if fields is None:
+            return  # only the rows themselves can tell; a row that lacks one is reported by name
+        known |= fields
+    for index, task in enumerate(spec.tasks):
+        for name in sorted(variables(task) - known):
+            near = get_close_matches(name, [*known, "text"], 1)
+            raise InputError(
+                f"the template uses {{{{ {name} }}}}, which no document has",
+                file=file,
+                line=line_of(("tasks", index, "prompt"), lines_of(file)),
+                field=f"tasks[{index}].prompt",
+                hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
+            )
+
+
+def _from_batch_file(job: Job, report: BuildReport) -> Iterator[_Line]:
+    path = Path(job.source)
+    problems: list[InputError] = []
+    seen: set[int] = set()
+    seq = 0
+    for number, raw in _numbered(path):
+        checked = wire.check_line(raw)
+        if isinstance(checked, wire.CheckedLine):
+            key = wire.id_key(checked.custom_id)
+            if key in seen:
+                checked = _duplicate(path, checked.custom_id)
+            seen.add(key)
+        if isinstance(checked, wire.LineError):
+            problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
+            if len(problems) == MAX_ERRORS:
+                break
+            continue
+        report.documents += 1
+        if not problems:
+            yield _Line(_batch_row(seq, checked, raw), raw)
+        seq += 1
+    if problems:
+        raise joined(problems)
+    if seq == 0:
+        raise InputError("the file has no request lines", file=path)
+
+
+def _duplicate(path: Path, custom_id: str) -> wire.LineError:
+    error = wire.duplicate_error(custom_id)
+    for number, raw in _numbered(path):
+        first = wire.check_line(raw)
+        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
+            return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
+    return error
+
+
+def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
+    mark = sha256(raw).hexdigest()[:32]
+    return Row(seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", Span(0, 0))
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, _, raw in wire.lines(file):
+                yield number, raw
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def joined(problems: list[InputError]) -> InputError:
+    """Several mistakes as one error: the first, and the others below it."""
+    first, *rest = problems
+    first.message += "".join(f"\n{problem}" for problem in rest)
+    return first
+
+
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -1,0 +1,224 @@
+"""Stage 0: a command's file becomes a job, or is found to be one already.
+
+The same file again takes up the job that is unfinished; a finished one of which nothing changed sends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Config
+from orchestrator.errors import InputError, RefusedError, UsageError
+from orchestrator.home import Home
+from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
+from orchestrator.located import line_of
+from orchestrator.model import Counts, Job, JobId, JobKind
+from orchestrator.pipeline import build
+from orchestrator.pipeline.routes import route_for
+from orchestrator.routing import Route
+from orchestrator.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed."""
+
+    deadline: str | None = None
+    budget: Decimal | None = None
+    backend: str | None = None
+    new: bool = False
+
+
+class How(StrEnum):
+    """What became of a submit."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """The job that a submit stands for, and how it came to be that one."""
+
+    job: Job
+    how: How
+    reason: str
+    report: build.BuildReport | None = None
+    route: Route | None = None
+
+
+def kind_of(path: Path) -> JobKind:
+    """What a file is, told by its ending. Raises UsageError."""
+    if path.suffix in (".yaml", ".yml"):
+        return JobKind.DOCUMENTS
+    if path.suffix == ".jsonl":
+        return JobKind.BATCH
+    raise UsageError(f"{path}: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)")
+
+
+def read_spec(path: Path, config: Config) -> JobSpec:
+    """A job file, also checked against the aliases and backends that orch.toml declares. Raises InputError."""
+    spec = load(path)
+    known = {**config.models, **spec.models}
+    for index, task in enumerate(spec.tasks):
+        if task.model not in known:
+            names = ", ".join(sorted(known)) or "none is declared"
+            raise InputError(
+                f"the model alias {task.model!r} is not declared (known: {names})",
+                file=path,
+                line=line_of(("tasks", index, "model"), lines_of(path)),
+                field=f"tasks[{index}].model",
+                hint=f"add to the job file:  models: {{{task.model}: NAME_OF_THE_MODEL}}",
+            )
+    for name in spec.allow.backends or ():
+        if name not in config.backends:
+            raise InputError(
+                f"there is no backend {name!r} in {config.path or 'orch.toml'}",
+                file=path,
+                line=line_of(("allow", "backends"), lines_of(path)),
+                field="allow.backends",
+                hint=f"known: {', '.join(config.backends) or 'none'}",
+            )
+    return spec
+
+
+def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
+    """The job that a file would make; nothing is recorded. Raises InputError, RefusedError, UsageError."""
+    kind = kind_of(path)
+    if not path.is_file():
+        raise InputError("there is no such file", file=path)
+    path = path.absolute()
+    spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
+    data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
+    name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
+    home_id = home.identity()
+    series = _digest(home_id, kind, os.path.realpath(path))
+    content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
+    deadline = options.deadline or (spec.deadline if spec else None)
+    return Job(
+        id=JobId(f"{name}-{os.urandom(4).hex()}"),
+        home=home_id,
+        series=series,
+        identity=_digest(series, content),
+        name=name,
+        kind=kind,
+        source=str(path),
+        spec=data,
+        options={"backend": options.backend, "carry": not options.new},
+        created_at=now,
+        deadline_at=_deadline(deadline, now),
+        budget=options.budget if options.budget is not None else (spec.budget if spec else None),
+    )
+
+
+def _deadline(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = deadline_at(text, now)
+    except ValueError as error:
+        raise UsageError(f"--deadline: {error}") from None
+    if at <= now:
+        raise RefusedError(f"the deadline {text} has passed already")
+    return at
+
+
+def submit(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: build.Progress,
+) -> Intake:  # fmt: skip
+    """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
+    job = draft(path, config, home, options, now())
+    route = route_for(config, job)
+    if not options.new and (open_job := _unfinished(store, job)) is not None:
+        return Intake(
+            open_job, How.RESUMED, f"job {open_job.id} of this file is unfinished: taken up where it stopped"
+        )
+    tags = {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
+    store.jobs.add(job, tags)
+    try:
+        with build.claim(home, job):
+            report = build.build(store, home, job, now(), progress)
+            if report.requests and report.requests == report.carried:
+                earlier = _last_finished(store, job)
+                if earlier is not None:
+                    _discard(store, home, job)
+                    reason = f"nothing changed since job {earlier.id}: {report.requests:,} rows, none sent"
+                    return Intake(earlier, How.UNCHANGED, reason, report)
+            store.jobs.mark_built(job.id, now())
+    except (Exception, KeyboardInterrupt):
+        _discard(store, home, job)
+        raise
+    reason = f"{report.requests:,} requests of {report.documents:,} documents"
+    if report.carried:
+        reason += f", {report.carried:,} unchanged since an earlier run"
+    store.jobs.note(job.id, "built", reason, now())
+    return Intake(store.jobs.get(job.id), How.NEW, reason, report, route)
+
+
+def dry_run(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: build.Progress,
+) -> Intake:  # fmt: skip
+    """What `submit` would do; nothing is left of it."""
+    job = draft(path, config, home, options, now())
+    route = route_for(config, job)
+    store.jobs.add(job, {})
+    try:
+        report = build.build(store, home, job, now(), progress)
+    finally:
+        _discard(store, home, job)
+    return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
+
+
+def _unfinished(store: Store, job: Job) -> Job | None:
+    open_jobs = store.jobs.unfinished(job.home)
+    return next((other for other in open_jobs if other.identity == job.identity), None)
+
+
+def _last_finished(store: Store, job: Job) -> Job | None:
+    """The newest finished run of the series that has all rows: where the carried results can be read as they are."""
+    for other in store.jobs.of_series(job.series):
+        if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
+            return other
+    return None
+
+
+def is_complete(counts: Counts) -> bool:
+    """Whether every row of a job succeeded."""
+    return counts.succeeded == counts.total
+
+
+def _discard(store: Store, home: Home, job: Job) -> None:
+    store.jobs.discard(job.id)
+    home.requests(job.id).unlink(missing_ok=True)
+    home.build_lock(job.id).unlink(missing_ok=True)
+    folder = home.job(job.id)
+    if folder.is_dir():
+        folder.rmdir()
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = sha256()
+    try:
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+    return digest.hexdigest()

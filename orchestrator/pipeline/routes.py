@@ -1,0 +1,54 @@
+"""A job's route: what orch.toml and the job file say, put before `routing.choose`."""
+
+from __future__ import annotations
+
+from orchestrator.config import Config, LocalBackend
+from orchestrator.errors import RefusedError
+from orchestrator.jobspec import JobSpec
+from orchestrator.model import Job, JobKind
+from orchestrator.requests import resolve_model
+from orchestrator.routing import Candidate, Plan, Route, choose
+
+
+def models_of(config: Config, job: Job) -> dict[str, str | dict[str, str]]:
+    """Aliases by what they stand for; the job file's go before orch.toml's."""
+    return {**config.models, **job.spec.get("models", {})}
+
+
+def plan_for(config: Config, job: Job) -> Plan:
+    """The route of a job's rows and the reasons against the others."""
+    models = models_of(config, job)
+    aliases: set[str] = set()
+    allowed, local_only = None, False
+    if job.kind is JobKind.DOCUMENTS:
+        spec = JobSpec.model_validate(job.spec)
+        aliases = {task.model for task in spec.tasks}
+        allowed, local_only = spec.allow.backends, spec.allow.location == "local"
+    return choose(
+        [_candidate(name, backend) for name, backend in config.backends.items()],
+        allowed=allowed,
+        local_only=local_only or bool(job.options.get("local_only")),
+        wanted=job.options.get("backend"),
+        models={name: {alias: resolve_model(alias, name, models) for alias in aliases} for name in config.backends},
+    )
+
+
+def route_for(config: Config, job: Job) -> Route:
+    """The route of a job. Raises RefusedError with the reason against each backend."""
+    plan = plan_for(config, job)
+    if plan.route is not None:
+        return plan.route
+    if not config.backends:
+        where = config.path or "orch.toml"
+        raise RefusedError(
+            f"no backend is configured ({where})",
+            hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
+            '  location = "local"\n  idle = true',
+        )
+    reasons = "".join(f"\n  {refused.backend}: {refused.reason}" for refused in plan.refused)
+    raise RefusedError(f"no backend may run this job:{reasons}")
+
+
+def _candidate(name: str, backend: LocalBackend) -> Candidate:
+    price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+    return Candidate(name, backend.kind, backend.location, price)

@@ -1,0 +1,47 @@
+"""The orchestrator's memory: every query of it, as verbs of the domain. SQLite or Postgres, by the same code.
+
+    jobs     one row a submit; tags, events, documents seen
+    rows     one row a request: identity, state, and where its result line lies
+    shards   one row a batch; moves by compare-and-set
+    ledger   what was paid for, row by row
+
+No connection, row or driver error leaves this package.
+"""
+
+from __future__ import annotations
+
+from orchestrator.store.database import Database
+from orchestrator.store.jobs import Jobs
+from orchestrator.store.ledger import Ledger
+from orchestrator.store.rows import Rows
+from orchestrator.store.shards import Shards
+
+__all__ = ["Store"]
+
+
+class Store:
+    """All verbs on one database."""
+
+    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+        self._database = Database(url, timeout=timeout)
+        self.jobs = Jobs(self._database)
+        self.rows = Rows(self._database)
+        self.shards = Shards(self._database)
+        self.ledger = Ledger(self._database)
+
+    @classmethod
+    def open(cls, url: str, *, timeout: float = 10.0) -> Store:
+        """A store whose schema is current. Raises StorageError."""
+        store = cls(url, timeout=timeout)
+        store._database.open()
+        return store
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

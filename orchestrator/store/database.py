@@ -1,0 +1,152 @@
+"""Opens the database: SQLite with the settings that durability needs, or Postgres; migrated before first use."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+
+from orchestrator.errors import OrchError, StorageError
+
+HEAD = "0001"
+"""The newest migration. Known here so that a current database is opened without importing Alembic."""
+
+
+class Database:
+    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else."""
+
+    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        with translated(url):
+            self._engine = _sqlite(url, timeout) if self.is_sqlite else _postgres(url, timeout)
+
+    def open(self) -> None:
+        """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
+        with translated(self.url):
+            version = self._version()
+            if version == HEAD:
+                return
+            if version is not None and version > HEAD:
+                raise StorageError(
+                    f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
+                )
+            self._migrate()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read transaction: one consistent view."""
+        with translated(self.url), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A write transaction: all of it durable at the end, or nothing."""
+        with translated(self.url), self._engine.connect() as plain:
+            connection = plain.execution_options(orch_write=True)
+            with connection.begin():
+                yield connection
+
+    def _version(self) -> str | None:
+        try:
+            with self._engine.connect() as connection:
+                found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+                return None if found is None else str(found)
+        except (exc.OperationalError, exc.ProgrammingError) as error:
+            if "alembic_version" in str(error.orig):
+                return None
+            raise
+
+    def _migrate(self) -> None:
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(migrations_folder()))
+        with self._engine.connect() as connection:
+            config.attributes["connection"] = connection
+            if not self.is_sqlite:
+                # Two processes that find an empty database at once take turns.
+                connection.execute(text("SELECT pg_advisory_lock(715517)"))
+                connection.commit()
+            try:
+                command.upgrade(config, "head")
+            finally:
+                if not self.is_sqlite:
+                    connection.rollback()
+                    connection.execute(text("SELECT pg_advisory_unlock(715517)"))
+                    connection.commit()
+
+
+def migrations_folder() -> Path:
+    """The Alembic scripts: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
+
+
+def _sqlite(url: str, timeout: float) -> Engine:
+    path = Path(url.removeprefix("sqlite:///"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+    engine = create_engine(url, connect_args={"timeout": timeout})
+
+    @event.listens_for(engine, "connect")
+    def _settings(connection: sqlite3.Connection, _: Any) -> None:
+        # The driver's own BEGIN comes too late for BEGIN IMMEDIATE; transactions are begun below.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        # FULL: what is committed before money is spent must survive a power cut as well.
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A writer takes the lock at once: taking it halfway would fail instead of waiting.
+        write = connection.get_execution_options().get("orch_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _postgres(url: str, timeout: float) -> Engine:
+    options = f"-c lock_timeout={int(timeout * 1000)}"
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options})
+
+
+@contextmanager
+def translated(url: str) -> Iterator[None]:
+    """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is told."""
+    try:
+        yield
+    except OrchError:
+        raise
+    except (exc.SQLAlchemyError, ModuleNotFoundError, sqlite3.Error) as error:
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
+        name = url.removeprefix("sqlite:///") if url.startswith("sqlite") else url.rsplit("@", 1)[-1]
+        raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
+
+
+_ADVICE = (
+    ("database is locked", "another program holds it; end that one, or set ORCH_DATABASE_TIMEOUT higher"),
+    ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
+    ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
+    ("disk is full", "make room on the disk and run the command again; nothing is lost"),
+    ("disk I/O", "look at the disk, then run the command again"),
+    ("malformed", "the file is damaged; restore it from a backup"),
+    ("not a database", "the file is something else; move it away or set ORCH_HOME elsewhere"),
+    ("No module named 'psycopg'", "install the driver:  pip install 'orch-batch[postgres]'"),
+)

@@ -1,0 +1,199 @@
+"""Jobs, their tags and events, and the documents they saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, desc, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from orchestrator.errors import StateConflict, UsageError
+from orchestrator.model import Counts, Job, JobId, JobKind, ShardId, ShardState
+from orchestrator.store.database import Database
+from orchestrator.store.tables import documents, events, jobs, requests, shards, tags
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job, and why."""
+
+    at: datetime
+    kind: str
+    reason: str
+    shard_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDocument:
+    """A document as a build found it; `problem` is its code where it could not be read."""
+
+    key: str
+    digest: str
+    size: int | None
+    problem: str | None
+
+
+def _job(row: Any) -> Job:
+    values = dict(row._mapping)
+    values["kind"] = JobKind(values["kind"])
+    return Job(**values)
+
+
+class Jobs:
+    """Verbs on jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(self, job: Job, job_tags: Mapping[str, str]) -> None:
+        """Record a new job."""
+        with self._db.write() as tx:
+            tx.execute(insert(jobs).values(**asdict(job)))
+            if job_tags:
+                tx.execute(insert(tags), [{"job_id": job.id, "key": k, "value": v} for k, v in job_tags.items()])
+
+    def get(self, job_id: str) -> Job:
+        """The job with this id, or the only one whose id or name begins so. Raises UsageError."""
+        with self._db.read() as tx:
+            row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
+            if row is not None:
+                return _job(row)
+            near = tx.execute(
+                select(jobs).where(jobs.c.id.startswith(job_id, autoescape=True)).order_by(desc(jobs.c.created_at))
+            ).all()
+        if len(near) == 1:
+            return _job(near[0])
+        if near:
+            names = ", ".join(row.id for row in near[:5])
+            raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
+        raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")
+
+    def newest(self, limit: int | None = None) -> list[Job]:
+        """Jobs, newest first."""
+        with self._db.read() as tx:
+            return [_job(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
+
+    def unfinished(self, home: str) -> list[Job]:
+        """The jobs of a home that are not at their end, soonest deadline first, then oldest."""
+        query = (
+            select(jobs)
+            .where(jobs.c.home == home, jobs.c.finished_at.is_(None), jobs.c.error.is_(None))
+            .order_by(func.coalesce(jobs.c.deadline_at, 1 << 62), jobs.c.created_at)
+        )
+        with self._db.read() as tx:
+            return [_job(row) for row in tx.execute(query)]
+
+    def of_series(self, series: str) -> list[Job]:
+        """Every run of the same job file, newest first."""
+        query = select(jobs).where(jobs.c.series == series).order_by(desc(jobs.c.created_at))
+        with self._db.read() as tx:
+            return [_job(row) for row in tx.execute(query)]
+
+    def tags(self, job_id: JobId) -> dict[str, str]:
+        """The tags of a job."""
+        with self._db.read() as tx:
+            rows = tx.execute(select(tags.c.key, tags.c.value).where(tags.c.job_id == job_id)).all()
+        return {row.key: row.value for row in rows}
+
+    def mark_built(self, job_id: JobId, now: datetime) -> None:
+        """The requests of the job are complete. Raises StateConflict where they already were."""
+        self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
+
+    def request_cancel(self, job_id: JobId, reason: str, now: datetime) -> bool:
+        """Ask for the end of a job; False where it was asked for, or over, before."""
+        try:
+            condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
+            self._set(job_id, condition, cancel_requested_at=now, cancel_reason=reason)
+        except StateConflict:
+            return False
+        return True
+
+    def finish(self, job_id: JobId, output_path: str, now: datetime) -> None:
+        """Every row has its outcome, and the result file is written."""
+        self._set(job_id, jobs.c.finished_at.is_(None), finished_at=now, output_path=output_path)
+
+    def reopen(self, job_id: JobId) -> None:
+        """A finished job goes on: some of its rows are to be tried again."""
+        self._set(
+            job_id,
+            jobs.c.built_at.is_not(None),
+            finished_at=None,
+            output_path=None,
+            cancel_requested_at=None,
+            cancel_reason=None,
+            error=None,
+        )
+
+    def fail(self, job_id: JobId, error: str) -> None:
+        """The job as a whole cannot go on."""
+        self._set(job_id, jobs.c.finished_at.is_(None), error=error)
+
+    def discard(self, job_id: JobId) -> None:
+        """Forget a job of which nothing was ever sent."""
+        with self._db.write() as tx:
+            tx.execute(delete(jobs).where(jobs.c.id == job_id))
+
+    def _set(self, job_id: JobId, condition: Any, **values: Any) -> None:
+        with self._db.write() as tx:
+            if tx.execute(update(jobs).where(jobs.c.id == job_id, condition).values(**values)).rowcount != 1:
+                raise StateConflict(f"job {job_id} is not where it was expected to be")
+
+    def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
+        """How many requests of each job are in which state."""
+        query = (
+            select(requests.c.job_id, requests.c.state, func.count())
+            .where(requests.c.job_id.in_(job_ids))
+            .group_by(requests.c.job_id, requests.c.state)
+        )
+        found: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
+        with self._db.read() as tx:
+            for job_id, state, number in tx.execute(query):
+                found[job_id][state] = number
+        return {JobId(job_id): Counts(**states) for job_id, states in found.items()}
+
+    def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
+        """Those jobs of which a batch was sent, or is about to be."""
+        query = (
+            select(shards.c.job_id)
+            .distinct()
+            .where(shards.c.job_id.in_(job_ids), shards.c.state.not_in((ShardState.PENDING, ShardState.CANCELLED)))
+        )
+        with self._db.read() as tx:
+            return frozenset(JobId(job_id) for job_id in tx.scalars(query))
+
+    def note(self, job_id: JobId, kind: str, reason: str, now: datetime, shard_id: ShardId | None = None) -> None:
+        """Add to the job's event log."""
+        with self._db.write() as tx:
+            tx.execute(insert(events).values(job_id=job_id, shard_id=shard_id, at=now, kind=kind, reason=reason))
+
+    def events(self, job_id: JobId) -> list[Event]:
+        """What happened to a job, oldest first."""
+        columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id)
+        query = select(*columns).where(events.c.job_id == job_id).order_by(events.c.id)
+        with self._db.read() as tx:
+            return [Event(*row) for row in tx.execute(query)]
+
+    def saw_documents(self, series: str, job_id: JobId, seen: Iterable[SeenDocument], now: datetime) -> None:
+        """Record which documents a build found."""
+        rows = [
+            {
+                "series": series,
+                "key": document.key,
+                "digest": document.digest,
+                "size": document.size,
+                "problem": document.problem,
+                "first_seen_at": now,
+                "last_seen_at": now,
+                "last_job": job_id,
+            }
+            for document in seen
+        ]
+        if not rows:
+            return
+        add = (sqlite.insert if self._db.is_sqlite else postgresql.insert)(documents)
+        changed = {name: add.excluded[name] for name in ("digest", "size", "problem", "last_seen_at", "last_job")}
+        with self._db.write() as tx:
+            tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)

@@ -1,0 +1,372 @@
+"""Requests: built, carried over from an earlier run, given to shards, settled, released again, read for the merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import bindparam, delete, exc, func, insert, select, update
+
+from orchestrator.errors import InputError
+from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
+from orchestrator.sharding import Waiting
+from orchestrator.store.database import Database
+from orchestrator.store.tables import jobs, ledger, requests, shards
+
+PAGE = 5000
+CARRIED = (
+    "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream",
+    "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "error_code", "error_message",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The outcome that an earlier run has for a request; `facts` are the columns that carry over."""
+
+    custom_id: str
+    fingerprint: str
+    state: RequestState
+    error_code: str | None
+    job_id: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InShard:
+    """A row of a shard: who it is, and where its request line lies."""
+
+    seq: int
+    custom_id: str
+    task: str
+    attempt: int
+    span: Span
+    state: RequestState
+
+
+class Rows:
+    """Verbs on requests."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def clear(self, job_id: JobId) -> None:
+        """Drop what a build that was cut off left."""
+        with self._db.write() as tx:
+            tx.execute(delete(requests).where(requests.c.job_id == job_id))
+
+    def add(self, job_id: JobId, rows: Sequence[Row], earlier: dict[str, Earlier], now: datetime) -> None:
+        """Record rows; those in `earlier` (by custom_id) carry that outcome over and cost nothing again.
+
+        Raises InputError naming a custom_id that the job has already.
+        """
+        fresh: list[dict[str, Any]] = []
+        carried: list[dict[str, Any]] = []
+        for row in rows:
+            known = earlier.get(row.custom_id)
+            if known is None:
+                fresh.append(_new(job_id, row, now))
+            else:
+                carried.append({**_new(job_id, row, now), **known.facts, "carried_from": known.job_id})
+        try:
+            with self._db.write() as tx:
+                for batch in (fresh, carried):
+                    if batch:
+                        tx.execute(insert(requests), batch)
+        except Exception as error:
+            if isinstance(error.__cause__, exc.IntegrityError):
+                raise InputError("a custom_id occurs twice in the job") from error
+            raise
+
+    def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the ids that the job has already."""
+        query = select(requests.c.custom_id).where(requests.c.job_id == job_id, requests.c.custom_id.in_(custom_ids))
+        with self._db.read() as tx:
+            return frozenset(tx.scalars(query))
+
+    def earlier(self, series: str, custom_ids: Sequence[str]) -> dict[str, Earlier]:
+        """The newest outcome that a run of the series has for each of these requests."""
+        query = (
+            select(requests)
+            .join(jobs, jobs.c.id == requests.c.job_id)
+            .where(
+                jobs.c.series == series,
+                jobs.c.built_at.is_not(None),
+                requests.c.custom_id.in_(custom_ids),
+                requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)),
+            )
+            .order_by(jobs.c.created_at)
+        )
+        with self._db.read() as tx:
+            return {
+                row.custom_id: Earlier(
+                    row.custom_id,
+                    row.fingerprint,
+                    RequestState(row.state),
+                    row.error_code,
+                    row.carried_from or row.job_id,
+                    {name: getattr(row, name) for name in CARRIED},
+                )
+                for row in tx.execute(query)
+            }
+
+    def waiting(self, job_id: JobId) -> Iterator[Waiting]:
+        """Rows without outcome and without shard, sorted by endpoint, model and place."""
+        c = requests.c
+        query = (
+            select(c.seq, c.endpoint, c.model, c.length)
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.shard_id.is_(None))
+            .order_by(c.endpoint, c.model, c.seq)
+        )
+        with self._db.read() as tx:
+            for row in tx.execution_options(yield_per=PAGE).execute(query):
+                yield Waiting(*row)
+
+    def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
+        """The rows of a shard, in input order."""
+        c = requests.c
+        query = (
+            select(c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state)
+            .where(c.shard_id == shard_id)
+            .order_by(c.seq)
+        )
+        with self._db.read() as tx:
+            for row in tx.execution_options(yield_per=PAGE).execute(query):
+                yield InShard(
+                    row.seq,
+                    row.custom_id,
+                    row.task,
+                    row.attempt,
+                    Span(row.offset, row.length),
+                    RequestState(row.state),
+                )
+
+    def settle(
+        self,
+        shard_id: ShardId,
+        job_id: JobId,
+        backend: str,
+        outcomes: Sequence[tuple[Outcome, Price | None]],
+        now: datetime,
+    ) -> int:
+        """Give rows their outcome and book what they cost, in one transaction; how many had none before.
+
+        Rows that have an outcome already, or are in another shard by now, are left as they are: doing it again
+        after a crash changes nothing.
+        """
+        if not outcomes:
+            return 0
+        by_seq = {outcome.seq: (outcome, price) for outcome, price in outcomes}
+        open_rows = select(requests.c.seq).where(
+            requests.c.job_id == job_id,
+            requests.c.shard_id == shard_id,
+            requests.c.state == RequestState.PENDING,
+            requests.c.seq.in_(list(by_seq)),
+        )
+        with self._db.write() as tx:
+            if not self._db.is_sqlite:
+                open_rows = open_rows.with_for_update()
+            fresh = [by_seq[seq] for seq in tx.scalars(open_rows)]
+            if fresh:
+                tx.execute(_SETTLE, [_settled(shard_id, job_id, pair, now) for pair in fresh])
+            booked = [_booked(shard_id, job_id, backend, outcome, price, now) for outcome, price in fresh if price]
+            if booked:
+                tx.execute(insert(ledger), booked)
+            return len(fresh)
+
+    def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
+        """Rows of a shard that have no outcome wait for another one; how many."""
+        statement = (
+            update(requests)
+            .where(requests.c.shard_id == shard_id, requests.c.state == RequestState.PENDING)
+            .values(shard_id=None, attempt=requests.c.attempt + (1 if count_attempt else 0))
+        )
+        with self._db.write() as tx:
+            return tx.execute(statement).rowcount
+
+    def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
+        """Give rows that no shard at a backend holds an outcome without a result; how many."""
+        planned = select(shards.c.id).where(
+            shards.c.job_id == job_id, shards.c.state.in_((ShardState.PENDING, ShardState.CANCELLED))
+        )
+        c = requests.c
+        statement = (
+            update(requests)
+            .where(
+                c.job_id == job_id, c.state == RequestState.PENDING, c.shard_id.is_(None) | c.shard_id.in_(planned)
+            )
+            .values(state=state, error_code=code, error_message=message, settled_at=now)
+        )
+        with self._db.write() as tx:
+            return tx.execute(statement).rowcount
+
+    def retry(self, job_id: JobId, states: Sequence[RequestState]) -> int:
+        """Rows with these outcomes, and with a request to send, become pending again; how many."""
+        c = requests.c
+        statement = (
+            update(requests)
+            .where(c.job_id == job_id, c.state.in_(states), c.length > 0)
+            .values(
+                state=RequestState.PENDING,
+                shard_id=None,
+                attempt=c.attempt + 1,
+                settled_at=None,
+                carried_from=None,
+                error_code=None,
+                error_message=None,
+                result_shard=None,
+                result_kind=None,
+            )
+        )
+        with self._db.write() as tx:
+            return tx.execute(statement).rowcount
+
+    def finished(self, job_id: JobId) -> Iterator[FinishedRow]:
+        """Every row of a job in input order; those without outcome too."""
+        query = (
+            select(requests, shards.c.backend, shards.c.batch_id)
+            .outerjoin(shards, shards.c.id == requests.c.result_shard)
+            .where(requests.c.job_id == job_id)
+            .order_by(requests.c.seq)
+        )
+        with self._db.read() as tx:
+            for row in tx.execution_options(yield_per=PAGE).execute(query):
+                yield _finished(row)
+
+    def usage(self, job_id: JobId) -> Usage:
+        """Tokens of the job's own answers; carried ones are not among them."""
+        c = requests.c
+        query = select(
+            *(func.coalesce(func.sum(column), 0) for column in (c.input_tokens, c.cached_tokens, c.output_tokens))
+        ).where(c.job_id == job_id, c.carried_from.is_(None))
+        with self._db.read() as tx:
+            return Usage(*(int(value) for value in tx.execute(query).one()))
+
+    def carried(self, job_id: JobId) -> int:
+        """How many rows of a job carry an earlier outcome."""
+        query = select(func.count()).where(requests.c.job_id == job_id, requests.c.carried_from.is_not(None))
+        with self._db.read() as tx:
+            return tx.scalar(query) or 0
+
+    def reasons(self, job_id: JobId, limit: int = 20) -> list[tuple[str, str, int]]:
+        """Why rows did not succeed: (code, one message of that code, how many), most first."""
+        c = requests.c
+        query = (
+            select(c.error_code, func.min(c.error_message), func.count())
+            .where(c.job_id == job_id, c.error_code.is_not(None))
+            .group_by(c.error_code)
+            .order_by(func.count().desc())
+            .limit(limit)
+        )
+        with self._db.read() as tx:
+            return [(code, message or "", number) for code, message, number in tx.execute(query)]
+
+
+def _new(job_id: JobId, row: Row, now: datetime) -> dict[str, Any]:
+    code, message = row.problem or (None, None)
+    return {
+        "job_id": job_id,
+        "seq": row.seq,
+        "custom_id": row.custom_id,
+        "document": row.document,
+        "task": row.task,
+        "endpoint": row.endpoint,
+        "model": row.model,
+        "fingerprint": row.fingerprint,
+        "prompt_version": row.prompt_version,
+        "offset": row.span.offset,
+        "length": row.span.length,
+        "cut_from_tokens": row.cut_from_tokens,
+        "state": RequestState.PENDING if code is None else RequestState.FAILED,
+        "settled_at": None if code is None else now,
+        "error_code": code,
+        "error_message": message,
+    }
+
+
+_SETTLE = (
+    update(requests)
+    .where(requests.c.job_id == bindparam("b_job"), requests.c.seq == bindparam("b_seq"))
+    .values(
+        {
+            name: bindparam(name)
+            for name in (*CARRIED, "cost")
+        }
+    )
+)  # fmt: skip
+
+
+def _settled(shard_id: ShardId, job_id: JobId, pair: tuple[Outcome, Price | None], now: datetime) -> dict[str, Any]:
+    outcome, price = pair
+    span = outcome.span
+    return {
+        "b_job": job_id,
+        "b_seq": outcome.seq,
+        "state": outcome.state,
+        "settled_at": now,
+        "result_shard": shard_id,
+        "result_kind": outcome.kind,
+        "result_offset": span.offset if span else None,
+        "result_length": span.length if span else None,
+        "answered_by": outcome.model,
+        "upstream": outcome.upstream,
+        "latency_ms": outcome.latency_ms,
+        "input_tokens": outcome.usage.input_tokens,
+        "cached_tokens": outcome.usage.cached_tokens,
+        "output_tokens": outcome.usage.output_tokens,
+        "error_code": outcome.error_code,
+        "error_message": outcome.error_message,
+        "cost": price.cost if price else Decimal(0),
+    }
+
+
+def _booked(
+    shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, price: Price | None, now: datetime
+) -> dict[str, Any]:
+    assert price is not None
+    return {
+        "job_id": job_id,
+        "seq": outcome.seq,
+        "shard_id": shard_id,
+        "at": now,
+        "kind": "settled",
+        "backend": backend,
+        "model": outcome.model or "",
+        "input_tokens": outcome.usage.input_tokens,
+        "cached_tokens": outcome.usage.cached_tokens,
+        "output_tokens": outcome.usage.output_tokens,
+        "cost": price.cost,
+        "price_source": price.source,
+        "estimated": price.estimated,
+    }
+
+
+def _finished(row: Any) -> FinishedRow:
+    result = None
+    if row.result_shard is not None and row.result_kind is not None:
+        result = (row.result_shard, row.result_kind, Span(row.result_offset, row.result_length))
+    return FinishedRow(
+        row.seq,
+        row.custom_id,
+        row.document,
+        row.task,
+        row.model,
+        row.prompt_version,
+        row.cut_from_tokens,
+        RequestState(row.state),
+        row.attempt,
+        result,
+        row.answered_by,
+        row.upstream,
+        row.latency_ms,
+        Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+        row.cost,
+        row.error_code,
+        row.error_message,
+        row.carried_from,
+        row.backend,
+        row.batch_id,
+    )

@@ -1,0 +1,215 @@
+"""The tables. Facts only: bodies are in files, counts and states of jobs are derived from rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+from orchestrator.model import PICO
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC time as microseconds since 1970: the same number on every database."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + timedelta(microseconds=int(value))
+
+
+class Money(TypeDecorator[Decimal]):
+    """US dollars as whole picodollars: sums are exact on a database that has no decimals."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
+        return None if value is None else int(value / PICO)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
+        return None if value is None else int(value) * PICO
+
+
+# SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("home", String(32), nullable=False),
+    Column("series", String(64), nullable=False),
+    Column("identity", String(64), nullable=False),
+    Column("name", String(80), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("source", Text, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("deadline_at", Instant),
+    Column("budget", Money),
+    Column("built_at", Instant),
+    Column("cancel_requested_at", Instant),
+    Column("cancel_reason", Text),
+    Column("finished_at", Instant),
+    Column("output_path", Text),
+    Column("error", Text),
+    Index(None, "series", "created_at"),
+    Index(None, "created_at"),
+)
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("id", String(90), primary_key=True),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("backend", String(40), nullable=False),
+    Column("endpoint", String(64), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("rows", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("window_seconds", BigInteger, nullable=False),
+    Column("input_file_id", Text),
+    Column("batch_id", Text),
+    Column("provider_status", String(32)),
+    Column("provider_completed", Integer, nullable=False, default=0),
+    Column("provider_failed", Integer, nullable=False, default=0),
+    Column("provider_input_tokens", BigInteger, nullable=False, default=0),
+    Column("provider_output_tokens", BigInteger, nullable=False, default=0),
+    Column("provider_seconds", Float, nullable=False, default=0.0),
+    Column("output_file_id", Text),
+    Column("error_file_id", Text),
+    Column("error", Text),
+    Column("submitted_at", Instant),
+    Column("ended_at", Instant),
+    Column("collected_at", Instant),
+    UniqueConstraint("job_id", "number"),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("custom_id", Text, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("task", String(40), nullable=False),
+    Column("endpoint", String(64), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("prompt_version", String(16), nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("length", Integer, nullable=False),
+    Column("cut_from_tokens", Integer),
+    Column("state", String(16), nullable=False),
+    Column("attempt", Integer, nullable=False, default=0),
+    Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL"), index=True),
+    Column("settled_at", Instant),
+    Column("result_shard", String(90)),
+    Column("result_kind", String(8)),
+    Column("result_offset", BigInteger),
+    Column("result_length", Integer),
+    Column("answered_by", Text),
+    Column("upstream", Text),
+    Column("latency_ms", Integer),
+    Column("input_tokens", Integer, nullable=False, default=0),
+    Column("cached_tokens", Integer, nullable=False, default=0),
+    Column("output_tokens", Integer, nullable=False, default=0),
+    Column("cost", Money, nullable=False, default=0),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("carried_from", String(80)),
+    UniqueConstraint("job_id", "custom_id"),
+    Index(None, "custom_id"),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("seq", Integer, nullable=False),
+    Column("shard_id", String(90), nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("backend", String(40), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("cost", Money, nullable=False),
+    Column("price_source", Text, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    UniqueConstraint("shard_id", "seq", "kind"),
+    Index(None, "at"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("shard_id", String(90)),
+    Column("at", Instant, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    Column("series", String(64), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("size", BigInteger),
+    Column("problem", String(32)),
+    Column("first_seen_at", Instant, nullable=False),
+    Column("last_seen_at", Instant, nullable=False),
+    Column("last_job", String(80), nullable=False),
+)
+
+tags = Table(
+    "tags",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)

