@@ -22,7 +22,6 @@ from typing import Any
 
 import httpx2
 
-from orchestrator import pricing
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.clock import now
 from orchestrator.config import Config, LocalBackend
@@ -30,7 +29,7 @@ from orchestrator.errors import BackendError, InputError, OrchError, RefusedErro
 from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Lane, Lanes, Pipeline
-from orchestrator.pipeline.routes import models_of, plan_for
+from orchestrator.pipeline.routes import models_of, plan_for, row_price
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.service import Settings
 from orchestrator.store import Store
@@ -118,7 +117,7 @@ class Engine:
         self.stop = threading.Event()
         self.problem: str | None = None
         lanes = Lanes(
-            open=self._open, route=lambda job: plan_for(config, job), models=lambda job: models_of(config, job)
+            open=self.open, route=lambda job: plan_for(config, job), models=lambda job: models_of(config, job)
         )
         self.pipeline = Pipeline(store, self._home, lanes, now)
 
@@ -215,7 +214,8 @@ class Engine:
         """The last answer of each server that was opened."""
         return self._health
 
-    def _open(self, name: str) -> Lane:
+    def open(self, name: str) -> Lane:
+        """A backend, its server started at the first use. Raises BackendError, InputError."""
         lane = self._opened.get(name)
         if lane is None:
             settings = self._config.backends.get(name)
@@ -234,12 +234,7 @@ class Engine:
             api=api,
             max_rows=settings.limits.max_rows,
             max_bytes=settings.limits.max_bytes,
-            price=lambda outcome: pricing.local_price(
-                outcome.upstream_seconds, settings.cost_per_hour, idle=settings.idle
-            ),
-            price_of_seconds=lambda seconds: (
-                pricing.local_price(seconds, settings.cost_per_hour, idle=settings.idle).cost
-            ),
+            price=lambda seconds: row_price(settings, seconds),
         )
 
 

@@ -26,7 +26,6 @@ from orchestrator.model import (
     Counts,
     Job,
     JobKind,
-    Outcome,
     Price,
     RequestState,
     Shard,
@@ -42,13 +41,12 @@ Models = Mapping[str, str | dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A backend as the pipeline uses it: the API, what a batch may hold, and what a row costs."""
+    """A backend as the pipeline uses it: the API, what a batch may hold, and the price of upstream seconds."""
 
     api: Backend
     max_rows: int
     max_bytes: int
-    price: Callable[[Outcome], Price]
-    price_of_seconds: Callable[[float], Decimal]
+    price: Callable[[float], Price]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class Pipeline:
             return
         running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
         spent = self._store.ledger.spent(job.id) + sum(
-            (self._lane(shard).price_of_seconds(shard.provider_seconds) for shard in running), Decimal(0)
+            (self._lane(shard).price(shard.provider_seconds).cost for shard in running), Decimal(0)
         )
         if spent >= job.budget and spent > 0:
             reason = f"budget of ${job.budget} reached: ${spent:.4f} spent"
@@ -189,20 +187,20 @@ class Pipeline:
         spec_output = job.spec.get("output")
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         path = self._home.merged(job.id, style)
-        merge.write(path, self.merged_lines(job, style=style))
+        merge.write(path, merged_lines(self._store, self._home, job, style=style))
         if spec_output:
             path = Path(job.source).parent / str(spec_output["path"])
-            merge.write(path, self.merged_lines(job, style=str(spec_output["format"])))
+            merge.write(path, merged_lines(self._store, self._home, job, style=str(spec_output["format"])))
         self._store.jobs.finish(job.id, str(path), self._now())
         self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {path}")
 
-    def merged_lines(self, job: Job, *, style: str, partial: bool = False) -> Iterator[bytes]:
-        """The merged rows of a job, in input order."""
-        rows = self._store.rows.finished(job.id)
-        return merge.lines(self._home, rows, checks_of(job), style=style, partial=partial)
-
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)
+
+
+def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
+    """The merged rows of a job, in input order; rows without outcome are told as pending."""
+    return merge.lines(home.results, store.rows.finished(job.id), checks_of(job), style=style)
 
 
 def _facts(batch: RemoteBatch) -> dict[str, object]:

@@ -189,10 +189,16 @@ def check_variables(spec: JobSpec, file: Path) -> None:
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[_Line]:
-    path = Path(job.source)
+    for seq, (checked, raw) in enumerate(batch_lines(Path(job.source))):
+        report.documents += 1
+        yield _Line(_batch_row(seq, checked, raw), raw)
+
+
+def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
+    """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
     problems: list[InputError] = []
     seen: set[int] = set()
-    seq = 0
+    number_of_lines = 0
     for number, raw in _numbered(path):
         checked = wire.check_line(raw)
         if isinstance(checked, wire.CheckedLine):
@@ -205,13 +211,12 @@ def _from_batch_file(job: Job, report: BuildReport) -> Iterator[_Line]:
             if len(problems) == MAX_ERRORS:
                 break
             continue
-        report.documents += 1
+        number_of_lines += 1
         if not problems:
-            yield _Line(_batch_row(seq, checked, raw), raw)
-        seq += 1
+            yield checked, raw
     if problems:
         raise joined(problems)
-    if seq == 0:
+    if number_of_lines == 0:
         raise InputError("the file has no request lines", file=path)
 
 

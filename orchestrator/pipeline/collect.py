@@ -59,7 +59,7 @@ def collect(
     shard: Shard,
     backend: Backend,
     checks: Mapping[str, OutputCheck],
-    price: Callable[[Outcome], Price],
+    price: Callable[[float], Price],
     problems: tuple[LineProblem, ...],
     now: datetime,
 ) -> Tally:
@@ -78,7 +78,7 @@ def collect(
 
     for outcome in _outcomes(home, job, shard, rows, checks, problems, tally):
         # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
-        pending.append((outcome, price(outcome) if outcome.span is not None else None))
+        pending.append((outcome, price(outcome.upstream_seconds) if outcome.span is not None else None))
         tally.settled[outcome.state] += 1
         if len(pending) >= CHUNK:
             settle()

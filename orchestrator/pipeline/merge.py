@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator import results
 from orchestrator.errors import StorageError
-from orchestrator.home import Home
 from orchestrator.model import FinishedRow
 from orchestrator.results import OutputCheck
 
 MAX_OPEN = 64
-STYLES = ("jsonl", "batch")
+Locate = Callable[[str, str], Path]
 
 
 class ResultLines:
     """Reads result lines by their place; keeps the newest few files open."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, locate: Locate) -> None:
+        self._locate = locate
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
 
     def read(self, row: FinishedRow) -> bytes | None:
@@ -37,7 +36,7 @@ class ResultLines:
     def _file(self, shard: str, kind: str) -> BinaryIO:
         file = self._open.pop((shard, kind), None)
         if file is None:
-            path = self._home.results(shard, kind)
+            path = self._locate(shard, kind)
             try:
                 file = path.open("rb")
             except OSError as error:
@@ -54,10 +53,18 @@ class ResultLines:
 
 
 def lines(
-    home: Home, rows: Iterable[FinishedRow], checks: Mapping[str, OutputCheck], *, style: str, partial: bool = False
+    locate: Locate,
+    rows: Iterable[FinishedRow],
+    checks: Mapping[str, OutputCheck],
+    *,
+    style: str,
+    partial: bool = False,
 ) -> Iterator[bytes]:
-    """The merged lines, without newlines; with `partial`, only of rows that have an outcome."""
-    reader = ResultLines(home)
+    """The merged lines, without newlines; with `partial`, only of rows that have an outcome.
+
+    `locate(shard, kind)` says where a result file lies.
+    """
+    reader = ResultLines(locate)
     try:
         for row in rows:
             if not row.state.is_final and partial:

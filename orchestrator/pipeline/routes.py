@@ -5,7 +5,8 @@ from __future__ import annotations
 from orchestrator.config import Config, LocalBackend
 from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import Job, JobKind
+from orchestrator.model import Job, JobKind, Price
+from orchestrator.pricing import local_price
 from orchestrator.requests import resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
@@ -47,6 +48,11 @@ def route_for(config: Config, job: Job) -> Route:
         )
     reasons = "".join(f"\n  {refused.backend}: {refused.reason}" for refused in plan.refused)
     raise RefusedError(f"no backend may run this job:{reasons}")
+
+
+def row_price(backend: LocalBackend, upstream_seconds: float) -> Price:
+    """What a share of an upstream's time costs at a backend."""
+    return local_price(upstream_seconds, backend.cost_per_hour, idle=backend.idle)
 
 
 def _candidate(name: str, backend: LocalBackend) -> Candidate:

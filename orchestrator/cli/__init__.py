@@ -1,0 +1,82 @@
+"""The `orch` command: arguments in, a core call, its result drawn. Commands are imported when they are used.
+
+Exit codes: 0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refused, 4 backend, network or storage.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from orchestrator import __version__
+from orchestrator.errors import OrchError
+
+COMMANDS = {
+    "run": ("jobs", "Submit a job or batch file, run it to its end, show the results."),
+    "submit": ("jobs", "Queue a job or batch file."),
+    "status": ("look", "Show all jobs, or one in full."),
+    "fetch": ("look", "Write the rows of a job, in input order."),
+    "cancel": ("jobs", "End a job; rows that are done stay."),
+    "retry": ("jobs", "Try rows of a finished job again."),
+    "validate": ("check", "Check a job or batch file without running it."),
+    "report": ("look", "Cost reports."),
+    "doctor": ("check", "Check configuration, home, database and upstreams."),
+    "up": ("jobs", "Be the engine until stopped: run queued jobs."),
+}
+
+
+class _Lazy(click.Group):
+    """Knows its commands by name and help; imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="orch")
+def root() -> None:
+    """Documents in, finished rows out: batch LLM jobs by the hour you named, for the least money."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(argv))
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run the command line; its exit code."""
+    try:
+        result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except OrchError as error:
+        click.echo(f"orch: {error}", err=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        click.echo("orch: stopped; run the same command again to go on", err=True)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read us has gone; there is nobody to tell
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    main()

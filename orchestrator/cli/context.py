@@ -1,0 +1,65 @@
+"""What every command needs: settings, home, store, and how it prints."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from orchestrator.config import Config, load
+from orchestrator.home import Home
+from orchestrator.store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Settings and store of one command."""
+
+    config: Config
+    home: Home
+    store: Store
+
+
+@contextmanager
+def opened() -> Iterator[Context]:
+    """The context of a command. Raises InputError or StorageError."""
+    config = load()
+    home = Home(config.home)
+    with Store.open(config.database_url, timeout=config.database_timeout) as store:
+        yield Context(config, home, store)
+
+
+def log_to(home: Home) -> None:
+    """Send the log to the home's file: stderr is for the user."""
+    handler = logging.FileHandler(home.log, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def json_option(function: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(function)
+
+
+def quiet_option(function: Command) -> Command:
+    """`--quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help="No progress.")(function)
+
+
+def say(text: str) -> None:
+    """A message for the user, on stderr."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """A result, on stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

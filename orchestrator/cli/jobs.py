@@ -1,0 +1,312 @@
+"""Commands that make, run and end jobs: run, submit, cancel, retry, up."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator import overview
+from orchestrator.cli.context import Context, json_option, log_to, opened, print_json, quiet_option, say
+from orchestrator.cli.rows import write_rows
+from orchestrator.clock import now
+from orchestrator.console import Progress, job_detail, money, out, progress
+from orchestrator.engine import Engine, engine_lock, running_engine
+from orchestrator.errors import UsageError
+from orchestrator.model import Job, RequestState
+from orchestrator.pipeline.intake import How, Intake, Options, dry_run
+from orchestrator.pipeline.intake import submit as take_in
+
+FOLLOW_SECONDS = 0.5
+
+
+class _Money(click.ParamType[Decimal]):
+    name = "dollars"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        try:
+            amount = Decimal(str(value).lstrip("$"))
+        except InvalidOperation:
+            self.fail(f"{value!r} is no amount of dollars", param, ctx)
+        if not amount.is_finite() or amount < 0:
+            self.fail(f"{value!r} is no amount of dollars", param, ctx)
+        return amount
+
+
+FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+def _job_options(function: Any) -> Any:
+    for option in (
+        click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
+        click.option("--backend", metavar="NAME", help="This backend alone."),
+        click.option("--budget", type=_Money(), help="A hard cap in dollars."),
+        click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@FILE
+@_job_options
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
+@quiet_option
+@json_option
+def run(
+    file: Path, deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, output: Path | None,
+    quiet: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Submit a job or batch file, run it to its end, show the results.
+
+    The same command again while the job is unfinished takes it up where it stopped.
+    """
+    with opened() as context, progress(quiet=quiet or as_json) as view:
+        intake = take_in(context.store, context.home, context.config, file,
+                         Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip
+        say(f"orch: {intake.reason}")
+        detail = _finish(context, intake.job, view)
+        view.stop()
+        return _show(context, detail, output, as_json)
+
+
+@click.command()
+@FILE
+@_job_options
+@click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
+@quiet_option
+@json_option
+def submit(
+    file: Path, deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, wait: bool, dry: bool,
+    quiet: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Queue a job or batch file.
+
+    It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
+    """
+    options = Options(deadline, budget, backend, new)
+    with opened() as context, progress(quiet=quiet or as_json) as view:
+        if dry:
+            intake = dry_run(context.store, context.home, context.config, file, options, now, view.reading)
+            view.stop()
+            _show_plan(intake, as_json)
+            return 0
+        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
+        if wait:
+            say(f"orch: {intake.reason}")
+            detail = _finish(context, intake.job, view)
+            view.stop()
+            return _show(context, detail, None, as_json)
+        view.stop()
+        _say_queued(context, intake, as_json)
+        return 0
+
+
+def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
+    holder = running_engine(context.home)
+    if as_json:
+        print_json({"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or "")})
+        return
+    click.echo(intake.job.id)
+    say(f"orch: {intake.reason}")
+    if intake.how is not How.UNCHANGED:
+        say(
+            f"orch: {holder} runs it"
+            if holder
+            else "orch: queued; no engine is running: `orch up`, or submit with --wait, runs it"
+        )
+
+
+def _show_plan(intake: Intake, as_json: bool) -> None:
+    report, route = intake.report, intake.route
+    assert report is not None
+    assert route is not None
+    if as_json:
+        print_json(
+            {
+                "documents": report.documents,
+                "requests": report.requests,
+                "unchanged": report.carried,
+                "input_bytes": report.input_bytes,
+                "route": {"backend": route.backend, "reason": route.reason},
+                "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
+            }
+        )
+        return
+    click.echo(f"documents  {report.documents:,}")
+    click.echo(f"requests   {report.requests:,} ({report.carried:,} unchanged, so not sent)")
+    click.echo(f"input      about {report.input_bytes // 4:,} tokens")
+    click.echo(f"route      {route.backend}: {route.reason}")
+    for key, code, text in report.problems:
+        click.echo(f"problem    {key}: {code}: {text}")
+
+
+def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
+    """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
+    rate = overview.RateWindow()
+    told: set[str] = set()
+
+    def is_over() -> bool:
+        current = context.store.jobs.get(job.id)
+        return current.finished_at is not None or current.error is not None
+
+    def draw(problem: str | None) -> None:
+        detail = overview.detail(context.store, context.store.jobs.get(job.id), now(), problem)
+        view.job(detail, rate.add(time.monotonic(), detail.line.done))
+
+    with _interruptible() as interrupted:
+        while not is_over() and not interrupted():
+            with engine_lock(context.home) as holder:
+                if holder is None:
+                    _be_engine(context, is_over, interrupted, lambda engine: draw(engine.problem))
+                    continue
+            if str(holder) not in told:
+                told.add(str(holder))
+                say(f"orch: {holder} has this home's engine and runs the job; following it")
+            draw(None)
+            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
+        if interrupted() and not is_over():
+            raise KeyboardInterrupt
+    return overview.detail(context.store, context.store.jobs.get(job.id), now())
+
+
+def _be_engine(
+    context: Context,
+    until: Callable[[], bool],
+    interrupted: Callable[[], bool],
+    tick: Callable[[Engine], None],
+    *,
+    patient: bool = False,
+) -> None:
+    log_to(context.home)
+
+    def looked(engine: Engine) -> None:
+        if interrupted():
+            engine.stop.set()
+        tick(engine)
+
+    with Engine(context.config, context.store) as engine:
+        engine.run(lambda: until() or interrupted(), looked, patient=patient)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM ask for a clean stop; a second one does not wait for it."""
+    seen: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_json: bool) -> int:
+    """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
+    job = detail.line.job
+    if output is not None and job.error is None:
+        write_rows(context, job, output, None)
+    if as_json:
+        print_json(detail.to_json())
+    else:
+        out().print(job_detail(detail, events=0))
+    counts = detail.line.counts
+    return 0 if job.error is None and counts.succeeded == counts.total else 1
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@json_option
+def cancel(job_id: str, as_json: bool) -> int:
+    """End a job; rows that are done stay and can be fetched."""
+    with opened() as context:
+        job = context.store.jobs.get(job_id)
+        if not context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
+            raise UsageError(f"job {job.id} is over already, or its end was asked for before")
+        context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
+        with engine_lock(context.home) as holder:
+            if holder is None:
+                log_to(context.home)
+                # No row is sent: batches are only told to end, and what they finished is collected.
+                with Engine(context.config, context.store, dispatch=False) as engine:
+                    engine.run(lambda: context.store.jobs.get(job.id).finished_at is not None, only=job, patient=True)
+            else:
+                say(f"orch: {holder} will end it")
+        detail = overview.detail(context.store, context.store.jobs.get(job.id), now())
+        if as_json:
+            print_json(detail.to_json())
+        else:
+            counts = detail.line.counts
+            click.echo(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {counts.total:,} rows were done")
+        return 0
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--failed", is_flag=True, help="Only rows that failed, not those cancelled or expired.")
+@click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@quiet_option
+@json_option
+def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> int:
+    """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent."""
+    with opened() as context, progress(quiet=quiet or as_json) as view:
+        job = context.store.jobs.get(job_id)
+        if job.finished_at is None and job.error is None:
+            raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows how far it is")
+        states = [RequestState.FAILED] if failed else [
+            RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED
+        ]  # fmt: skip
+        if job.error is not None and job.finished_at is None:
+            context.store.rows.retry(job.id, states)
+            context.store.jobs.reopen(job.id)
+            number = context.store.jobs.counts([job.id])[job.id].pending
+        elif number := context.store.rows.retry(job.id, states):
+            context.store.jobs.reopen(job.id)
+        if not number:
+            say(f"orch: job {job.id} has no rows to try again")
+            return 0
+        context.store.jobs.note(job.id, "retry", f"{number:,} rows are tried again", now())
+        say(f"orch: {number:,} rows of {job.id} are tried again")
+        if not wait:
+            holder = running_engine(context.home)
+            say(f"orch: {holder} runs it" if holder else "orch: queued; `orch up` or --wait runs it")
+            return 0
+        detail = _finish(context, context.store.jobs.get(job.id), view)
+        view.stop()
+        return _show(context, detail, None, as_json)
+
+
+@click.command()
+@quiet_option
+def up(quiet: bool) -> int:
+    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, and any that come."""
+    with opened() as context, _interruptible() as interrupted, engine_lock(context.home) as holder:
+        if holder is not None:
+            raise UsageError(f"{holder} is this home's engine already")
+        said: dict[str, str] = {}
+
+        def tick(engine: Engine) -> None:
+            for line in overview.lines(context.store, context.store.jobs.newest(20), now()):
+                text = f"{line.job.id}: {line.state}"
+                if said.setdefault(line.job.id, text if line.state.is_final else "") != text:
+                    said[line.job.id] = text
+                    if not quiet:
+                        say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
+
+        say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
+        _be_engine(context, lambda: False, interrupted, tick, patient=True)
+        say("orch: stopped; nothing is lost")
+        return 0

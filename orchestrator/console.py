@@ -1,0 +1,264 @@
+"""Everything that is drawn: tables on stdout, live progress on stderr. The only importer of rich."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.model import JobState, Shard, Usage
+from orchestrator.overview import JobDetail, JobLine
+from orchestrator.reports import CostLine, CostReport
+
+PLAIN_SECONDS = 10.0
+STATE_STYLE = {
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.QUEUED: "blue",
+}
+
+
+def out() -> Console:
+    """Results. Plain and unwrapped where stdout is no terminal."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def err() -> Console:
+    """Progress and messages."""
+    return Console(stderr=True, highlight=False)
+
+
+def money(cost: Decimal) -> str:
+    """Dollars, with as many digits as a small sum needs."""
+    if cost == 0:
+        return "$0"
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${cost:.2e}"
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time in the two largest units."""
+    if seconds is None:
+        return "—"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def _when(at: datetime | None) -> str:
+    return "—" if at is None else at.astimezone().strftime("%m-%d %H:%M")
+
+
+def _state(state: JobState) -> Text:
+    return Text(state.value, style=STATE_STYLE.get(state, ""))
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(
+            name, justify="right" if name in right else "left", no_wrap=name != "reason", overflow="fold"
+        )
+    return table
+
+
+def job_table(lines: Sequence[JobLine]) -> Table:
+    """One line a job."""
+    numbers = ("done", "failed", "cost", "eta")
+    table = _table("job", "state", "done", "failed", "cost", "eta", "created", "deadline", right=numbers)
+    for line in lines:
+        counts = line.counts
+        table.add_row(
+            line.job.id,
+            _state(line.state),
+            f"{line.done:,}/{counts.total:,}",
+            f"{counts.failed + counts.expired:,}" if counts.failed + counts.expired else "—",
+            money(line.cost),
+            duration(line.eta_seconds),
+            _when(line.job.created_at),
+            _when(line.job.deadline_at),
+        )
+    return table
+
+
+def job_detail(detail: JobDetail, *, events: int = 12) -> RenderableType:
+    """One job: counts, shards, reasons, and what happened."""
+    line = detail.line
+    parts: list[RenderableType] = [_head(detail)]
+    if detail.problem:
+        parts.append(Text(f"! {detail.problem}", style="yellow"))
+    if line.job.error:
+        parts.append(Text(f"! {line.job.error}", style="red"))
+    if detail.shards:
+        parts += [Text(), _shards(detail.shards)]
+    if detail.reasons:
+        table = _table("rows", "code", "reason", right=("rows",))
+        for code, message, rows in detail.reasons:
+            table.add_row(f"{rows:,}", code, message)
+        parts += [Text(), table]
+    if detail.events:
+        table = _table("when", "what", "reason")
+        for event in detail.events[-events:]:
+            table.add_row(event.at.astimezone().strftime("%H:%M:%S"), event.kind, event.reason)
+        parts += [Text(), table]
+    return Group(*parts)
+
+
+def _head(detail: JobDetail) -> Table:
+    line = detail.line
+    counts = line.counts
+    table = Table.grid(padding=(0, 2))
+    table.add_row("job", Text.assemble(line.job.id, "  ", _state(line.state)))
+    ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
+    told = ", ".join(f"{number:,} {name}" for name, number in ended if number)
+    table.add_row("rows", f"{counts.total:,}: {told}" if told else "0")
+    if detail.carried:
+        table.add_row("unchanged", f"{detail.carried:,} rows carry the answer of an earlier run")
+    table.add_row("tokens", tokens(detail.usage))
+    table.add_row("cost", money(line.cost) + (f" of ${line.job.budget}" if line.job.budget is not None else ""))
+    if not line.state.is_final:
+        table.add_row("rate", f"{line.rate:,.1f} rows/s, {duration(line.eta_seconds)} to go")
+    if line.job.deadline_at is not None:
+        table.add_row("deadline", line.job.deadline_at.astimezone().strftime("%Y-%m-%d %H:%M"))
+    if detail.tags:
+        table.add_row("tags", ", ".join(f"{key}={value}" for key, value in detail.tags.items()))
+    if line.job.output_path:
+        table.add_row("results", line.job.output_path)
+    return table
+
+
+def tokens(usage: Usage) -> str:
+    """Tokens in words."""
+    cached = f" ({usage.cached_tokens / usage.input_tokens:.0%} cached)" if usage.cached_tokens else ""
+    return f"{usage.input_tokens:,} in{cached}, {usage.output_tokens:,} out"
+
+
+def _shards(shards: Sequence[Shard]) -> Table:
+    table = _table("shard", "state", "backend", "model", "rows", "done", "batch", "reason", right=("rows", "done"))
+    for shard in shards:
+        table.add_row(
+            f"{shard.number:03d}",
+            shard.state.value if shard.provider_status is None else f"{shard.state.value} ({shard.provider_status})",
+            shard.backend,
+            shard.model,
+            f"{shard.rows:,}",
+            f"{shard.provider_completed + shard.provider_failed:,}",
+            shard.batch_id or "—",
+            shard.reason,
+        )
+    return table
+
+
+def cost_table(report: CostReport) -> Table:
+    """A cost report."""
+    numbers = ("rows", "in", "cached", "out", "cost", "realtime", "batch")
+    table = _table(report.by, "rows", "in", "cached", "out", "cost", "realtime", "batch", right=numbers)
+    for line in (*report.lines, report.total):
+        table.add_row(*_cost_cells(line), style="bold" if line is report.total else "")
+    table.caption = f"realtime, batch: the same tokens at {report.compare} list prices" + (
+        " (≈ estimated: no batch price is listed)" if report.total.batch.estimated else ""
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _cost_cells(line: CostLine) -> tuple[str, ...]:
+    usage = line.usage
+    return (
+        line.group or "—",
+        f"{line.rows:,}",
+        f"{usage.input_tokens:,}",
+        f"{usage.cached_tokens:,}",
+        f"{usage.output_tokens:,}",
+        ("≈" if line.estimated else "") + money(line.cost),
+        money(line.realtime.cost),
+        ("≈" if line.batch.estimated else "") + money(line.batch.cost),
+    )
+
+
+class Progress:
+    """A live view of a job on a terminal; elsewhere a line now and then, and nothing when `quiet`."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._console = err()
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._said_at = float("-inf")
+        self._said = ""
+
+    def start(self) -> None:
+        """Begin to draw."""
+        if not self._quiet and self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def reading(self, documents: int, requests: int) -> None:
+        """While documents are read."""
+        self._draw(Text(f"reading documents: {documents:,} read, {requests:,} requests"), "reading documents")
+
+    def job(self, detail: JobDetail, rate: float) -> None:
+        """While a job runs; `rate` is rows a second of late."""
+        line = detail.line
+        left = line.counts.total - line.done
+        eta = duration(left / rate) if rate and left else "—"
+        summary = (
+            f"{line.job.id}: {line.state} {line.done:,}/{line.counts.total:,} rows, {rate:,.1f}/s, ETA {eta}, "
+            f"{tokens(detail.usage)}, {money(line.cost)}"
+        )
+        if detail.problem:
+            summary += f"  ! {detail.problem}"
+        self._draw(_live_view(detail, rate, eta), summary)
+
+    def _draw(self, view: RenderableType, plain: str) -> None:
+        if self._live is not None:
+            self._live.update(view, refresh=True)
+        elif not self._quiet and plain != self._said and time.monotonic() - self._said_at >= PLAIN_SECONDS:
+            self._said_at, self._said = time.monotonic(), plain
+            self._console.print(plain, soft_wrap=True, markup=False)
+
+
+def _live_view(detail: JobDetail, rate: float, eta: str) -> RenderableType:
+    line = detail.line
+    grid = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=max(1, line.counts.total), completed=line.done, width=40)
+    grid.add_row(Text(line.job.id, style="bold"), _state(line.state), bar, f"{line.done:,}/{line.counts.total:,}")
+    facts = f"{rate:,.1f} rows/s   ETA {eta}   {tokens(detail.usage)}   {money(line.cost)} so far"
+    parts: list[RenderableType] = [grid, Text(facts)]
+    if detail.reasons:
+        failed = ", ".join(f"{rows:,} {code}" for code, _, rows in detail.reasons[:4])
+        parts.append(Text(f"failed: {failed}", style="red"))
+    if detail.problem:
+        parts.append(Text(detail.problem, style="yellow"))
+    return Group(*parts)
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Progress]:
+    """A progress view for the length of a block."""
+    view = Progress(quiet=quiet)
+    view.start()
+    try:
+        yield view
+    finally:
+        view.stop()

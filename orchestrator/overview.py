@@ -1,0 +1,180 @@
+"""What a person or a script asks about jobs: read from the store, derived each time, nothing kept."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
+from orchestrator.store import Store
+from orchestrator.store.jobs import Event
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished."""
+
+    job: Job
+    state: JobState
+    counts: Counts
+    done: int
+    cost: Decimal
+    rate: float
+    eta_seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        job = self.job
+        return {
+            "job": job.id,
+            "name": job.name,
+            "state": self.state,
+            "kind": job.kind,
+            "source": job.source,
+            "created_at": _iso(job.created_at),
+            "deadline_at": _iso(job.deadline_at),
+            "finished_at": _iso(job.finished_at),
+            "budget_usd": None if job.budget is None else f"{job.budget:f}",
+            "output": job.output_path,
+            "error": job.error,
+            "requests": {
+                "total": self.counts.total,
+                "done": self.done,
+                "pending": self.counts.pending,
+                "succeeded": self.counts.succeeded,
+                "failed": self.counts.failed,
+                "cancelled": self.counts.cancelled,
+                "expired": self.counts.expired,
+            },
+            "cost_usd": f"{self.cost:f}",
+            "rate_per_second": round(self.rate, 3),
+            "eta_seconds": None if self.eta_seconds is None else round(self.eta_seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """One job with everything that is known of it."""
+
+    line: JobLine
+    shards: Sequence[Shard]
+    usage: Usage
+    carried: int
+    reasons: Sequence[tuple[str, str, int]]
+    events: Sequence[Event]
+    tags: dict[str, str]
+    problem: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            **self.line.to_json(),
+            "carried": self.carried,
+            "tokens": {
+                "input": self.usage.input_tokens,
+                "cached": self.usage.cached_tokens,
+                "output": self.usage.output_tokens,
+            },
+            "problem": self.problem,
+            "tags": self.tags,
+            "reasons": [{"code": code, "message": text, "rows": rows} for code, text, rows in self.reasons],
+            "shards": [_shard_json(shard) for shard in self.shards],
+            "events": [
+                {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
+                for event in self.events
+            ],
+        }
+
+
+def _shard_json(shard: Shard) -> dict[str, Any]:
+    return {
+        "shard": shard.id,
+        "state": shard.state,
+        "backend": shard.backend,
+        "endpoint": shard.endpoint,
+        "model": shard.model,
+        "batch_id": shard.batch_id,
+        "batch_status": shard.provider_status,
+        "rows": shard.rows,
+        "completed": shard.provider_completed,
+        "failed": shard.provider_failed,
+        "reason": shard.reason,
+        "submitted_at": _iso(shard.submitted_at),
+        "ended_at": _iso(shard.ended_at),
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+def lines(store: Store, jobs: Sequence[Job], now: datetime) -> list[JobLine]:
+    """A line for each job, in the given order."""
+    ids = [job.id for job in jobs]
+    counts, submitted = store.jobs.counts(ids), store.jobs.submitted(ids)
+    found = []
+    for job in jobs:
+        state = job_state(job, counts[job.id], submitted=job.id in submitted)
+        shards = [] if state.is_final else store.shards.of_job(job.id)
+        found.append(_line(job, state, counts[job.id], shards, store.ledger.spent(job.id), now))
+    return found
+
+
+def _line(
+    job: Job, state: JobState, counts: Counts, shards: Sequence[Shard], cost: Decimal, now: datetime
+) -> JobLine:
+    running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
+    ahead = sum(shard.provider_completed + shard.provider_failed for shard in running)
+    done = min(counts.total, counts.done + ahead)
+    rate = 0.0
+    started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
+    if started and ahead:
+        rate = ahead / max(0.001, (now - min(started)).total_seconds())
+    left = counts.total - done
+    return JobLine(job, state, counts, done, cost, rate, left / rate if rate and left else None)
+
+
+def detail(store: Store, job: Job, now: datetime, problem: str | None = None) -> JobDetail:
+    """Everything about one job; tokens of batches still running are counted in."""
+    counts = store.jobs.counts([job.id])[job.id]
+    shards = store.shards.of_job(job.id)
+    submitted = job.id in store.jobs.submitted([job.id])
+    state = job_state(job, counts, submitted=submitted)
+    line = _line(job, state, counts, shards, store.ledger.spent(job.id), now)
+    settled = store.rows.usage(job.id)
+    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
+    usage = Usage(
+        settled.input_tokens + sum(shard.provider_input_tokens for shard in running),
+        settled.cached_tokens,
+        settled.output_tokens + sum(shard.provider_output_tokens for shard in running),
+    )
+    return JobDetail(
+        line,
+        shards,
+        usage,
+        store.rows.carried(job.id),
+        store.rows.reasons(job.id),
+        store.jobs.events(job.id),
+        store.jobs.tags(job.id),
+        problem,
+    )
+
+
+class RateWindow:
+    """Rows a second over the last while, from samples: an ETA that follows what happens now."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self._seconds = seconds
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, at: float, done: int) -> float:
+        """A sample at a time in seconds; the rate it gives, 0 while there is only one."""
+        self._samples.append((at, done))
+        while len(self._samples) > 2 and at - self._samples[0][0] > self._seconds:
+            self._samples.popleft()
+        first_at, first_done = self._samples[0]
+        return (done - first_done) / (at - first_at) if at > first_at else 0.0
