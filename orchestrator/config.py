@@ -1,14 +1,11 @@
 """Settings, read once: `orch.toml` and the environment.
 
-`orch.toml` is `$ORCH_CONFIG`, or the first found in the working directory, its parents, and the user's config
-directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database. Keys of providers are named by
+`place` says where they are and where the state is; here is what they say. Keys of providers are named by
 environment variable and never stand in a file.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,10 +15,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from orchestrator.errors import InputError
 from orchestrator.located import load_toml, validated
-
-FILE_NAME = "orch.toml"
+from orchestrator.place import Place, locate
 
 
 class _Strict(BaseModel):
@@ -91,61 +86,27 @@ class File(_Strict):
 class Config:
     """Settings as they hold for this process."""
 
-    path: Path | None
-    home: Path
-    database_url: str
+    place: Place
     backends: Mapping[str, LocalBackend]
     models: Mapping[str, str | dict[str, str]]
     report: Report
-    database_timeout: float
+
+    @property
+    def path(self) -> Path | None:
+        """The orch.toml that was read, None where there is none."""
+        return self.place.path
+
+    @property
+    def home(self) -> Path:
+        """Where all state lies."""
+        return self.place.home
 
 
-def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
-    """The orch.toml that holds for `start`, or None."""
-    if named := environ.get("ORCH_CONFIG"):
-        return Path(named)
-    user = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
-    places = [folder / FILE_NAME for folder in (start, *start.parents)]
-    return next((place for place in (*places, user) if place.is_file()), None)
-
-
-def load(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Config:
+def load(place: Place | None = None) -> Config:
     """Read the settings. Raises InputError naming file, line and field."""
-    path = find_file(environ, start or Path.cwd())
+    place = place or locate()
     file = File()
-    if path is not None:
-        data, lines = load_toml(path)
-        file = validated(File, data, lines, path)
-    home = Path(environ.get("ORCH_HOME") or (_beside(path, file.home) if file.home else _default_home(environ)))
-    home = home.expanduser().absolute()
-    url = environ.get("ORCH_DATABASE_URL") or file.database_url or f"sqlite:///{home / 'orch.db'}"
-    return Config(
-        path=path,
-        home=home,
-        database_url=_with_driver(url),
-        backends=file.backends,
-        models=file.models,
-        report=file.report,
-        database_timeout=_seconds(environ, "ORCH_DATABASE_TIMEOUT", 10.0),
-    )
-
-
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    text = environ.get(name)
-    try:
-        return default if text is None else float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is no number of seconds", field=name) from None
-
-
-def _beside(path: Path | None, home: str) -> Path:
-    expanded = Path(home).expanduser()
-    return expanded if path is None or expanded.is_absolute() else path.parent / expanded
-
-
-def _default_home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "orch"
-
-
-def _with_driver(url: str) -> str:
-    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+    if place.path is not None:
+        data, lines = load_toml(place.path)
+        file = validated(File, data, lines, place.path)
+    return Config(place, file.backends, file.models, file.report)

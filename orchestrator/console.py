@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -20,6 +20,7 @@ from orchestrator.overview import JobDetail, JobLine
 from orchestrator.reports import CostLine, CostReport
 
 PLAIN_SECONDS = 10.0
+PLAIN_WIDTH = 200
 STATE_STYLE = {
     JobState.COMPLETED: "green",
     JobState.FAILED: "red",
@@ -31,7 +32,7 @@ STATE_STYLE = {
 
 def out() -> Console:
     """Results. Plain and unwrapped where stdout is no terminal."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def err() -> Console:
@@ -111,7 +112,7 @@ def job_detail(detail: JobDetail, *, events: int = 12) -> RenderableType:
         for code, message, rows in detail.reasons:
             table.add_row(f"{rows:,}", code, message)
         parts += [Text(), table]
-    if detail.events:
+    if detail.events and events:
         table = _table("when", "what", "reason")
         for event in detail.events[-events:]:
             table.add_row(event.at.astimezone().strftime("%H:%M:%S"), event.kind, event.reason)
@@ -262,3 +263,10 @@ def progress(*, quiet: bool) -> Iterator[Progress]:
         yield view
     finally:
         view.stop()
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[RenderableType], None]]:
+    """A view on stdout that is drawn anew each time the given function is called."""
+    with Live(console=out(), auto_refresh=False) as live:
+        yield lambda view: live.update(view, refresh=True)

@@ -91,7 +91,7 @@ def _examine_home(config: settings.Config) -> Iterator[tuple[str, bool, str, int
         identity = home.identity()
         holder = running_engine(home)
         yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
-        with Store.open(config.database_url, timeout=config.database_timeout) as store:
+        with Store.open(config.place.database_url, timeout=config.place.database_timeout) as store:
             yield "database", True, f"{len(store.jobs.newest())} jobs", 0
     except OrchError as error:
         yield "home", False, str(error), error.exit_code

@@ -6,34 +6,43 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from orchestrator.config import Config, load
 from orchestrator.home import Home
+from orchestrator.place import Place, locate
 from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
 class Context:
     """Settings and store of one command."""
 
-    config: Config
-    home: Home
-    store: Store
+    def __init__(self, place: Place, store: Store) -> None:
+        self._place = place
+        self.home = Home(place.home)
+        self.store = store
+
+    @cached_property
+    def config(self) -> Config:
+        """All settings, read at the first use. Raises InputError."""
+        from orchestrator.config import load
+
+        return load(self._place)
 
 
 @contextmanager
 def opened() -> Iterator[Context]:
     """The context of a command. Raises InputError or StorageError."""
-    config = load()
-    home = Home(config.home)
-    with Store.open(config.database_url, timeout=config.database_timeout) as store:
-        yield Context(config, home, store)
+    place = locate()
+    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        yield Context(place, store)
 
 
 def log_to(home: Home) -> None:

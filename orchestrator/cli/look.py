@@ -54,15 +54,13 @@ def _detail(context: Context, job_id: str) -> overview.JobDetail:
 
 
 def _watch(context: Context, job_id: str | None) -> int:
-    from rich.live import Live
+    from orchestrator.console import job_detail, job_table, watching
 
-    from orchestrator.console import job_detail, job_table, out
-
-    with Live(console=out(), auto_refresh=False) as live:
+    with watching() as show:
         while True:
             lines = overview.lines(context.store, context.store.jobs.newest(20), now())
             detail = _detail(context, job_id) if job_id else None
-            live.update(job_detail(detail) if detail else job_table(lines), refresh=True)
+            show(job_detail(detail) if detail else job_table(lines))
             if all(line.state.is_final for line in ([detail.line] if detail else lines)):
                 return 0
             time.sleep(WATCH_SECONDS)  # a view is refreshed by the clock

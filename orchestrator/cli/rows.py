@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-
-import click
 
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.cli.context import Context
@@ -71,7 +70,7 @@ def default_style(job: Job) -> str:
 def _write(lines: Iterator[bytes], output: Path | None) -> int:
     if output is not None:
         return merge.write(output, lines)
-    stream = click.get_binary_stream("stdout")
+    stream = sys.stdout.buffer
     number = 0
     for number, line in enumerate(lines, 1):  # noqa: B007  (the last number is the count)
         stream.write(line + b"\n")

@@ -133,9 +133,12 @@ class _Feed:
         """Pass over the rest of a record that is too large: up to the line that closes its quote."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
             self._line += 1
-            long = isinstance(line, TooLong)
-            self.size += line.size if long else len(line) + 1
-            self._quotes += line.quotes if long else line.count(b'"')
+            if isinstance(line, TooLong):
+                self.size += line.size
+                self._quotes += line.quotes
+            else:
+                self.size += len(line) + 1
+                self._quotes += line.count(b'"')
         return _TooLarge(self.size)
 
 

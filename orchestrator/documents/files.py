@@ -22,7 +22,7 @@ SUFFIXES = {
     ".docx": "docx",
 }
 FIELDS = frozenset({"name", "path", "stem", "suffix", "folder", "size"})
-FORMAT_FIELDS = {"html": frozenset({"title"}), "pdf": frozenset({"pages"})}
+_MORE_FIELDS = {"html": frozenset({"title"}), "pdf": frozenset({"pages"})}
 
 Extract = Callable[[bytes, str | None], tuple[str, dict[str, Any]]]
 _loaded: dict[str, Extract] = {}
@@ -59,6 +59,12 @@ def read(
     return Document(key, name, text, hashlib.sha256(data).hexdigest(), size, fields)
 
 
+def fields_of(relative: str) -> frozenset[str]:
+    """The template fields of the file of that name."""
+    kind = kind_of(split_name(relative.rpartition("/")[2])[1])
+    return FIELDS | _MORE_FIELDS.get(kind, frozenset())
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Stem and suffix as pathlib splits them, without making a path."""
     dot = name.rfind(".")
@@ -82,14 +88,18 @@ def io_problem(error: OSError) -> ExtractionError:
 
 def extractor(suffix: str) -> Extract:
     """The reader for files that end in `suffix`; unknown ones are tried as plain text."""
-    kind = SUFFIXES.get(suffix) or SUFFIXES.get(suffix.lower(), "unknown")
-    found = _loaded.get(kind)
+    found = _loaded.get(suffix)
     if found is None:
-        found = _loaded[kind] = _load(kind, suffix)
+        found = _loaded[suffix] = _load(kind_of(suffix))
     return found
 
 
-def _load(kind: str, suffix: str) -> Extract:
+def kind_of(suffix: str) -> str:
+    """A value of SUFFIXES, or "unknown"."""
+    return SUFFIXES.get(suffix.lower(), "unknown")
+
+
+def _load(kind: str) -> Extract:
     if kind == "html":
         from orchestrator.documents.html_text import extract as extract_html
 

@@ -69,7 +69,7 @@ def _opened(path: str) -> Iterator[Any]:
 
 def _batch_rows(metadata: Any) -> int:
     unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    average = max(1, unpacked // max(1, metadata.num_rows))
+    average: int = max(1, unpacked // max(1, metadata.num_rows))
     return max(1, min(BATCH_ROWS, BATCH_BYTES // average))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import os
@@ -47,8 +48,7 @@ def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
             continue
         table = opened.table(entry)
         if table is None:
-            kind = files.kind_of(entry.relative)
-            known |= files.FIELDS | files.FORMAT_FIELDS.get(kind, frozenset())
+            known |= files.fields_of(entry.relative)
         elif source.text_column is not None:
             try:
                 columns = tables.open_table(table, keys_only=True).columns
@@ -64,14 +64,157 @@ class _Opened:
     """A source whose settings were checked. Raises InputError."""
 
     def __init__(self, source: DocumentSource, base: Path) -> None:
-        self.source = source
-        self.path = os.path.join(base, os.path.expanduser(source.path))  # noqa: PTH111, PTH118 (bytes may be no UTF-8)
         check_name(source.encoding)
-        self.is_file = not _is_folder(self.path, source)
+        self.source = source
+        self.path = _located(source, base)
+        self.prefix = source.path.rstrip("/")
+        self.is_file = _is_file(self.path)
         if self.is_file:
             _check_lone_file(source, self.path)
-        self._walk = Walk(
-            self.path,
-            Globs(source.include or ("**/*",), field="include"),
-            Globs(source.exclude, field="exclude", hidden=True),
+        include = Globs(source.include or ("**/*",), field="include")
+        self._walk = Walk(self.path, include, Globs(source.exclude, field="exclude", hidden=True))
+
+    def entries(self) -> Iterator[Found | Unlisted]:
+        """What was chosen, in order. Raises InputError when the root cannot be listed."""
+        if self.is_file:
+            return iter([Found(self.path, os.path.basename(self.path))])
+        if self.source.include:
+            return iter(self._walk)
+        return (entry for entry in self._walk if isinstance(entry, Unlisted) or _is_supported(entry.relative))
+
+    def key(self, relative: str) -> str:
+        return self.source.path if self.is_file else f"{self.prefix}/{relative}"
+
+    def table(self, found: Found) -> tables.TableFile | None:
+        """The table that `found` is, or None for other files."""
+        kind = tables.SUFFIXES.get(files.split_name(found.relative)[1].lower())
+        if kind is None:
+            return None
+        name, spec = printable(found.relative), self.source
+        return tables.TableFile(
+            path=found.path,
+            kind=kind,
+            key=self.key(name),
+            name=name.rpartition("/")[2],
+            text_column=spec.text_column,
+            id_column=spec.id_column,
+            encoding=spec.encoding,
+            max_bytes=spec.max_bytes,
         )
+
+
+def _read(opened: _Opened) -> Iterator[Document | UnreadableDocument]:
+    sample = opened.source.sample
+    wanted = None if sample is None else frozenset(heapq.nsmallest(sample, _keys(opened), key=_rank))
+    is_empty = True
+    for document in _documents(opened, wanted):
+        is_empty = False
+        yield document
+    if is_empty:
+        raise _nothing(opened)
+
+
+def _documents(opened: _Opened, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
+    encoding, max_bytes = opened.source.encoding, opened.source.max_bytes
+    for entry in opened.entries():
+        relative = printable(entry.relative)
+        key = opened.key(relative)
+        if isinstance(entry, Unlisted):
+            yield _unreadable(key, entry.error)
+        elif (table := opened.table(entry)) is not None:
+            yield from _rows(table, wanted)
+        elif wanted is None or key in wanted:
+            yield files.read(entry.path, relative, key, encoding=encoding, max_bytes=max_bytes)
+
+
+def _rows(table: tables.TableFile, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
+    try:
+        yield from tables.documents(table, wanted)
+    except ExtractionError as error:
+        yield _unreadable(table.key, error)
+    except OSError as error:
+        yield _unreadable(table.key, files.io_problem(error))
+
+
+def _unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
+    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
+
+
+def _keys(opened: _Opened) -> Iterator[str]:
+    """The keys of all documents, with no more reading than they need."""
+    for entry in opened.entries():
+        if isinstance(entry, Unlisted):
+            continue
+        table = opened.table(entry)
+        if table is None:
+            yield opened.key(printable(entry.relative))
+        else:
+            # What is wrong with the whole table is told when it is read.
+            with contextlib.suppress(ExtractionError, OSError):
+                yield from tables.keys(table)
+
+
+def _rank(key: str) -> bytes:
+    return hashlib.blake2b(key.encode(), digest_size=8).digest()
+
+
+def printable(name: str) -> str:
+    """A file name that is not valid UTF-8 with its odd bytes as `\\udcXX`: keys must go into databases."""
+    if name.isascii():
+        return name
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _located(source: DocumentSource, base: Path) -> str:
+    # Strings from here on: a Path object for each of 100,000 files costs more than reading them.
+    path = os.path.normpath(os.path.join(base, os.path.expanduser(source.path)))
+    if "\0" in path:
+        raise InputError("The path holds a NUL character; correct it.", field="path")
+    if not source.path.strip():
+        raise InputError("The path is empty; name a folder or a file ('.' is the job file's folder).", field="path")
+    return path
+
+
+def _is_file(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"There is no file or folder {path}; correct the path, which starts at the job file's folder."
+        raise InputError(message, file=path, field="path") from error
+    except OSError as error:
+        message = f"The path {path} cannot be reached ({error.strerror}); give this user access to it."
+        raise InputError(message, file=path, field="path") from error
+    if stat.S_ISDIR(mode):
+        return False
+    if stat.S_ISREG(mode):
+        return True
+    raise InputError(f"{path} is neither a file nor a folder; name one.", file=path, field="path")
+
+
+def _check_lone_file(source: DocumentSource, path: str) -> None:
+    if source.include or source.exclude:
+        field = "include" if source.include else "exclude"
+        raise InputError(f"{path} is a file, and patterns choose within a folder; leave them out.", field=field)
+    if source.text_column is None and files.split_name(path)[1].lower() in tables.SUFFIXES:
+        message = f"{path} is a table; say which of its columns holds the text with `text_column`."
+        raise InputError(message, file=path, field="text_column")
+
+
+def _is_supported(name: str) -> bool:
+    suffix = files.split_name(name.rpartition("/")[2])[1].lower()
+    return suffix in files.SUFFIXES or suffix in tables.SUFFIXES
+
+
+def _nothing(opened: _Opened) -> InputError:
+    source = opened.source
+    wanted = " or ".join(source.include) or "files ending in " + " ".join((*files.SUFFIXES, *tables.SUFFIXES))
+    but = f", leaving out {' and '.join(source.exclude)}" if source.exclude else ""
+    hint = None
+    if any("{" in pattern for pattern in source.include):
+        hint = "braces are no wildcard; write one pattern for each alternative"
+    return InputError(
+        f"There are no documents in {opened.path}: looked for {wanted}{but}; add files or correct `include`.",
+        file=opened.path,
+        field="include" if source.include else "path",
+        hint=hint,
+    )

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.lines import too_large
 from orchestrator.documents.rows import Row, Table, bad_row
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
@@ -29,7 +30,7 @@ class TableFile(NamedTuple):
     kind: str  # a value of SUFFIXES
     key: str
     name: str
-    text_column: str
+    text_column: str | None
     id_column: str | None
     encoding: str | None
     max_bytes: int
@@ -72,6 +73,11 @@ def keys(file: TableFile) -> Iterator[str]:
 
 def open_table(file: TableFile, *, keys_only: bool) -> Table:
     """Raises OSError, ExtractionError."""
+    if file.text_column is None:
+        raise ExtractionError(
+            DocumentProblem.UNSUPPORTED,
+            "This is a table; say which of its columns holds the text with `text_column`, or exclude it.",
+        )
     if file.kind == "jsonl":
         from orchestrator.documents.jsonl_rows import JsonlTable
 
@@ -83,7 +89,11 @@ def open_table(file: TableFile, *, keys_only: bool) -> Table:
         return CsvTable(file.path, file.encoding, file.max_bytes, expected)
     from orchestrator.documents.parquet_rows import ParquetTable
 
-    return ParquetTable(file.path, (file.id_column or file.text_column,) if keys_only else None)
+    return ParquetTable(file.path, _only(file) if keys_only else None)
+
+
+def _only(file: TableFile) -> tuple[str, ...]:
+    return () if file.id_column is None else (file.id_column,)
 
 
 def _check_columns(table: Table, file: TableFile) -> None:
@@ -102,17 +112,18 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
     for row in table.rows():
         cells, problem, ident = None, row.problem, f"{row.number}"
         if file.id_column is not None:
-            # No id may look like this by chance, so a row without one keeps a key of its own.
-            ident = f"row {row.number}"
             try:
-                if problem is None:
-                    cells = table.cells(row)
-                    ident = _ident(cells, file.id_column, row)
-                    if not seen.add(ident):
-                        message = f"Row {row.number} has the same {file.id_column} {ident!r} as an earlier row; ids must differ."
-                        ident, problem = f"row {row.number}", bad_row(message)
+                if problem is not None:
+                    raise problem
+                cells = table.cells(row)
+                ident = _ident(cells, file.id_column, row)
+                if not seen.add(ident):
+                    raise bad_row(
+                        f"Row {row.number} has the id {ident!r} of an earlier row; ids must differ.", row.size
+                    )
             except ExtractionError as error:
-                problem = error
+                # No id looks like this by chance, so a row without one keeps a key of its own.
+                ident, problem = f"row {row.number}", error
         yield _Keyed(f"{file.key}#{ident}", f"{file.name}#{ident}", row, cells, problem)
 
 
@@ -134,21 +145,20 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     if keyed.problem is not None:
         raise keyed.problem
     cells = table.cells(row) if keyed.cells is None else keyed.cells
-    text = _text(cells.get(file.text_column), file.text_column, row)
+    text = _text(cells, file.text_column or "", row)
     try:
         canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); mend it.") from error
-    if len(canonical) > 2 * file.max_bytes or len(text) > file.max_bytes:
-        from orchestrator.documents.lines import too_large
-
+    if file.kind == "parquet" and len(canonical) > file.max_bytes:  # the others were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)
     return Document(keyed.key, keyed.name, text, hashlib.sha256(canonical).hexdigest(), len(canonical), fields)
 
 
-def _text(value: object, column: str, row: Row) -> str:
+def _text(cells: Mapping[str, object], column: str, row: Row) -> str:
+    value = cells.get(column)
     if value is None:
         raise bad_row(f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row.")
     if not isinstance(value, str):

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from orchestrator.errors import StateConflict, UsageError
 from orchestrator.model import Counts, Job, JobId, JobKind, ShardId, ShardState
@@ -193,7 +192,7 @@ class Jobs:
         ]
         if not rows:
             return
-        add = (sqlite.insert if self._db.is_sqlite else postgresql.insert)(documents)
+        add = self._db.upsert(documents)
         changed = {name: add.excluded[name] for name in ("digest", "size", "problem", "last_seen_at", "last_job")}
         with self._db.write() as tx:
             tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)

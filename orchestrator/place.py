@@ -1,0 +1,81 @@
+"""Where orch.toml, the home and the database are. Light: a command that only looks needs no more than this.
+
+`orch.toml` is `$ORCH_CONFIG`, or the first found in the working directory, its parents, and the user's config
+directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import InputError
+
+FILE_NAME = "orch.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Paths and addresses of this process's state; `database_timeout` in seconds."""
+
+    path: Path | None
+    home: Path
+    database_url: str
+    database_timeout: float
+
+
+def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
+    """The orch.toml that holds for `start`, or None."""
+    if named := environ.get("ORCH_CONFIG"):
+        return Path(named)
+    user = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
+    places = [folder / FILE_NAME for folder in (start, *start.parents)]
+    return next((place for place in (*places, user) if place.is_file()), None)
+
+
+def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
+    """Read where everything is. Raises InputError for a number that is none.
+
+    A file that is broken is not told here: `config.load` tells it with line and field.
+    """
+    path = find_file(environ, start or Path.cwd())
+    said = _said(path)
+    home = Path(environ.get("ORCH_HOME") or _beside(path, said.get("home")) or _default_home(environ))
+    home = home.expanduser().absolute()
+    url = environ.get("ORCH_DATABASE_URL") or said.get("database_url") or f"sqlite:///{home / 'orch.db'}"
+    return Place(path, home, _with_driver(url), _seconds(environ, "ORCH_DATABASE_TIMEOUT", 10.0))
+
+
+def _said(path: Path | None) -> dict[str, str]:
+    try:
+        data = tomllib.loads(path.read_text("utf-8-sig")) if path is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return {name: data[name] for name in ("home", "database_url") if isinstance(data.get(name), str)}
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    try:
+        return default if text is None else float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is no number of seconds", field=name) from None
+
+
+def _beside(path: Path | None, home: str | None) -> Path | None:
+    if home is None or path is None:
+        return None
+    expanded = Path(home).expanduser()
+    return expanded if expanded.is_absolute() else path.parent / expanded
+
+
+def _default_home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "orch"
+
+
+def _with_driver(url: str) -> str:
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
