@@ -1,0 +1,263 @@
+"""Which files a source means: patterns, hidden names, links, folders that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, read
+from orchestrator.documents.globs import Globs
+from orchestrator.errors import InputError
+from orchestrator.jobspec import DocumentSource
+
+TREE = (
+    "a.txt",
+    "a/b.txt",
+    "a/c/d.txt",
+    "a/c/e.md",
+    "a-b/x.txt",
+    "B/LICENSE",
+    "pkg-1.0.dist-info/licenses/LICENSE.txt",
+    "pkg-1.0.dist-info/COPYING",
+    ".hidden.txt",
+    ".git/config.txt",
+    "a/.cache/f.txt",
+    "photo.xyz",
+)
+
+
+def make(root: Path, names: tuple[str, ...] = TREE) -> Path:
+    for name in names:
+        path = root / "docs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {name}", encoding="utf-8")
+    return root
+
+
+def found(base: Path, **settings: object) -> list[str]:
+    source = DocumentSource.model_validate({"path": "docs", **settings})
+    return [d.key.removeprefix("docs/") for d in read(source, base)]
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        (
+            [],
+            [],
+            ["a-b/x.txt", "a.txt", "a/b.txt", "a/c/d.txt", "a/c/e.md", "pkg-1.0.dist-info/licenses/LICENSE.txt"],
+        ),
+        (["*.txt"], [], ["a.txt"]),
+        (["**/*.txt"], ["pkg*"], ["a-b/x.txt", "a.txt", "a/b.txt", "a/c/d.txt"]),
+        (["*/*.txt"], [], ["a-b/x.txt", "a/b.txt"]),
+        (["a/**"], [], ["a/b.txt", "a/c/d.txt", "a/c/e.md"]),
+        (["a/"], [], ["a/b.txt", "a/c/d.txt", "a/c/e.md"]),
+        (["a/**/*.txt"], [], ["a/b.txt", "a/c/d.txt"]),
+        (["./a/c/?.txt"], [], ["a/c/d.txt"]),
+        (["a/c/[de].*"], [], ["a/c/d.txt", "a/c/e.md"]),
+        (["a/c/[!e].*"], [], ["a/c/d.txt"]),
+        (["**/*.TXT"], ["x"], None),
+        (["**/LICENSE"], [], ["B/LICENSE"]),
+        (
+            ["**/*.dist-info/**/LICENSE*", "**/COPYING"],
+            [],
+            ["pkg-1.0.dist-info/COPYING", "pkg-1.0.dist-info/licenses/LICENSE.txt"],
+        ),
+        (["*.txt", "a.*", "**/a.txt"], [], ["a.txt"]),
+        ([".*"], [], [".hidden.txt"]),
+        ([".git/**"], [], [".git/config.txt"]),
+        (["**/.cache/*"], [], ["a/.cache/f.txt"]),
+        ([".*", "*.txt"], [".hidden*"], ["a.txt"]),
+        ([".*", "a.txt"], ["*en.txt"], ["a.txt"]),
+        ([], ["a", "a-b/"], ["a.txt", "pkg-1.0.dist-info/licenses/LICENSE.txt"]),
+        ([], ["**/*.txt"], ["a/c/e.md"]),
+        ([], ["a/**", "**/x.*", "*-info/**"], ["a.txt"]),
+    ],
+)
+def test_patterns_choose(tmp_path: Path, include: list[str], exclude: list[str], expected: list[str] | None) -> None:
+    base = make(tmp_path)
+    if expected is None:
+        with pytest.raises(InputError, match=r"no documents .*\*\*/\*\.TXT"):
+            found(base, include=include, exclude=exclude)
+    else:
+        assert found(base, include=include, exclude=exclude) == expected
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "../x", "a/../b", "~/x", "./"])
+@pytest.mark.parametrize("field", ["include", "exclude"])
+def test_a_bad_pattern_is_told_at_once(tmp_path: Path, pattern: str, field: str) -> None:
+    make(tmp_path)
+    with pytest.raises(InputError) as told:
+        read(DocumentSource.model_validate({"path": "docs", field: [pattern]}), tmp_path)
+    assert told.value.field == field
+
+
+NAMES = st.lists(st.text(st.sampled_from("ab.x"), min_size=1, max_size=3), min_size=1, max_size=3)
+PARTS = st.lists(st.sampled_from(["**", "*", "a", "b*", "?", "*.x", "[ab]", "a.x", "*b"]), min_size=1, max_size=4)
+
+
+@given(NAMES.filter(lambda parts: not any(p.startswith(".") for p in parts)), PARTS)
+def test_patterns_mean_what_pathlib_means(parts: list[str], pattern: list[str]) -> None:
+    """Against a plain backtracking reading of the rules, which for files is pathlib's."""
+
+    def matches(names: list[str], wanted: list[str]) -> bool:
+        if not wanted:
+            return not names
+        if wanted[0] == "**":
+            return any(matches(names[i:], wanted[1:]) for i in range(len(names) + 1))
+        return bool(names) and Path(names[0]).match(wanted[0]) and matches(names[1:], wanted[1:])
+
+    last = [*pattern, "*"] if pattern[-1] == "**" else pattern
+    assert Globs(["/".join(pattern)], field="include").match("/".join(parts)) == matches(parts, last)
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "a-b", "a.b", "é"]), min_size=1, max_size=3), max_size=12))
+def test_keys_come_in_order_and_once(tmp_path_factory: pytest.TempPathFactory, paths: list[list[str]]) -> None:
+    base = tmp_path_factory.mktemp("tree")
+    make(base, tuple({"/".join([*p[:-1], p[-1] + ".txt"]) for p in paths} | {"z.txt"}))
+    keys = found(base)
+    assert keys == sorted({"/".join([*p[:-1], p[-1] + ".txt"]) for p in paths} | {"z.txt"})
+
+
+def test_link_loops_end(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a/x.txt", "b/y.txt"))
+    (base / "docs/a/up").symlink_to(base / "docs")
+    (base / "docs/a/above").symlink_to(base)
+    (base / "docs/b/self").symlink_to(".")
+    (base / "docs/b/other").symlink_to("../a")
+    assert found(base) == ["a/x.txt", "b/y.txt"]
+
+
+def test_loops_outside_the_root_end(tmp_path: Path) -> None:
+    base = make(tmp_path, ("x.txt",))
+    for name, other in (("p", "q"), ("q", "p")):
+        (base / name).mkdir()
+        (base / name / f"{name}.txt").write_text(name)
+        (base / name / "link").symlink_to(base / other)
+    (base / "docs/out").symlink_to(base / "p")
+    assert found(base) == ["out/link/q.txt", "out/p.txt", "x.txt"]
+
+
+def test_links_that_lead_to_something_new_are_followed(tmp_path: Path) -> None:
+    base = make(tmp_path, ("2024/a.txt", ".store/b.txt"))
+    (base / "elsewhere").mkdir()
+    (base / "elsewhere/c.txt").write_text("c")
+    (base / "docs/archive").symlink_to(base / "elsewhere")
+    (base / "docs/data").symlink_to(".store")
+    (base / "docs/latest").symlink_to("2024")
+    assert found(base) == ["2024/a.txt", "archive/c.txt", "data/b.txt"]
+    assert found(base, include=["latest/*"]) == ["latest/a.txt"]
+
+
+def test_a_link_to_a_file_that_is_found_anyway_is_left_out(tmp_path: Path) -> None:
+    base = make(tmp_path, ("real.txt", "odd.bin", "old/x.txt"))
+    (base / "docs/again.txt").symlink_to("real.txt")
+    (base / "docs/other.txt").symlink_to("odd.bin")
+    (base / "docs/kept.txt").symlink_to("old/x.txt")
+    assert found(base, exclude=["old"]) == ["kept.txt", "other.txt", "real.txt"]
+
+
+def test_a_dead_link_and_a_pipe_are_reported(tmp_path: Path) -> None:
+    base = make(tmp_path, ("x.txt",))
+    (base / "docs/dead.txt").symlink_to("nowhere")
+    os.mkfifo(base / "docs/pipe.txt")
+    documents = list(read(DocumentSource(path="docs"), base))
+    codes = {d.name: d.code if isinstance(d, UnreadableDocument) else None for d in documents}
+    assert codes == {"dead.txt": DocumentProblem.UNREADABLE, "pipe.txt": DocumentProblem.UNREADABLE, "x.txt": None}
+
+
+def test_a_file_that_goes_between_listing_and_reading_has_vanished(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a.txt", "b.txt", "c/d.txt", "e.jsonl"))
+    stream = read(DocumentSource(path="docs", text_column="text"), base)
+    assert isinstance(next(stream), Document)
+    (base / "docs/b.txt").unlink()
+    (base / "docs/c/d.txt").unlink()
+    (base / "docs/c").rmdir()
+    (base / "docs/e.jsonl").unlink()
+    rest = {d.key: d.code for d in stream if isinstance(d, UnreadableDocument)}
+    assert rest == dict.fromkeys(("docs/b.txt", "docs/c", "docs/e.jsonl"), DocumentProblem.VANISHED)
+
+
+def test_a_pipe_put_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a.txt", "b.txt"))
+    stream = read(DocumentSource(path="docs"), base)
+    next(stream)
+    (base / "docs/b.txt").unlink()
+    os.mkfifo(base / "docs/b.txt")
+    (told,) = stream
+    assert isinstance(told, UnreadableDocument)
+    assert told.code is DocumentProblem.UNREADABLE
+
+
+def test_names_that_are_not_utf8_give_keys_that_are(tmp_path: Path) -> None:
+    base = make(tmp_path, ("x.txt",))
+    with open(os.fsencode(base / "docs") + b"/caf\xe9.txt", "w") as file:  # noqa: PTH123
+        file.write("odd name")
+    (odd,) = (d for d in read(DocumentSource(path="docs"), base) if isinstance(d, Document) and d.name != "x.txt")
+    assert odd.key.encode() == b"docs/caf\\udce9.txt"
+    assert odd.text == "odd name"
+
+
+def test_very_deep_folders_are_walked(tmp_path: Path) -> None:
+    base = make(tmp_path, ("/".join(["d"] * 600) + "/x.txt",))
+    assert found(base) == ["d/" * 600 + "x.txt"]
+
+
+AS_NOBODY = """
+import json, os, sys
+os.setgid(65534), os.setuid(65534)
+from pathlib import Path
+from orchestrator.documents import read
+from orchestrator.errors import InputError
+from orchestrator.jobspec import DocumentSource
+try:
+    documents = list(read(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1])))
+    print(json.dumps({d.key: getattr(d, "code", "read") for d in documents}))
+except InputError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def as_nobody(base: Path, path: str) -> dict[str, str] | str:
+    """What a user without rights reads; root sees everything, so it steps down in a process of its own."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to step down from")
+    for folder in (base, *base.parents):
+        if folder == Path("/tmp") or folder == Path("/"):
+            break
+        folder.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(base), path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, str] | str = json.loads(done.stdout)
+    return answer
+
+
+def test_what_may_not_be_read_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a/x.txt", "b/y.txt", "c.txt", "d.txt", "e.csv"))
+    for name in ("a", "c.txt", "e.csv"):
+        (base / "docs" / name).chmod(0)
+    try:
+        assert as_nobody(base, "docs") == {
+            "docs/a": "unreadable",
+            "docs/b/y.txt": "read",
+            "docs/c.txt": "unreadable",
+            "docs/d.txt": "read",
+            "docs/e.csv": "unreadable",
+        }
+        told = as_nobody(base, "docs/a")
+        assert isinstance(told, str)
+        assert "cannot be listed" in told
+        told = as_nobody(base, "docs/a/x.txt")
+        assert isinstance(told, str)
+        assert "cannot be reached" in told
+    finally:
+        (base / "docs/a").chmod(0o755)
