@@ -44,7 +44,9 @@ def money(cost: Decimal) -> str:
     """Dollars, with as many digits as a small sum needs."""
     if cost == 0:
         return "$0"
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${cost:.2e}"
+    if cost >= 1:
+        return f"${cost:,.2f}"
+    return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
 def duration(seconds: float | None) -> str:

@@ -22,7 +22,6 @@ def upgrade() -> None:
         sa.Column("problem", sa.String(length=32), nullable=True),
         sa.Column("first_seen_at", sa.BigInteger(), nullable=False),
         sa.Column("last_seen_at", sa.BigInteger(), nullable=False),
-        sa.Column("last_job", sa.String(length=80), nullable=False),
         sa.PrimaryKeyConstraint("series", "key", name=op.f("pk_documents")),
     )
     op.create_table(

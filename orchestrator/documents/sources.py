@@ -72,15 +72,15 @@ class _Opened:
         if self.is_file:
             _check_lone_file(source, self.path)
         include = Globs(source.include or ("**/*",), field="include")
-        self._walk = Walk(self.path, include, Globs(source.exclude, field="exclude", hidden=True))
+        exclude = Globs(source.exclude, field="exclude", hidden=True)
+        # A pattern of the user's own may choose any file; without one only known kinds are meant.
+        self._walk = Walk(self.path, include, exclude, (lambda name: True) if source.include else _is_supported)
 
     def entries(self) -> Iterator[Found | Unlisted]:
         """What was chosen, in order. Raises InputError when the root cannot be listed."""
         if self.is_file:
             return iter([Found(self.path, os.path.basename(self.path))])
-        if self.source.include:
-            return iter(self._walk)
-        return (entry for entry in self._walk if isinstance(entry, Unlisted) or _is_supported(entry.relative))
+        return iter(self._walk)
 
     def key(self, relative: str) -> str:
         return self.source.path if self.is_file else f"{self.prefix}/{relative}"
@@ -201,7 +201,7 @@ def _check_lone_file(source: DocumentSource, path: str) -> None:
 
 
 def _is_supported(name: str) -> bool:
-    suffix = files.split_name(name.rpartition("/")[2])[1].lower()
+    suffix = files.split_name(name)[1].lower()
     return suffix in files.SUFFIXES or suffix in tables.SUFFIXES
 
 

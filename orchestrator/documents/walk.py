@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from orchestrator.documents.globs import Globs, State
@@ -41,11 +41,13 @@ class Walk:
     spells them out; every real folder is entered once. A link to a file that is found anyway is left out.
     """
 
-    def __init__(self, root: str, include: Globs, exclude: Globs) -> None:
+    def __init__(self, root: str, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool]) -> None:
+        """`is_wanted` judges the name of a file that the patterns let through."""
         self._root = root
         self._real_root = os.path.realpath(root)
         self._include = include
         self._exclude = exclude
+        self._is_wanted = is_wanted
 
     def __iter__(self) -> Iterator[Found | Unlisted]:
         entered: set[tuple[int, int]] = set()
@@ -77,6 +79,8 @@ class Walk:
 
     def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[Found | Unlisted]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
+            return
+        if not self._is_wanted(name):
             return
         found = Found(f"{folder.path}/{name}", folder.prefix + name)
         if kind == "file":
@@ -110,7 +114,9 @@ class Walk:
         if relative is None or not self._include.match(relative):
             return False
         parts = relative.split("/")
-        return not any(self._exclude.match("/".join(parts[: i + 1])) for i in range(len(parts)))
+        return self._is_wanted(parts[-1]) and not any(
+            self._exclude.match("/".join(parts[: i + 1])) for i in range(len(parts))
+        )
 
     def _inside(self, target: str) -> str | None:
         prefix = self._real_root.rstrip("/") + "/"

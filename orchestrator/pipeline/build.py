@@ -69,19 +69,29 @@ def claim(home: Home, job: Job) -> Iterator[bool]:
 
 
 def build(
-    store: Store, home: Home, job: Job, now: datetime, progress: Progress = lambda documents, rows: None
+    store: Store,
+    home: Home,
+    job: Job,
+    now: datetime,
+    progress: Progress = lambda documents, rows: None,
+    *,
+    remember: bool = True,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
-    `progress` is told documents and requests so far.
+    `progress` is told documents and requests so far; with `remember`, the documents count as seen.
     """
     report = BuildReport()
-    lines = (
-        _from_documents(job, store, report, now) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
-    )
+
+    def saw(seen: list[SeenDocument]) -> None:
+        if remember:
+            store.jobs.saw_documents(job.series, seen, now)
+
+    lines = _from_documents(job, report, saw) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
     store.rows.clear(job.id)
     path = home.requests(job.id)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for chunk in _chunks(lines, CHUNK):
                 _record(store, job, file, chunk, report, now)
@@ -105,10 +115,28 @@ def _record(store: Store, job: Job, file: BinaryIO, chunk: list[_Line], report: 
             file.write(item.line + b"\n")
             offset += len(item.line) + 1
     earlier = _to_carry(store, job, rows)
-    store.rows.add(job.id, rows, earlier, now)
+    try:
+        store.rows.add(job.id, rows, earlier, now)
+    except InputError:
+        raise _twice(store, job, rows) from None
     report.requests += len(rows)
     report.carried += len(earlier)
     report.input_bytes += sum(row.span.length for row in rows if row.custom_id not in earlier)
+
+
+def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
+    """Says which document two sources of the job file name."""
+    known = set(store.rows.known_ids(job.id, [row.custom_id for row in rows]))
+    for row in rows:
+        if row.custom_id in known:
+            break
+        known.add(row.custom_id)
+    return InputError(
+        f"the document {row.document} is named by two sources",
+        file=job.source,
+        field="documents",
+        hint="give the sources `include` or `exclude` patterns that do not overlap",
+    )
 
 
 def _placed(row: Row, span: Span) -> Row:
@@ -132,7 +160,7 @@ def _to_carry(store: Store, job: Job, rows: list[Row]) -> dict[str, Earlier]:
     }
 
 
-def _from_documents(job: Job, store: Store, report: BuildReport, now: datetime) -> Iterator[_Line]:
+def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]) -> Iterator[_Line]:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
@@ -160,9 +188,9 @@ def _from_documents(job: Job, store: Store, report: BuildReport, now: datetime) 
                 )  # fmt: skip
                 seq += 1
             if len(seen) >= CHUNK:
-                store.jobs.saw_documents(job.series, job.id, seen, now)
+                saw(seen)
                 seen.clear()
-    store.jobs.saw_documents(job.series, job.id, seen, now)
+    saw(seen)
 
 
 def check_variables(spec: JobSpec, file: Path) -> None:

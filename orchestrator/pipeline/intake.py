@@ -22,7 +22,7 @@ from orchestrator.errors import InputError, RefusedError, UsageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of
-from orchestrator.model import Counts, Job, JobId, JobKind
+from orchestrator.model import Job, JobId, JobKind
 from orchestrator.pipeline import build
 from orchestrator.pipeline.routes import route_for
 from orchestrator.routing import Route
@@ -151,7 +151,7 @@ def submit(
         with build.claim(home, job):
             report = build.build(store, home, job, now(), progress)
             if report.requests and report.requests == report.carried:
-                earlier = _last_finished(store, job)
+                earlier = _last_finished(store, job, report.requests)
                 if earlier is not None:
                     _discard(store, home, job)
                     reason = f"nothing changed since job {earlier.id}: {report.requests:,} rows, none sent"
@@ -176,7 +176,7 @@ def dry_run(
     route = route_for(config, job)
     store.jobs.add(job, {})
     try:
-        report = build.build(store, home, job, now(), progress)
+        report = build.build(store, home, job, now(), progress, remember=False)
     finally:
         _discard(store, home, job)
     return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
@@ -187,17 +187,12 @@ def _unfinished(store: Store, job: Job) -> Job | None:
     return next((other for other in open_jobs if other.identity == job.identity), None)
 
 
-def _last_finished(store: Store, job: Job) -> Job | None:
-    """The newest finished run of the series that has all rows: where the carried results can be read as they are."""
+def _last_finished(store: Store, job: Job, rows: int) -> Job | None:
+    """The newest finished run of the same file, where its rows are those of this one: no document came or went."""
     for other in store.jobs.of_series(job.series):
         if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
-            return other
+            return other if store.jobs.counts([other.id])[other.id].total == rows else None
     return None
-
-
-def is_complete(counts: Counts) -> bool:
-    """Whether every row of a job succeeded."""
-    return counts.succeeded == counts.total
 
 
 def _discard(store: Store, home: Home, job: Job) -> None:

@@ -175,7 +175,7 @@ class Jobs:
         with self._db.read() as tx:
             return [Event(*row) for row in tx.execute(query)]
 
-    def saw_documents(self, series: str, job_id: JobId, seen: Iterable[SeenDocument], now: datetime) -> None:
+    def saw_documents(self, series: str, seen: Iterable[SeenDocument], now: datetime) -> None:
         """Record which documents a build found."""
         rows = [
             {
@@ -186,13 +186,12 @@ class Jobs:
                 "problem": document.problem,
                 "first_seen_at": now,
                 "last_seen_at": now,
-                "last_job": job_id,
             }
             for document in seen
         ]
         if not rows:
             return
         add = self._db.upsert(documents)
-        changed = {name: add.excluded[name] for name in ("digest", "size", "problem", "last_seen_at", "last_job")}
+        changed = {name: add.excluded[name] for name in ("digest", "size", "problem", "last_seen_at")}
         with self._db.write() as tx:
             tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)

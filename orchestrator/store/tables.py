@@ -203,7 +203,6 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
-    Column("last_job", String(80), nullable=False),
 )
 
 tags = Table(

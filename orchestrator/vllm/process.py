@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,9 +18,9 @@ from typing import Self
 from orchestrator.vllm.errors import EngineUnavailable
 from orchestrator.vllm.layout import EngineDir
 from orchestrator.vllm.models import LocalModel
+from orchestrator.vllm.steps import leashed
 
 HOST = "127.0.0.1"
-LEASH = Path(__file__).resolve().parent / "leash.py"
 TAIL_LINES = 25
 TAIL_BYTES = 16_384
 POLL_S = 0.25
@@ -160,12 +159,11 @@ class VllmProcess:
             raise EngineUnavailable("this engine is running already", hint=None)
         _require_free(self.launch.port)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        leash = (sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), str(self._stop_timeout), "--")
         try:
             with self.log.open("ab") as log:
                 self._log_start = log.tell()
                 self._leash = subprocess.Popen(
-                    [*leash, *self.launch.command],
+                    leashed(self.launch.command, self._stop_timeout),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

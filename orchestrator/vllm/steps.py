@@ -12,7 +12,9 @@ from pathlib import Path
 
 from orchestrator.vllm.errors import EngineUnavailable
 
+LEASH = Path(__file__).resolve().parent / "leash.py"
 KEPT_LINES = 200
+STEP_GRACE_S = 5.0
 
 _FULL = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
 _OFFLINE = re.compile(
@@ -28,6 +30,12 @@ def say(text: str) -> None:
     """One line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
+    """`command`, so that all of it ends with this process; it has `grace` seconds for that (see leash.py)."""
+    leash = (sys.executable, "-I", "-S", LEASH, os.getpid(), grace, "--")
+    return [str(part) for part in (*leash, *command)]
 
 
 class StepFailed(Exception):
@@ -48,12 +56,13 @@ def run_step(
 ) -> None:
     """Run `command`, append its output to `log`, show each line to `on_line`.
 
-    Raises StepFailed when it fails, EngineUnavailable when the log cannot be written (a full disk).
+    Raises StepFailed when it fails, OSError when the log cannot be written (a full disk).
     """
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     with log.open("a", encoding="utf-8") as file:
         child = subprocess.Popen(
-            [str(part) for part in command],
+            # A killed installer must not leave a pip behind that writes into the next attempt.
+            leashed(command, STEP_GRACE_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,7 +77,7 @@ def run_step(
                     tail.append(line)
                     on_line(line.rstrip())
             except BaseException:
-                child.kill()
+                child.terminate()
                 raise
     if child.returncode:
         raise StepFailed(child.returncode, "".join(tail))
@@ -82,8 +91,8 @@ def reason(output: str) -> str:
         return "the package index cannot be reached (no network?)"
     if missing := _NO_BUILD.search(output):
         return _no_build(missing[1])
-    errors = _ERROR.findall(output)
-    return errors[-1].strip() if errors else "it stopped without an error message"
+    said = _ERROR.findall(output) or output.strip().splitlines()
+    return said[-1].strip() if said else "it stopped without an error message"
 
 
 def _no_build(requirement: str) -> str:

@@ -212,11 +212,14 @@ def test_very_deep_folders_are_walked(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import json, os, sys
-os.setgid(65534), os.setuid(65534)
 from pathlib import Path
+import orchestrator.documents.csv_rows  # before the rights are gone: nobody may not see the interpreter's files
 from orchestrator.documents import read
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
 try:
     documents = list(read(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1])))
     print(json.dumps({d.key: getattr(d, "code", "read") for d in documents}))

@@ -50,6 +50,7 @@ def test_platforms(system: str, machine: str, python: tuple[int, int], said: str
         ),
         ("Traceback ...\nValueError: accelerate is required", "accelerate is required"),
         ("ERROR: first\nERROR: second", "second"),
+        ("loading\nthe model file has sha256 1, expected 2\n", "the model file has sha256 1"),
         ("", "without an error message"),
     ],
 )
@@ -111,6 +112,7 @@ def test_too_little_space(tmp_path: Path) -> None:
         EngineDir.at(tmp_path / "not" / "yet").require_space(10**18, "the engine")
 
 
+@pytest.mark.skipif(not LINUX, reason="steps run on a leash, on Linux")
 def test_a_step_keeps_the_output(tmp_path: Path) -> None:
     log, lines = tmp_path / "log", list[str]()
     run_step([sys.executable, "-c", "print('one'); print('two')"], log=log, on_line=lines.append)

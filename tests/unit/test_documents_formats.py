@@ -1,0 +1,353 @@
+"""HTML, PDF, Word and files that only a pattern chose: what is read of them, and what is told."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import docx
+import pytest
+from docx.document import Document as WordDocument
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, docx_text, html_text, pdf_text, read
+from orchestrator.documents.types import ExtractionError
+from orchestrator.jobspec import DocumentSource
+
+PAGE = """<!doctype html><html><head><title> Q3
+ report </title><style>p {color: red}</style><script>var x = "<p>no</p>";</script></head>
+<body><nav><a href="/">Home</a></nav><h1>Third quarter</h1><p>Revenue was <b>12</b>.<i>4</i> million,
+up   8 %.</p>tail text<ul><li>first</li><li><p>second</p></li></ul>
+<table><tr><th>Region</th><th>Sales</th></tr><tr><td><p>North</p></td><td>7<br>of 9</td></tr></table>
+<pre>  code
+    kept</pre><noscript>enable scripts</noscript><template>hidden</template><!-- note -->
+<div>a<div>b</div>c</div>line<br>break &amp; end&nbsp;here</body></html>"""
+PAGE_TEXT = """Third quarter
+
+Revenue was 12.4 million, up 8 %.
+
+tail text
+
+- first
+- second
+
+Region | Sales
+North | 7 of 9
+
+  code
+    kept
+
+a
+b
+c
+line
+break & end\u00a0here"""
+
+
+def one(path: Path, **settings: object) -> Document | UnreadableDocument:
+    source = DocumentSource.model_validate({"path": path.name, **settings})
+    (document,) = read(source, path.parent)
+    return document
+
+
+def code_of(path: Path, data: bytes) -> DocumentProblem | None:
+    path.write_bytes(data)
+    document = one(path)
+    return document.code if isinstance(document, UnreadableDocument) else None
+
+
+def test_a_page_is_read_as_it_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "page.HTML"
+    path.write_text(PAGE, encoding="utf-8")
+    document = one(path)
+    assert isinstance(document, Document)
+    assert document.text == PAGE_TEXT
+    assert document.digest == hashlib.sha256(PAGE.encode()).hexdigest()
+    assert dict(document.fields) == {
+        "name": "page.HTML",
+        "path": "page.HTML",
+        "stem": "page",
+        "suffix": ".HTML",
+        "folder": "",
+        "size": len(PAGE.encode()),
+        "title": "Q3 report",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("<table><tr><td>only one cell<p>stays a block</td></tr></table>", "only one cell\n\nstays a block"),
+        (
+            "<table><tr><td><table><tr><td>a<td>b</table><td>side</table>",
+            "a | b\n\nside",
+        ),
+        ("<ol><li>one<ul><li>inner</ul><li>two</ol>", "- one\n\n- inner\n\n- two"),
+        ("<p>a\r\nb</p>", "a b"),
+        ("no markup at all", "no markup at all"),
+        ("<select><option>x</select><button>press</button>kept", "kept"),
+        ("x<script>alert(1)", "x"),
+        ("&#0;a&#xD800;b", "\ufffda\ufffdb"),
+    ],
+)
+def test_blocks_and_tables_of_a_page(body: str, text: str) -> None:
+    assert html_text.extract(body.encode(), None)[0] == text
+
+
+def test_a_page_nested_deeper_than_python_recurses() -> None:
+    text, _ = html_text.extract(b"<div>" * 20_000 + b"deep" + b"</div>" * 20_000, None)
+    assert text == "deep"
+
+
+def test_a_page_says_its_encoding() -> None:
+    polish = "<meta charset='iso-8859-2'><p>Źródło żółtej ćwierci</p>"
+    assert html_text.extract(polish.encode("iso8859-2"), None)[0] == "Źródło żółtej ćwierci"
+    western = '<meta http-equiv="content-type" content="text/html; charset=ISO-8859-1"><p>“naïve” €5'
+    assert html_text.extract(western.encode("cp1252"), None)[0] == "“naïve” €5"
+    assert html_text.extract("<title>é</title>é".encode("latin-1"), "latin-1") == ("é", {"title": "é"})
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60))
+def test_text_survives_being_a_paragraph(text: str) -> None:
+    import html
+
+    wanted = " ".join(part for part in text.split(" ") if part)
+    assert html_text.extract(f"<p>{html.escape(text)}</p>".encode(), None)[0].strip() == wanted.strip()
+
+
+@given(st.text(alphabet="<>/abdiprtu \n=\"'!-&;", max_size=120))
+def test_no_markup_makes_the_reader_fail(text: str) -> None:
+    html_text.extract(text.encode(), None)
+
+
+def pdf_of(*pages: bytes, trailer: bytes = b"", more: tuple[bytes, ...] = ()) -> bytes:
+    """A PDF with a content stream a page."""
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * i) for i in range(len(pages)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
+    ]
+    for i, stream in enumerate(pages):
+        resources = b"/MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(b"<< /Type /Page /Parent 2 0 R %s /Contents %d 0 R >>" % (resources, 5 + 2 * i))
+        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream))
+    objects.extend(more)
+    out, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(b"%010d 00000 n \n" % len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    table = b"xref\n0 %d\n0000000000 65535 f \n" % (len(places) + 1) + b"".join(places)
+    end = b"trailer\n<< /Size %d /Root 1 0 R %s >>\nstartxref\n%d\n%%%%EOF\n"
+    return out + table + end % (len(places) + 1, trailer, len(out))
+
+
+def lines_of(*lines: bytes) -> bytes:
+    return b"BT /F1 12 Tf 72 700 Td 14 TL " + b" ".join(b"(%s) Tj T*" % line for line in lines) + b" ET"
+
+
+def test_pages_are_joined_by_form_feeds(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(pdf_of(lines_of(b"First line", b"second caf\\351"), b"", lines_of(b"Third page")))
+    document = one(path)
+    assert isinstance(document, Document)
+    assert document.text == "First line\nsecond café\f\fThird page"
+    assert document.fields["pages"] == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ((b"a hy-", b"phenated word"), "a hyphenated word"),
+        ((b"invoice INV-2024-", b"0017 is due"), "invoice INV-2024-0017 is due"),
+        ((b"range A-", b"B"), "range A-B"),
+    ],
+)
+def test_hyphens_at_line_ends(lines: tuple[bytes, ...], text: str) -> None:
+    assert pdf_text.extract(pdf_of(lines_of(*lines)), None)[0] == text
+
+
+def encrypted_pdf() -> bytes:
+    """The standard security handler with owner and user keys that no empty password opens."""
+    keys = b"<< /Filter /Standard /V 1 /R 2 /O <%s> /U <%s> /P -4 >>" % (b"AB" * 32, b"CD" * 32)
+    return pdf_of(lines_of(b"secret"), trailer=b"/Encrypt 6 0 R /ID [<00> <00>]", more=(keys,))
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "words"),
+    [
+        (pdf_of(b""), DocumentProblem.EMPTY, "no text layer"),
+        (encrypted_pdf(), DocumentProblem.ENCRYPTED, "password"),
+        (b"", DocumentProblem.UNREADABLE, "damaged"),
+        (b"%PDF-1.7\n" + b"\0" * 500, DocumentProblem.UNREADABLE, "damaged"),
+        (b"<html>not found</html>", DocumentProblem.UNREADABLE, "no PDF"),
+    ],
+)
+def test_what_is_wrong_with_a_pdf(tmp_path: Path, data: bytes, code: DocumentProblem, words: str) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(data)
+    document = one(path)
+    assert isinstance(document, UnreadableDocument)
+    assert document.code is code
+    assert words in document.message
+
+
+@given(st.data())
+def test_no_damage_to_a_pdf_makes_the_reader_fail(data: st.DataObject) -> None:
+    whole = pdf_of(lines_of(b"text"))
+    cut = data.draw(st.integers(0, len(whole)))
+    broken = whole[:cut] + data.draw(st.binary(max_size=20)) + whole[cut + data.draw(st.integers(0, 60)) :]
+    try:
+        pdf_text.extract(broken, None)
+    except ExtractionError as error:
+        assert error.message  # noqa: PT017 (either outcome is right)
+
+
+def word_bytes(document: WordDocument) -> bytes:
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
+def word_with_body(xml: str) -> bytes:
+    """A package whose body is `xml`."""
+    main = (
+        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
+        'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006" '
+        f'xmlns:wps="http://schemas.microsoft.com/office/word/2010/wordprocessingShape"><w:body>{xml}</w:body></w:document>'
+    )
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(word_bytes(docx.Document()))) as old, zipfile.ZipFile(out, "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry, main if entry.filename == "word/document.xml" else old.read(entry))
+    return out.getvalue()
+
+
+def test_paragraphs_and_tables_in_their_order(tmp_path: Path) -> None:
+    document = docx.Document()
+    document.add_heading("Lease", 1)
+    document.add_paragraph("Between A\tand B.")
+    table = document.add_table(rows=3, cols=3)
+    for i, cell in enumerate(cell for row in table.rows for cell in row.cells):
+        cell.text = f"c{i}"
+    table.cell(0, 0).merge(table.cell(0, 1)).text = "wide"
+    table.cell(1, 0).merge(table.cell(2, 0)).text = "tall"
+    document.add_paragraph("After the table.")
+    document.sections[0].header.paragraphs[0].text = "Letterhead"
+    document.sections[0].footer.paragraphs[0].text = "Page footer"
+    (tmp_path / "a.docx").write_bytes(word_bytes(document))
+    found = one(tmp_path / "a.docx")
+    assert isinstance(found, Document)
+    assert found.text == (
+        "Letterhead\nLease\nBetween A\tand B.\nwide | c2\ntall | c4 | c5\n | c7 | c8\n\nAfter the table.\nPage footer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("xml", "text"),
+    [
+        (
+            "<w:p><w:r><w:t>term: </w:t></w:r><w:del><w:r><w:delText>two</w:delText></w:r></w:del>"
+            "<w:ins><w:r><w:t>three</w:t></w:r></w:ins><w:r><w:t> years</w:t></w:r></w:p>",
+            "term: three years",
+        ),
+        (
+            "<w:sdt><w:sdtContent><w:p><w:sdt><w:sdtContent><w:r><w:t>Tenant GmbH</w:t></w:r></w:sdtContent></w:sdt>"
+            "</w:p></w:sdtContent></w:sdt>",
+            "Tenant GmbH",
+        ),
+        (
+            "<w:p><w:hyperlink><w:r><w:t>link</w:t></w:r></w:hyperlink><w:r><w:br/><w:t>next</w:t></w:r></w:p>",
+            "link\nnext",
+        ),
+        (
+            "<w:p><w:r><mc:AlternateContent><mc:Choice><w:drawing><wps:txbx><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r>"
+            "</w:p></w:txbxContent></wps:txbx></w:drawing></mc:Choice><mc:Fallback><w:pict><w:txbxContent><w:p><w:r>"
+            "<w:t>box</w:t></w:r></w:p></w:txbxContent></w:pict></mc:Fallback></mc:AlternateContent></w:r></w:p>",
+            "box",
+        ),
+        (
+            "<w:tbl><w:sdt><w:sdtContent><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p><w:p><w:r><w:t>b</w:t></w:r></w:p>"
+            "</w:tc></w:tr></w:sdtContent></w:sdt></w:tbl>",
+            "a b",
+        ),
+        ("<w:p><w:r><w:fldChar/><w:instrText>PAGE</w:instrText><w:t>7</w:t></w:r></w:p><!-- note -->", "7"),
+    ],
+)
+def test_word_keeps_what_a_reader_sees(xml: str, text: str) -> None:
+    assert docx_text.extract(word_with_body(xml), None)[0] == text
+
+
+def bomb() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as package:
+        package.writestr("word/document.xml", b" " * (docx_text.MAX_UNPACKED + 1))
+    return out.getvalue()
+
+
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda: word_bytes(docx.Document()), DocumentProblem.EMPTY),
+        (lambda: OLE + "EncryptedPackage".encode("utf-16-le"), DocumentProblem.ENCRYPTED),
+        (lambda: OLE + b"WordDocument", DocumentProblem.UNSUPPORTED),
+        (lambda: b"", DocumentProblem.UNREADABLE),
+        (lambda: b"plain text", DocumentProblem.UNREADABLE),
+        (lambda: word_bytes(docx.Document())[:2000], DocumentProblem.UNREADABLE),
+        (lambda: word_with_body("<w:p>"), DocumentProblem.UNREADABLE),
+        (bomb, DocumentProblem.TOO_LARGE),
+    ],
+)
+def test_what_is_wrong_with_a_word_document(tmp_path: Path, make: object, code: DocumentProblem) -> None:
+    assert callable(make)
+    assert code_of(tmp_path / "a.docx", make()) is code
+
+
+@given(st.data())
+def test_no_damage_to_a_word_document_makes_the_reader_fail(data: st.DataObject) -> None:
+    whole = WORD
+    at = data.draw(st.integers(0, len(whole)))
+    broken = whole[:at] + data.draw(st.binary(max_size=8)) + whole[at + data.draw(st.integers(0, 300)) :]
+    try:
+        docx_text.extract(broken, None)
+    except ExtractionError as error:
+        assert error.message  # noqa: PT017 (either outcome is right)
+
+
+WORD = word_with_body("<w:p><w:r><w:t>text</w:t></w:r></w:p>")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("LICENSE", b"Permission is granted.", None),
+        ("server.log", "Zeile für Zeile\n".encode(), None),
+        ("wide.log", "\ufeffwide".encode("utf-16"), None),
+        ("photo.png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", DocumentProblem.UNSUPPORTED),
+        ("data.bin", bytes(range(256)), DocumentProblem.UNSUPPORTED),
+        ("mostly.dat", b"text with a \0 in it", DocumentProblem.UNSUPPORTED),
+        ("empty.log", b"", DocumentProblem.EMPTY),
+    ],
+)
+def test_files_that_only_a_pattern_chose(
+    tmp_path: Path, name: str, data: bytes, code: DocumentProblem | None
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / name).write_bytes(data)
+    (found,) = read(DocumentSource(path="docs", include=("*",)), tmp_path)
+    assert (found.code if isinstance(found, UnreadableDocument) else None) is code
+
+
+def test_a_table_without_a_text_column_is_reported_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.csv").write_text("x,y\n1,2\n")
+    (found,) = read(DocumentSource(path="docs"), tmp_path)
+    assert isinstance(found, UnreadableDocument)
+    assert found.code is DocumentProblem.UNSUPPORTED
+    assert "`text_column`" in found.message
