@@ -216,6 +216,12 @@ class Progress:
             self._live.stop()
             self._live = None
 
+    def say(self, text: str) -> None:
+        """A message that stays; what was drawn before it goes."""
+        if self._live is not None:
+            self._live.update(Text(), refresh=True)
+        self._console.print(text, markup=False, soft_wrap=True)
+
     def reading(self, documents: int, requests: int) -> None:
         """While documents are read."""
         self._draw(Text(f"reading documents: {documents:,} read, {requests:,} requests"), "reading documents")

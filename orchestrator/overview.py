@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -112,15 +112,19 @@ def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
 
 
-def lines(store: Store, jobs: Sequence[Job], now: datetime) -> list[JobLine]:
-    """A line for each job, in the given order."""
+RunningCost = Callable[[Shard], Decimal]
+
+
+def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
+    """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
     ids = [job.id for job in jobs]
     counts, submitted = store.jobs.counts(ids), store.jobs.submitted(ids)
     found = []
     for job in jobs:
         state = job_state(job, counts[job.id], submitted=job.id in submitted)
         shards = [] if state.is_final else store.shards.of_job(job.id)
-        found.append(_line(job, state, counts[job.id], shards, store.ledger.spent(job.id), now))
+        spent = store.ledger.spent(job.id) + _running(shards, running_cost)
+        found.append(_line(job, state, counts[job.id], shards, spent, now))
     return found
 
 
@@ -138,13 +142,19 @@ def _line(
     return JobLine(job, state, counts, done, cost, rate, left / rate if rate and left else None)
 
 
-def detail(store: Store, job: Job, now: datetime, problem: str | None = None) -> JobDetail:
-    """Everything about one job; tokens of batches still running are counted in."""
+def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
+    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED and shard.provider_seconds]
+    return sum((running_cost(shard) for shard in running), Decimal(0))
+
+
+def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
+    """Everything about one job; tokens and cost of batches still running are counted in."""
     counts = store.jobs.counts([job.id])[job.id]
     shards = store.shards.of_job(job.id)
     submitted = job.id in store.jobs.submitted([job.id])
     state = job_state(job, counts, submitted=submitted)
-    line = _line(job, state, counts, shards, store.ledger.spent(job.id), now)
+    spent = store.ledger.spent(job.id) + _running(shards, running_cost)
+    line = _line(job, state, counts, shards, spent, now)
     settled = store.rows.usage(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     usage = Usage(

@@ -6,12 +6,17 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from orchestrator import overview
+from orchestrator.clock import now
 from orchestrator.home import Home
+from orchestrator.model import Shard
+from orchestrator.overview import JobDetail, JobLine
 from orchestrator.place import Place, locate
 from orchestrator.store import Store
 
@@ -35,6 +40,21 @@ class Context:
         from orchestrator.config import load
 
         return load(self._place)
+
+    def running_cost(self, shard: Shard) -> Decimal:
+        """What a running batch has cost so far, in dollars."""
+        from orchestrator.pipeline.routes import row_price
+
+        backend = self.config.backends.get(shard.backend)
+        return Decimal(0) if backend is None else row_price(backend, shard.provider_seconds).cost
+
+    def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
+        """Everything about a job now. Raises UsageError where there is none."""
+        return overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+
+    def lines(self, limit: int | None = 20) -> list[JobLine]:
+        """The newest jobs."""
+        return overview.lines(self.store, self.store.jobs.newest(limit), now(), self.running_cost)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def run(
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = take_in(context.store, context.home, context.config, file,
                          Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip
-        say(f"orch: {intake.reason}")
+        view.say(f"orch: {intake.reason}")
         detail = _finish(context, intake.job, view)
         view.stop()
         return _show(context, detail, output, as_json)
@@ -100,7 +100,7 @@ def submit(
             return 0
         intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
         if wait:
-            say(f"orch: {intake.reason}")
+            view.say(f"orch: {intake.reason}")
             detail = _finish(context, intake.job, view)
             view.stop()
             return _show(context, detail, None, as_json)
@@ -158,7 +158,7 @@ def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
         return current.finished_at is not None or current.error is not None
 
     def draw(problem: str | None) -> None:
-        detail = overview.detail(context.store, context.store.jobs.get(job.id), now(), problem)
+        detail = context.detail(job.id, problem)
         view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     with _interruptible() as interrupted:
@@ -169,12 +169,12 @@ def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
                     continue
             if str(holder) not in told:
                 told.add(str(holder))
-                say(f"orch: {holder} has this home's engine and runs the job; following it")
+                view.say(f"orch: {holder} has this home's engine and runs the job; following it")
             draw(None)
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
         if interrupted() and not is_over():
             raise KeyboardInterrupt
-    return overview.detail(context.store, context.store.jobs.get(job.id), now())
+    return context.detail(job.id)
 
 
 def _be_engine(
@@ -245,7 +245,7 @@ def cancel(job_id: str, as_json: bool) -> int:
                     engine.run(lambda: context.store.jobs.get(job.id).finished_at is not None, only=job, patient=True)
             else:
                 say(f"orch: {holder} will end it")
-        detail = overview.detail(context.store, context.store.jobs.get(job.id), now())
+        detail = context.detail(job.id)
         if as_json:
             print_json(detail.to_json())
         else:
@@ -299,7 +299,7 @@ def up(quiet: bool) -> int:
         said: dict[str, str] = {}
 
         def tick(engine: Engine) -> None:
-            for line in overview.lines(context.store, context.store.jobs.newest(20), now()):
+            for line in context.lines():
                 text = f"{line.job.id}: {line.state}"
                 if said.setdefault(line.job.id, text if line.state.is_final else "") != text:
                     said[line.job.id] = text

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from orchestrator import overview
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
@@ -28,8 +27,7 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
         if watch and not as_json:
             return _watch(context, job_id)
         if job_id is None:
-            jobs = context.store.jobs.newest(None if show_all else 20)
-            lines = overview.lines(context.store, jobs, now())
+            lines = context.lines(None if show_all else 20)
             if as_json:
                 print_json([line.to_json() for line in lines])
             elif not lines:
@@ -39,7 +37,7 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
 
                 out().print(job_table(lines))
             return 0
-        detail = _detail(context, job_id)
+        detail = context.detail(job_id)
         if as_json:
             print_json(detail.to_json())
         else:
@@ -49,17 +47,13 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
         return 1 if detail.line.state is JobState.FAILED else 0
 
 
-def _detail(context: Context, job_id: str) -> overview.JobDetail:
-    return overview.detail(context.store, context.store.jobs.get(job_id), now())
-
-
 def _watch(context: Context, job_id: str | None) -> int:
     from orchestrator.console import job_detail, job_table, watching
 
     with watching() as show:
         while True:
-            lines = overview.lines(context.store, context.store.jobs.newest(20), now())
-            detail = _detail(context, job_id) if job_id else None
+            lines = context.lines()
+            detail = context.detail(job_id) if job_id else None
             show(job_detail(detail) if detail else job_table(lines))
             if all(line.state.is_final for line in ([detail.line] if detail else lines)):
                 return 0

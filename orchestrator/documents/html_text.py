@@ -59,7 +59,7 @@ class _Lines:
 
     def end_paragraph(self) -> None:
         self.end_line()
-        if self.done and self.done[-1] != "":
+        if not self.inline and self.done and self.done[-1] != "":
             self.done.append("")
 
 

@@ -11,8 +11,8 @@ from orchestrator.documents.encoding import clean
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\f"
-# PDFium writes U+FFFE for a hyphen at the end of a line and joins the lines. Between small letters it was most
-# likely a word broken by the typesetter; elsewhere (INV-2024-<break>17) it belongs to the text.
+# PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
+# it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 

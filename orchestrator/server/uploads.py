@@ -36,6 +36,7 @@ class _Form:
 
     def __init__(self, target: BinaryIO, limit: int) -> None:
         self.upload = Upload()
+        self.is_complete = False
         self._target = target
         self._limit = limit
         self._header = [b"", b""]
@@ -78,6 +79,9 @@ class _Form:
             name = self._disposition[b"name"].decode(errors="replace")
             self.upload.fields[name] = self._value.decode(errors="replace")
 
+    def on_end(self) -> None:
+        self.is_complete = True
+
 
 async def receive(body: AsyncIterator[bytes], content_type: str, path: Path, limit: int) -> Upload:
     """Stream a form's file to `path` and sync it. Raises BadUpload, TooLarge or OSError; then no file is left."""
@@ -89,7 +93,7 @@ async def receive(body: AsyncIterator[bytes], content_type: str, path: Path, lim
         with path.open("xb") as target:
             form = _Form(target, limit)
             names = ("on_part_begin", "on_header_field", "on_header_value", "on_header_end", "on_part_data",
-                     "on_part_end")  # fmt: skip
+                     "on_part_end", "on_end")  # fmt: skip
             callbacks: Any = {name: getattr(form, name) for name in names}
             parser = MultipartParser(boundary, callbacks)
             async for chunk in body:
@@ -99,6 +103,8 @@ async def receive(body: AsyncIterator[bytes], content_type: str, path: Path, lim
             os.fsync(target.fileno())
         if form.upload.filename is None:
             raise BadUpload("the form has no part named 'file'")
+        if not form.is_complete:
+            raise BadUpload("the form ends before its last boundary")
         return form.upload
     except MultipartParseError as error:
         path.unlink(missing_ok=True)

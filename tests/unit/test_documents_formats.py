@@ -162,8 +162,9 @@ def test_pages_are_joined_by_form_feeds(tmp_path: Path) -> None:
     ("lines", "text"),
     [
         ((b"a hy-", b"phenated word"), "a hyphenated word"),
-        ((b"invoice INV-2024-", b"0017 is due"), "invoice INV-2024-0017 is due"),
+        ((b"invoice INV-2024-", b"0017 is due"), "invoice INV-2024-\n0017 is due"),
         ((b"range A-", b"B"), "range A-B"),
+        ((b"part X-", b"ray"), "part X-ray"),
     ],
 )
 def test_hyphens_at_line_ends(lines: tuple[bytes, ...], text: str) -> None:

@@ -1,0 +1,62 @@
+"""The batch server over TCP and over its Unix socket, and the SDK's two clients of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from orchestrator.server.app import build
+from orchestrator.server.host import ServerThread
+from orchestrator.server.service import Service, Settings
+from tests.support.batchapi import Sdk, sdk_at
+from tests.support.process import Upstream, upstreams, wait_until
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server: where it listens (a socket's path or a URL), its folder, its upstream."""
+
+    address: Path | str
+    folder: Path
+    upstream: Upstream
+
+
+@contextmanager
+def over_tcp(folder: Path, settings: Settings) -> Iterator[str]:
+    config = uvicorn.Config(build(Service(folder, settings)), host="127.0.0.1", port=0, log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module", params=["tcp", "unix"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for the tests of a module; its upstream serves the model `test-model`."""
+    folder = tmp_path_factory.mktemp("served")
+    with upstreams(folder) as make:
+        upstream = make(model=["test-model"], max_model_len=2000)
+        settings = Settings(upstreams=(upstream.base_url,), retry_delay=0.02, max_file_bytes=100_000, max_rows=200)
+        if request.param == "tcp":
+            with over_tcp(folder, settings) as url:
+                yield Served(url, folder, upstream)
+        else:
+            with ServerThread(folder, settings) as server:
+                yield Served(server.socket, folder, upstream)
+
+
+@pytest.fixture(params=["sync", "async"])
+def sdk(request: pytest.FixtureRequest, served: Served) -> Iterator[Sdk]:
+    with sdk_at(served.address, request.param) as found:
+        yield found

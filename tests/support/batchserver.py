@@ -1,0 +1,109 @@
+"""The batch server as a process of its own, for tests that kill it or take its disk away.
+
+    python -m tests.support.batchserver FOLDER UPSTREAM [--fsize BYTES]
+
+serves FOLDER on its socket until its stdin ends, and writes {"socket": ...} to stdout once it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.server.service import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 30.0
+
+
+class BatchServer:
+    """`with BatchServer(folder, upstream.base_url) as server:`; what it holds outlives every kill and restart."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.folder = folder
+        self.socket = socket_path(folder)
+        self._upstream = upstream
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self, fsize: int | None = None) -> None:
+        """Start it, with a limit on the size of every file it writes; returns once it listens."""
+        assert self._process is None, "the batch server runs already"
+        limit = [] if fsize is None else ["--fsize", str(fsize)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.batchserver", str(self.folder), self._upstream, *limit],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        if not ready or not self._process.stdout.readline():
+            self.kill()
+            raise RuntimeError("the batch server did not start")
+
+    def limit_files(self, size: int) -> None:
+        """From now on no file can grow above `size` bytes: what a full disk does to a writer. -1 lifts it."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def kill(self) -> None:
+        """SIGKILL; harmless when it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Let it end by itself; its exit status."""
+        return self._end(None)
+
+    def _end(self, blow: signal.Signals | None) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if blow is not None:
+            process.send_signal(blow)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            return process.wait(30)
+        finally:
+            process.kill()
+            process.stdout.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.support.batchserver")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("upstream")
+    parser.add_argument("--fsize", type=int)
+    given = parser.parse_args()
+    # Without this a write above the limit ends the process instead of failing.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    if given.fsize is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (given.fsize, resource.RLIM_INFINITY))
+    settings = Settings(upstreams=(given.upstream,), retry_delay=0.02, request_timeout=5.0)
+    with ServerThread(given.folder, settings) as server:
+        sys.stdout.write(json.dumps({"socket": str(server.socket)}) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
