@@ -133,7 +133,7 @@ def _head(detail: JobDetail) -> Table:
     if detail.carried:
         table.add_row("unchanged", f"{detail.carried:,} rows carry the answer of an earlier run")
     table.add_row("tokens", tokens(detail.usage))
-    table.add_row("cost", money(line.cost) + (f" of ${line.job.budget}" if line.job.budget is not None else ""))
+    table.add_row("cost", money(line.cost) + (f" of ${line.job.budget:f}" if line.job.budget is not None else ""))
     if not line.state.is_final:
         table.add_row("rate", f"{line.rate:,.1f} rows/s, {duration(line.eta_seconds)} to go")
     if line.job.deadline_at is not None:

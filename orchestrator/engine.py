@@ -235,6 +235,7 @@ class Engine:
             max_rows=settings.limits.max_rows,
             max_bytes=settings.limits.max_bytes,
             price=lambda seconds: row_price(settings, seconds),
+            upstreams=len(settings.upstreams),
         )
 
 

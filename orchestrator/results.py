@@ -32,9 +32,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class NotExecuted:
-    """A row that the backend did not run: `batch_expired` or `batch_cancelled`."""
+    """A row that the backend did not bring to an end: `batch_expired` or `batch_cancelled`.
+
+    `upstream_seconds` is what it took of the upstream before it was taken back.
+    """
 
     code: str
+    upstream_seconds: float = 0.0
 
 
 def read(path: Path) -> Iterator[Found]:
@@ -144,7 +148,7 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
     if line.response is None:
         code, message = _error(line.error)
         if code in NOT_EXECUTED:
-            return NotExecuted(code)
+            return NotExecuted(code, line.orch.upstream_seconds if line.orch else 0.0)
         return _failed(seq, kind, found, line, code, message)
     response = line.response
     if not 200 <= response.status_code < 300:

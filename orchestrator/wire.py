@@ -193,6 +193,7 @@ class CheckedLine(msgspec.Struct, frozen=True):
 
 _decode_line = msgspec.json.Decoder(RequestLine).decode
 _decode_head = msgspec.json.Decoder(_BodyHead).decode
+_BOM = b"\xef\xbb\xbf"
 _BLANK = (b"{}", b"null", b"[]", b'""')
 
 
@@ -209,6 +210,7 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         return LineError("invalid_json_line", f"This line is longer than {MAX_LINE_BYTES:,} bytes.")
     try:
         line = _decode_line(raw)
+        raw.decode()  # the JSON decoder does not look into strings that it skips
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
     if fault := _check_frame(line, endpoint):
@@ -228,13 +230,17 @@ def _check_frame(line: RequestLine, endpoint: str | None) -> LineError | None:
             return _missing(param)
         if not isinstance(value, str):
             return LineError("invalid_request", f"'{param}' must be a string.", param)
-    if bytes(line.body) in _BLANK:
+    if _is_blank(line.body):
         return _missing("body")
     if line.method != "POST":
         return LineError("invalid_request", "The method must be 'POST'.", "method")
     if (line.url != endpoint) if endpoint is not None else not line.url.startswith("/v1/"):
         return LineError("invalid_url", "The URL provided for this request does not match the batch endpoint.", "url")
     return None
+
+
+def _is_blank(value: msgspec.Raw) -> bool:
+    return memoryview(value).nbytes < 100 and b"".join(bytes(value).split()) in _BLANK
 
 
 def _check_body(head: _BodyHead, url: str) -> LineError | None:
@@ -244,7 +250,7 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
         return LineError("invalid_request", "Model must be a string.", "body.model")
     if head.stream:
         return LineError("streaming_unsupported", "Streaming is not supported in the Batch API.", "body.stream")
-    if url == "/v1/chat/completions" and bytes(head.messages) in (b"null", b"[]"):
+    if url == "/v1/chat/completions" and _is_blank(head.messages):
         return LineError("invalid_request", "Messages parameter is required.", "body.messages")
     return None
 
@@ -252,20 +258,20 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 def lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     """`(number from 1, offset, line)` of each line that is not blank; a BOM and line ends are left out.
 
-    Only "\\n" ends a line. Of a line above MAX_LINE_BYTES no more than that and one byte is held or given: enough
+    Only "\\n" ends a line. Of a line above MAX_LINE_BYTES no more than that and a few bytes is held or given: enough
     for `check_line` to refuse it.
     """
     offset = 0
     number = 0
-    while part := file.readline(MAX_LINE_BYTES + 2):
+    while part := file.readline(len(_BOM) + MAX_LINE_BYTES + 2):
         number += 1
         start, size = offset, len(part)
         raw = part
         while not part.endswith(b"\n") and (part := file.readline(1 << 20)):
             size += len(part)
         offset += size
-        if number == 1 and raw.startswith(b"\xef\xbb\xbf"):
-            raw, start = raw[3:], start + 3
+        if number == 1 and raw.startswith(_BOM):
+            raw, start = raw.removeprefix(_BOM), start + len(_BOM)
         raw = raw.rstrip(b"\r\n")
         if raw.strip():
             yield number, start, raw
@@ -329,7 +335,12 @@ _NO_USAGE = _AnswerUsage()
 
 def read_answer(body: bytes | msgspec.Raw) -> tuple[BatchUsage, str | None]:
     """Usage and model of an answer's body. Raises msgspec.DecodeError where it is no JSON object."""
-    answer = _decode_answer(body)
+    try:
+        answer = _decode_answer(body)
+    except msgspec.ValidationError:
+        # Usage of a shape that is not known is no usage; the answer is still the row's answer.
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        answer = _Answer()
     usage = answer.usage or _NO_USAGE
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS

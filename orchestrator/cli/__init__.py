@@ -67,15 +67,13 @@ def run(argv: list[str] | None = None) -> int:
     """Run the command line; its exit code."""
     try:
         result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
-    except click.exceptions.Abort:
-        return 130
     except click.ClickException as error:
         error.show()
         return 2
     except OrchError as error:
         click.echo(f"orch: {error}", err=True)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("orch: stopped; run the same command again to go on", err=True)
         return 130
     except BrokenPipeError:

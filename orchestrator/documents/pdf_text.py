@@ -1,4 +1,4 @@
-"""The text layer of a PDF, pages separated by a form feed."""
+"""The text layer of a PDF, each page after the first on a line that begins with a form feed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pypdfium2.raw
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-PAGE_BREAK = "\f"
+PAGE_BREAK = "\n\f"
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
 # it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")

@@ -36,6 +36,9 @@ from orchestrator.results import OutputCheck
 from orchestrator.routing import Plan
 from orchestrator.store import Store
 
+# Between two looks at a batch and the last row that it still ends, no more than this passes.
+REACTION_SECONDS = 2.0
+
 Models = Mapping[str, str | dict[str, str]]
 
 
@@ -47,6 +50,7 @@ class Lane:
     max_rows: int
     max_bytes: int
     price: Callable[[float], Price]
+    upstreams: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,13 @@ class Pipeline:
         if job.cancel_requested_at is not None:
             self._cancel(job)
         moved = False
-        shards = self._store.shards.of_job(job.id)
-        for shard in shards:
+        for shard in self._store.shards.of_job(job.id):
             moved |= self._advance_shard(job, shard)
         moved |= self._plan(job)
-        self._watch_budget(job, shards)
+        shards = self._store.shards.of_job(job.id)
+        moved |= self._stop_at_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
-        if counts.pending == 0 and all(shard.state.is_final for shard in self._store.shards.of_job(job.id)):
+        if counts.pending == 0 and all(shard.state.is_final for shard in shards):
             self._finish(job, counts)
             moved = True
         return moved
@@ -170,18 +174,21 @@ class Pipeline:
         code = "budget_exhausted" if reason.startswith("budget") else "cancelled"
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
-    def _watch_budget(self, job: Job, shards: list[Shard]) -> None:
-        """A hard cap: what is booked and what runs now, at its cost so far, never goes on above it."""
+    def _stop_at_budget(self, job: Job, shards: list[Shard]) -> bool:
+        """A hard cap: a job is stopped while what its upstreams cost until they have stopped still fits."""
         if job.budget is None or job.cancel_requested_at is not None:
-            return
+            return False
         running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
-        spent = self._store.ledger.spent(job.id) + sum(
-            (self._lane(shard).price(shard.provider_seconds).cost for shard in running), Decimal(0)
-        )
-        if spent >= job.budget and spent > 0:
-            reason = f"budget of ${job.budget} reached: ${spent:.4f} spent"
+        lanes = {shard.backend: self._lane(shard) for shard in running}
+        spent = self._store.ledger.spent(job.id)
+        spent += sum((self._lane(shard).price(shard.provider_seconds).cost for shard in running), Decimal(0))
+        ahead = sum((lane.price(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
+        stop = bool(ahead) and spent + ahead >= job.budget
+        if stop:
+            reason = f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
             self._store.jobs.request_cancel(job.id, reason, self._now())
             self._note(job, "stopped", reason)
+        return stop
 
     def _finish(self, job: Job, counts: Counts) -> None:
         spec_output = job.spec.get("output")

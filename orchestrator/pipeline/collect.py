@@ -76,13 +76,15 @@ def collect(
         store.rows.settle(shard.id, job.id, shard.backend, pending, now)
         pending.clear()
 
-    for outcome in _outcomes(home, job, shard, rows, checks, problems, tally):
+    taken_back: dict[int, float] = {}
+    for outcome in _outcomes(home, job, shard, rows, checks, problems, tally, taken_back):
         # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
         pending.append((outcome, price(outcome.upstream_seconds) if outcome.span is not None else None))
         tally.settled[outcome.state] += 1
         if len(pending) >= CHUNK:
             settle()
     settle()
+    store.ledger.book_taken_back(shard, {seq: price(seconds) for seq, seconds in taken_back.items()}, now)
     counted = shard.provider_status != BatchStatus.EXPIRED
     tally.released = store.rows.release(shard.id, count_attempt=counted)
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now)
@@ -108,8 +110,12 @@ def _outcomes(
     checks: Mapping[str, OutputCheck],
     problems: tuple[LineProblem, ...],
     tally: Tally,
+    taken_back: dict[int, float],
 ) -> Iterator[Outcome]:
-    """One outcome for each row that ends here; the others are left without one."""
+    """One outcome for each row that ends here; the others are left without one.
+
+    `taken_back` is filled with what rows that were not brought to an end took of the upstream, in seconds.
+    """
     told: set[str] = set()
     for kind in ("output", "error"):
         for found in results.read(home.results(shard.id, kind)):
@@ -124,7 +130,9 @@ def _outcomes(
                 continue
             said = results.outcome(row.seq, kind, found, checks.get(row.task))
             if isinstance(said, NotExecuted):
-                continue  # as if the file did not name it: decided below
+                if said.upstream_seconds:
+                    taken_back[row.seq] = said.upstream_seconds
+                continue  # otherwise as if the file did not name it: decided below
             told.add(custom_id)
             yield said
     untold = [row for custom_id, row in rows.items() if custom_id not in told]

@@ -5,6 +5,8 @@
     records    what files and batches there are (a small SQLite database of the server's own)
     plan       checks an input file and says where its rows lie
     results    append-only result files: group commit, and recovery after a kill
+    resultlines  the lines of those files
+    run        a batch that is being worked on: rows that wait, rows that are done
     batches    the life of a batch, from validating to its end
     fanout     rows to upstreams and back
     flow       how many requests an upstream is given at once

@@ -76,6 +76,7 @@ def build(service: Service) -> Starlette:
             HTTPException: _on_http_error,
             StorageError: _on_storage_error,
             OSError: _on_storage_error,
+            Exception: _on_surprise,
         },
     )
     app.add_middleware(_RequestIds)
@@ -180,7 +181,7 @@ class _Api:
         run = self._service.batches.runs.get(batch.id)
         if run is None:
             return _json(batch)
-        return _json({**msgspec.to_builtins(batch), "upstream_seconds": run.tally.upstream_seconds})
+        return _json({**msgspec.to_builtins(batch), "upstream_seconds": run.upstream_seconds()})
 
     async def cancel_batch(self, request: Request) -> Response:
         batch = self._batch(request)
@@ -220,7 +221,7 @@ def _file_object(file_id: str, upload: uploads.Upload) -> File:
         raise ApiError(400, "Invalid file format for Batch API. Must be .jsonl")
     created = int(now().timestamp())
     seconds = upload.fields.get("expires_after[seconds]") or upload.fields.get("expires_after.seconds")
-    if seconds is not None and not (seconds.isdecimal() and 3600 <= int(seconds) <= 30 * DAY):
+    if seconds is not None and not _is_whole(seconds, 3600, 30 * DAY):
         raise ApiError(400, "expires_after.seconds must be 3600 to 2592000.", param="expires_after.seconds")
     lifetime = int(seconds) if seconds else 30 * DAY if purpose == "batch" else None
     expires = None if lifetime is None else created + lifetime
@@ -288,9 +289,13 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 def _limit(request: Request, default: int, most: int) -> int:
     text = request.query_params.get("limit", str(default))
-    if not text.isdecimal() or not 1 <= int(text) <= most:
+    if not _is_whole(text, 1, most):
         raise ApiError(400, f"'limit' must be 1 to {most}.", param="limit", code="invalid_value")
     return int(text)
+
+
+def _is_whole(text: str, least: int, most: int) -> bool:
+    return text.isdecimal() and len(text) <= 10 and least <= int(text) <= most
 
 
 def _page(found: list[Any], limit: int) -> Response:
@@ -331,6 +336,10 @@ def _on_storage_error(request: Request, error: Exception) -> Response:
     response = _json(body, 507)
     response.headers["x-should-retry"] = "false"
     return response
+
+
+def _on_surprise(request: Request, error: Exception) -> Response:
+    return _json({"error": ErrorObject("The server made a mistake; its log tells which.", "server_error")}, 500)
 
 
 def _head(path: Path, size: int) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ class Source(Protocol):
     def give_back(self, work: Work) -> None:
         """A row to be taken again."""
 
-    def enter(self, task: asyncio.Task[None]) -> None:
+    def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         """A task sends one of its rows; cancelling the task takes the row back."""
 
     def leave(self, task: asyncio.Task[None]) -> None:
@@ -112,8 +112,8 @@ class FanOut:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        source.enter(task)
         sent_at, began = loop.time(), upstream.begin()
+        source.enter(task, work, upstream, began)
         try:
             reply = await upstream.send(source.endpoint, source.request_body(work, upstream))
         except asyncio.CancelledError:

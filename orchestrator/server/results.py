@@ -165,6 +165,11 @@ def recover(path: Path) -> Iterator[ResultLine]:
         _drop_broken_lines(path)
 
 
+def is_expired(row: ResultLine) -> bool:
+    """Whether a row was given up because its batch's window had passed."""
+    return isinstance(row.error, dict) and row.error.get("code") == "batch_expired"
+
+
 def cut_torn_tail(path: Path) -> None:
     """Cut the bytes behind the last newline: a line is durable with its newline or not at all."""
     with path.open("rb+") as file:

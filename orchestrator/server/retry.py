@@ -68,7 +68,7 @@ def _judge_status(status: int, retry_after: float | None, tries: int, delay: flo
         return Verdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
         if tries < MAX_TRIES["overload"]:
-            wait = delay if retry_after is None else max(0.0, retry_after)
+            wait = delay if retry_after is None else retry_after
             return Verdict(Action.RETRY, f"overloaded ({status})", wait, overload=True)
         return Verdict(Action.KEEP, f"still overloaded ({status})")
     if (status in TRANSIENT or status >= 500) and tries < MAX_TRIES["server_error"]:

@@ -16,6 +16,7 @@ from orchestrator.server.retry import End
 
 WATCH_SECONDS = 0.5
 MAX_PROBE_SECONDS = 5.0
+MAX_RETRY_AFTER = 120.0
 _GAUGE = re.compile(rb"^(vllm:[a-z_]+)(?:\{[^}]*\})? ([0-9.eE+-]+)", re.MULTILINE)
 
 
@@ -39,9 +40,9 @@ class _Models(msgspec.Struct):
 
 
 class Upstream:
-    """One endpoint. `problem` is why it gets no rows now, or None; `since` is when that began (loop time).
+    """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
-    `now` is the event loop's clock.
+    `now` is the event loop's clock, and `since` is of it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Upstream:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._failures = 0
+        self._back_at = float("-inf")
         self._gauges_known = True
         self._clock_at = now()
         self._clock = 0.0
@@ -87,7 +89,8 @@ class Upstream:
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         try:
-            async with self._http.post(self._root + endpoint, data=body) as response:
+            # A redirect is not followed: it could lead a local row to a host that nobody declared.
+            async with self._http.post(self._root + endpoint, data=body, allow_redirects=False) as response:
                 answer = await response.read()
                 return _reply(response, answer)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
@@ -98,12 +101,19 @@ class Upstream:
             return Reply(End.GARBLED, detail=f"not HTTP: {_say(error)}")
         except (aiohttp.ClientError, OSError) as error:
             return Reply(End.CUT, detail=_say(error))
+        except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
+            return Reply(End.GARBLED, detail=_say(error))
 
     def begin(self) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
         self._tick()
         self.inflight += 1
         return self._clock
+
+    def so_far(self, began: float) -> float:
+        """The share, up to now, of a row that is still out."""
+        self._tick()
+        return self._clock - began
 
     def end(self, began: float) -> float:
         """The row is back: its share of the upstream's time in seconds.
@@ -124,12 +134,15 @@ class Upstream:
     def down(self, reason: str) -> None:
         """Give it no rows until a probe says that it is well."""
         if self.problem is None:
-            self.problem, self.since = reason, self._now()
+            # One that only its probe called well, and that took no row since, was never back.
+            if self._now() - self._back_at > 2 * MAX_PROBE_SECONDS:
+                self.since = self._now()
+            self.problem = reason
             self._failures += 1
 
     def well(self) -> None:
         """A row was answered."""
-        self._failures = 0
+        self._failures, self._back_at = 0, float("-inf")
 
     async def watch(self, recovered: Callable[[], None]) -> None:
         """Until cancelled: read the gauges while it is well, probe it while it is not."""
@@ -139,7 +152,7 @@ class Upstream:
                 recovered()
                 await asyncio.sleep(WATCH_SECONDS)
             elif await self._probe():
-                self.problem = None
+                self.problem, self._back_at = None, self._now()
                 recovered()
                 # One that fails again at once (a key that only the models page takes) is not asked without pause.
                 await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
@@ -189,8 +202,9 @@ class Upstream:
 def _reply(response: aiohttp.ClientResponse, body: bytes) -> Reply:
     status = response.status
     try:
+        body.decode()  # the JSON decoder does not look into strings that it skips
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         kind = response.content_type
         if status < 300:
             return Reply(End.GARBLED, status, detail=f"the answer ({kind}, {len(body)} bytes) is no JSON object")
@@ -200,9 +214,10 @@ def _reply(response: aiohttp.ClientResponse, body: bytes) -> Reply:
 
 def _seconds(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        seconds = float(text or "")
     except ValueError:
         return None
+    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
 
 
 def _say(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -9,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, and_, cast, func, literal, select
 
-from orchestrator.model import PICO, JobId, Usage
+from orchestrator.model import PICO, JobId, Price, Shard, Usage
 from orchestrator.store.database import Database
 from orchestrator.store.tables import jobs, ledger, tags
 
@@ -41,6 +42,20 @@ class Ledger:
                 select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.job_id == job_id)
             )
         return int(total or 0) * PICO
+
+    def book_taken_back(self, shard: Shard, prices: Mapping[int, Price], now: datetime) -> None:
+        """Book what rows cost that were in flight when their batch ended; once, however often it is called."""
+        rows = [
+            {
+                "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": "taken_back",
+                "backend": shard.backend, "model": shard.model, "input_tokens": 0, "cached_tokens": 0,
+                "output_tokens": 0, "cost": price.cost, "price_source": price.source, "estimated": price.estimated,
+            }
+            for seq, price in prices.items()
+        ]  # fmt: skip
+        if rows:
+            with self._db.write() as tx:
+                tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), rows)
 
     def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
         """Sums by `job`, `day` (UTC), `model`, `backend` or a tag's value (`tag:KEY`), each split by model."""

@@ -52,7 +52,7 @@ class Money(TypeDecorator[Decimal]):
         return None if value is None else int(value / PICO)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
-        return None if value is None else int(value) * PICO
+        return None if value is None else (int(value) * PICO).normalize()
 
 
 # SQLite gives out row ids by itself only for INTEGER, not for BIGINT.

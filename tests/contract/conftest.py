@@ -56,7 +56,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 yield Served(server.socket, folder, upstream)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(scope="module", params=["sync", "async"])
 def sdk(request: pytest.FixtureRequest, served: Served) -> Iterator[Sdk]:
     with sdk_at(served.address, request.param) as found:
         yield found

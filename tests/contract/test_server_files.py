@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -204,8 +205,15 @@ def test_an_upload_of_bytes_alone_is_named_upload(sdk: Sdk) -> None:
 
 
 def test_content_can_be_streamed(sdk: Sdk) -> None:
-    if isinstance(sdk.client, openai.AsyncOpenAI):
-        pytest.skip("the sync client's way of streaming")
     file_id = upload(sdk, [row("a"), row("b")])
-    with sdk.client.files.with_streaming_response.content(file_id) as answer:
-        assert len(list(answer.iter_lines())) == 2
+
+    def lines(api: openai.OpenAI) -> list[str]:
+        with api.files.with_streaming_response.content(file_id) as answer:
+            return list(answer.iter_lines())
+
+    async def lines_async(api: openai.AsyncOpenAI) -> list[str]:
+        async with api.files.with_streaming_response.content(file_id) as answer:
+            return [line async for line in answer.iter_lines()]
+
+    found = sdk(lines_async if isinstance(sdk.client, openai.AsyncOpenAI) else lines)
+    assert [json.loads(line)["custom_id"] for line in found] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""A user of the Batch API: the official SDK, sync or async behind one face, and the batches that tests make with it."""
+"""A user of the Batch API: the official SDK, sync or async behind one face, and the batches that tests make."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_pages_are_joined_by_form_feeds(tmp_path: Path) -> None:
     path.write_bytes(pdf_of(lines_of(b"First line", b"second caf\\351"), b"", lines_of(b"Third page")))
     document = one(path)
     assert isinstance(document, Document)
-    assert document.text == "First line\nsecond café\f\fThird page"
+    assert document.text == "First line\nsecond café\n\f\n\fThird page"
     assert document.fields["pages"] == 3
 
 

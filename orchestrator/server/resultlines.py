@@ -1,0 +1,71 @@
+"""The lines of result files: an answer's bytes as they came, and errors in OpenAI's form."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.server.upstreams import Reply
+from orchestrator.wire import ErrorObject
+
+_encode = msgspec.json.encode
+
+
+def answer_line(custom_id: str, status: int, body: bytes, orch: wire.Provenance | None) -> bytes:
+    """A result line around an answer whose bytes are passed on as they came."""
+    # Newlines in JSON stand between tokens only, so a space in their place changes nothing.
+    flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
+    request_id = os.urandom(12).hex()
+    return b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},%b}' % (
+        request_id.encode(),
+        _encode(custom_id),
+        status,
+        request_id.encode(),
+        flat.strip(),
+        b'"error":null' + _extension(orch),
+    )
+
+
+def error_line(custom_id: str, code: str, message: str, orch: wire.Provenance | None) -> bytes:
+    """The result line of a row that has no answer."""
+    return b'{"id":"batch_req_%b","custom_id":%b,"response":null,"error":%b%b}' % (
+        os.urandom(12).hex().encode(),
+        _encode(custom_id),
+        _encode({"code": code, "message": message}),
+        _extension(orch),
+    )
+
+
+def _extension(orch: wire.Provenance | None) -> bytes:
+    return b"" if orch is None else b',"orch":' + _encode(orch)
+
+
+class _ErrorIn(msgspec.Struct):
+    message: Any = None
+    type: Any = None
+    param: Any = None
+    code: Any = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorIn | str | None = None
+
+
+def error_body(reply: Reply) -> bytes:
+    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are no JSON are translated."""
+    found: _ErrorIn | str | None = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(reply.body, type=_ErrorBody).error
+    if not isinstance(found, _ErrorIn):
+        found = _ErrorIn(message=found or f"The upstream answered with status {reply.status} and no JSON error.")
+    message = str(found.message)
+    code = found.code if isinstance(found.code, str) else None
+    if code is None and "maximum context length" in message:
+        code = "context_length_exceeded"
+    kind = found.type if isinstance(found.type, str) else "invalid_request_error"
+    param = found.param if isinstance(found.param, str) else None
+    return _encode({"error": ErrorObject(message, kind, param, code)})

@@ -1,0 +1,366 @@
+"""A user's days with jobs, through the command line as a process: what it prints, writes, sends and exits with."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeUpstream
+from tests.support.cli import Orch, write_config
+from tests.support.killing import write_batch_file
+from tests.support.process import Upstream, wait_until
+
+JOB = """\
+name: letters
+documents: {path: documents}
+tasks:
+  - id: sender
+    model: small
+    prompt: Who wrote this?
+  - id: facts
+    model: small
+    max_tokens: 100
+    prompt: What are the facts?
+    schema:
+      type: object
+      properties: {topic: {type: string}, pages: {type: integer}}
+      required: [topic, pages]
+models: {small: some-model}
+tags: {team: mail}
+"""
+
+
+@pytest.fixture
+def letters(tmp_path: Path, orch_home: Path, upstream: Upstream) -> Path:
+    """A job file over five letters, and an orch.toml in front of a fast upstream."""
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    folder = tmp_path / "letters"
+    (folder / "documents").mkdir(parents=True)
+    for number in range(5):
+        (folder / "documents" / f"{number}.txt").write_text(
+            f"Dear reader, this is letter {number}.", encoding="utf-8"
+        )
+    job = folder / "job.yaml"
+    job.write_text(JOB, encoding="utf-8")
+    return job
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def job_of(run_orch: Orch) -> dict[str, Any]:
+    """The newest job, in full."""
+    newest = json.loads(run_orch("status", "--json").stdout)[0]
+    detail: dict[str, Any] = json.loads(run_orch("status", newest["job"], "--json").stdout)
+    return detail
+
+
+def test_run_gives_a_checked_row_for_every_document_and_task(letters: Path, run_orch: Orch, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    done = run_orch("run", str(letters), "-o", str(out))
+
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(out.read_text())
+    assert [(row["document"], row["task"]) for row in rows] == [
+        (f"documents/{number}.txt", task) for number in range(5) for task in ("sender", "facts")
+    ]
+    assert {row["status"] for row in rows} == {"succeeded"}
+    assert isinstance(rows[0]["output"], str)
+    assert set(rows[1]["output"]) == {"topic", "pages"}
+    provenance = rows[1]["provenance"]
+    assert provenance["backend"] == "local"
+    assert provenance["batch_id"].startswith("batch_")
+    assert provenance["tokens"]["input"] > provenance["tokens"]["output"] > 0
+    assert len({row["provenance"]["prompt_version"] for row in rows}) == 2
+    assert "succeeded" in done.stdout
+
+
+def test_the_document_comes_first_and_its_tasks_side_by_side(
+    letters: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(slots=1, log_bodies=True)
+    write_config(orch_home, [upstream.base_url], max_concurrency=2)
+    run_orch("run", str(letters))
+
+    texts = [json.loads(entry["body"])["messages"][0]["content"] for entry in upstream.requests()]
+    assert all(text.startswith("<document>\nDear reader") for text in texts)
+    assert [text.split("letter ")[1][0] for text in sorted(texts)] == sorted("0011223344")
+    assert {json.loads(entry["body"])["model"] for entry in upstream.requests()} == {"some-model"}
+
+
+def test_nothing_changed_sends_nothing(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
+    run_orch("run", str(letters))
+    sent = len(upstream.requests())
+
+    again = run_orch("run", str(letters))
+
+    assert again.returncode == 0
+    assert "nothing changed" in again.stderr
+    assert len(upstream.requests()) == sent
+    assert len(json.loads(run_orch("status", "--json").stdout)) == 1
+
+
+def test_only_what_changed_is_sent_and_the_rest_is_carried(
+    letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
+) -> None:
+    run_orch("run", str(letters), "-o", str(tmp_path / "first.jsonl"))
+    sent = len(upstream.requests())
+    documents = letters.parent / "documents"
+    (documents / "1.txt").write_text("A new letter one.", encoding="utf-8")
+    (documents / "9.txt").write_text("A late letter.", encoding="utf-8")
+    (documents / "4.txt").unlink()
+
+    done = run_orch("run", str(letters), "-o", str(tmp_path / "second.jsonl"))
+
+    assert done.returncode == 0
+    assert len(upstream.requests()) == sent + 4
+    first = {row["custom_id"]: row for row in rows_of((tmp_path / "first.jsonl").read_text())}
+    second = rows_of((tmp_path / "second.jsonl").read_text())
+    assert [row["document"][-5] for row in second[::2]] == ["0", "1", "2", "3", "9"]
+    carried = [row for row in second if row["provenance"]["carried_from"]]
+    assert {row["document"][-5] for row in carried} == {"0", "2", "3"}
+    assert all(row["output"] == first[row["custom_id"]]["output"] for row in carried)
+    assert {row["provenance"]["cost_usd"] for row in carried} == {"0"}
+
+
+def test_a_removed_document_alone_makes_a_new_result_without_it(
+    letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
+) -> None:
+    run_orch("run", str(letters))
+    sent = len(upstream.requests())
+    (letters.parent / "documents" / "0.txt").unlink()
+
+    run_orch("run", str(letters), "-o", str(tmp_path / "out.jsonl"))
+
+    assert len(upstream.requests()) == sent
+    assert len(rows_of((tmp_path / "out.jsonl").read_text())) == 8
+
+
+def test_a_changed_prompt_sends_that_task_again_and_no_other(
+    letters: Path, run_orch: Orch, upstream: Upstream
+) -> None:
+    run_orch("run", str(letters))
+    sent = len(upstream.requests())
+    letters.write_text(JOB.replace("Who wrote this?", "Who is the author?"), encoding="utf-8")
+
+    run_orch("run", str(letters))
+
+    assert len(upstream.requests()) == sent + 5
+
+
+def test_new_sends_everything_again(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
+    run_orch("run", str(letters))
+    run_orch("run", str(letters), "--new")
+    assert len(upstream.requests()) == 20
+
+
+def test_documents_that_cannot_be_read_are_rows_with_a_reason(letters: Path, run_orch: Orch, tmp_path: Path) -> None:
+    (letters.parent / "documents" / "2.txt").write_bytes(b"")
+    out = tmp_path / "out.jsonl"
+
+    done = run_orch("run", str(letters), "-o", str(out))
+
+    assert done.returncode == 1
+    bad = [row for row in rows_of(out.read_text()) if row["status"] == "failed"]
+    assert [row["document"] for row in bad] == ["documents/2.txt"] * 2
+    assert {row["error"]["code"] for row in bad} == {"empty"}
+
+
+def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
+    queued = run_orch("submit", str(letters))
+    assert queued.returncode == 0
+    job = queued.stdout.strip()
+    assert "no engine is running" in queued.stderr
+    assert job_of(run_orch)["state"] == "queued"
+
+    engine = run_orch.start("up")
+    wait_until(lambda: job_of(run_orch)["state"] == "completed", 30)
+    engine.terminate()
+
+    assert engine.wait(15) == 0
+    assert f"{job}: completed" in run_orch.output(engine)
+    assert len(rows_of(run_orch("fetch", job).stdout)) == 10
+
+
+def test_dry_run_plans_and_leaves_nothing(letters: Path, run_orch: Orch, upstream: Upstream, orch_home: Path) -> None:
+    done = run_orch("submit", str(letters), "--dry-run", "--json")
+    plan = json.loads(done.stdout)
+    assert (plan["documents"], plan["requests"], plan["unchanged"]) == (5, 10, 0)
+    assert plan["route"]["backend"] == "local"
+    assert plan["route"]["reason"]
+    assert json.loads(run_orch("status", "--json").stdout) == []
+    assert upstream.requests() == []
+    assert list(orch_home.glob("jobs/*")) == []
+
+
+def test_a_batch_file_gives_openai_lines_in_input_order(run_orch: Orch, letters: Path, tmp_path: Path) -> None:
+    ids = write_batch_file(tmp_path / "in.jsonl", 40)
+    out = tmp_path / "out.jsonl"
+
+    done = run_orch("run", str(tmp_path / "in.jsonl"), "-o", str(out))
+
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(out.read_text())
+    assert [row["custom_id"] for row in rows] == ids
+    assert all(set(row) == {"id", "custom_id", "response", "error"} for row in rows)
+    assert all(row["response"]["status_code"] == 200 and row["error"] is None for row in rows)
+    job = job_of(run_orch)["job"]
+    merged = rows_of(run_orch("fetch", job, "--format", "jsonl").stdout)
+    assert [row["custom_id"] for row in merged] == ids
+    assert all(row["status"] == "succeeded" for row in merged)
+
+
+def test_large_jobs_are_cut_into_shards_of_the_configured_size(
+    run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    write_config(orch_home, [upstream.base_url], limits={"max_rows": 30})
+    ids = write_batch_file(tmp_path / "in.jsonl", 100)
+    done = run_orch("run", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
+    assert done.returncode == 0, done.stderr
+    assert [shard["rows"] for shard in job_of(run_orch)["shards"]] == [30, 30, 30, 10]
+    assert [row["custom_id"] for row in rows_of((tmp_path / "out.jsonl").read_text())] == ids
+
+
+@pytest.fixture
+def slow(orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path) -> Upstream:
+    """An upstream that needs minutes for the 200 rows of `in.jsonl`."""
+    upstream = make_upstream(slots=2, latency_ms=300)
+    write_config(orch_home, [upstream.base_url], idle=None, cost_per_hour=36)
+    write_batch_file(tmp_path / "in.jsonl", 200)
+    return upstream
+
+
+def test_cancel_keeps_what_is_done_and_retry_runs_the_rest(
+    slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    running = run_orch.start("run", str(tmp_path / "in.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 20, 20)
+    job = job_of(run_orch)["job"]
+
+    assert run_orch("cancel", job).returncode == 0
+    assert running.wait(30) == 1
+    counts = job_of(run_orch)["requests"]
+    assert counts["succeeded"] > 0
+    assert counts["succeeded"] + counts["cancelled"] == 200
+    done_before = counts["succeeded"]
+
+    fast = make_upstream()
+    write_config(orch_home, [fast.base_url])
+    assert run_orch("retry", job, "--wait").returncode == 0
+    assert job_of(run_orch)["requests"]["succeeded"] == 200
+    assert len(fast.requests()) == 200 - done_before
+
+
+def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    running = run_orch.start("run", str(tmp_path / "in.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 10, 20)
+    job = job_of(run_orch)["job"]
+
+    assert run_orch("fetch", job).returncode == 2
+    rows = rows_of(run_orch("fetch", job, "--partial", "--format", "jsonl").stdout)
+    assert 0 < len(rows) < 200
+    assert {row["status"] for row in rows} == {"succeeded"}
+
+    running.kill()
+    running.wait()
+    later = rows_of(run_orch("fetch", job, "--partial", "--format", "jsonl").stdout)
+    assert len(later) >= len(rows)
+    assert all(float(row["provenance"]["cost_usd"]) > 0 for row in later)
+
+
+def test_a_second_run_follows_the_first_ones_engine(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    write_batch_file(tmp_path / "other.jsonl", 5)
+    first = run_orch.start("run", str(tmp_path / "in.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 4, 20)
+    second = run_orch.start("run", str(tmp_path / "other.jsonl"))
+    wait_until(lambda: f"process {first.pid}" in run_orch.output(second), 20)
+
+    first.kill()
+    first.wait()
+
+    # The engine's death hands the home over: the second run finishes its own job, and the first one's is not lost.
+    wait_until(lambda: len(json.loads(run_orch("status", "--json").stdout)) == 2, 20)
+    names = {line["name"]: line["job"] for line in json.loads(run_orch("status", "--json").stdout)}
+    run_orch("cancel", names["in"])
+    assert second.wait(40) == 0
+    assert sum(slow.counts()[f"row-{number:05d}"] for number in range(5)) >= 5
+
+
+def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    write_batch_file(tmp_path / "one.jsonl", 30)
+    first = run_orch.start("run", str(tmp_path / "one.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 2, 20)
+    second = run_orch.start("run", str(tmp_path / "one.jsonl"))
+
+    assert first.wait(40) == 0
+    assert second.wait(40) == 0
+    assert "taken up" in run_orch.output(second)
+    assert set(slow.counts().values()) == {1}
+    assert len(json.loads(run_orch("status", "--json").stdout)) == 1
+
+
+def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    # $36 an hour is a cent a second.
+    done = run_orch("run", str(tmp_path / "in.jsonl"), "--budget", "0.05")
+    job = job_of(run_orch)
+    assert done.returncode == 1
+    assert job["requests"]["succeeded"] > 0
+    assert job["requests"]["cancelled"] > 0
+    assert [reason["code"] for reason in job["reasons"]] == ["budget_exhausted"]
+    assert "budget of $0.05 reached" in done.stdout
+    assert 0 < float(job["cost_usd"]) <= 0.05
+
+
+def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    running = run_orch.start("run", str(tmp_path / "in.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 10, 20)
+    running.send_signal(2)
+    assert running.wait(20) == 130
+    assert "run the same command again" in run_orch.output(running)
+    assert job_of(run_orch)["state"] == "running"
+
+
+def test_a_deadline_that_passes_is_finished_late_and_said_so(
+    slow: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path
+) -> None:
+    write_batch_file(tmp_path / "late.jsonl", 60)
+    done = run_orch("run", str(tmp_path / "late.jsonl"), "--deadline", "2s", timeout=90)
+    job = job_of(run_orch)
+    assert done.returncode == 0, done.stderr
+    assert job["requests"]["succeeded"] == 60
+    assert [shard["batch_status"] for shard in job["shards"]] == ["expired", "completed"]
+    assert "finishing late" in job["shards"][1]["reason"]
+
+
+def test_cost_report_sums_equal_the_rows(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    write_batch_file(tmp_path / "paid.jsonl", 10)
+    run_orch("run", str(tmp_path / "paid.jsonl"), "-o", str(tmp_path / "out.jsonl"))
+    job = job_of(run_orch)["job"]
+    rows = rows_of(run_orch("fetch", job, "--format", "jsonl").stdout)
+
+    report = json.loads(run_orch("report", "cost", "--json").stdout)
+    paid = sum(Decimal(row["provenance"]["cost_usd"]) for row in rows)
+    assert Decimal(report["total"]["cost_usd"]) == paid > 0
+    assert report["total"]["tokens"]["input"] == sum(row["provenance"]["tokens"]["input"] for row in rows)
+    hosted = report["total"]["hosted"]
+    assert float(hosted["realtime_usd"]) == 2 * float(hosted["batch_usd"]) > 0
+    for by in ("day", "model", "backend", "tag:team"):
+        other = json.loads(run_orch("report", "cost", "--by", by, "--json").stdout)
+        assert other["total"]["cost_usd"] == report["total"]["cost_usd"]
+    csv_lines = run_orch("report", "cost", "--csv").stdout.splitlines()
+    assert csv_lines[0].startswith("job,rows,input_tokens")
+    assert csv_lines[1].startswith(f"{job},10,")
+
+
+def test_doctor_tells_what_is_well_and_what_is_not(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
+    well = run_orch("doctor")
+    assert well.returncode == 0, well.stdout
+    upstream.kill()
+    ill = run_orch("doctor")
+    assert ill.returncode == 4
+    assert f"BAD  upstream {upstream.base_url}" in ill.stdout

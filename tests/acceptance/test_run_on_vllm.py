@@ -1,0 +1,47 @@
+"""The licences job on a real vLLM: the whole way, with answers that the engine constrains and we check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import EngineInTest
+from tests.support.cli import Orch, write_config
+
+SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "licenses" / "job.yaml"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_the_licences_job_runs_on_a_real_vllm(
+    vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
+) -> None:
+    write_config(orch_home, [vllm_engine.base_url], idle=None, cost_per_hour=1, extra='[models]\nsmall = "default"\n')
+    text = SAMPLE.read_text(encoding="utf-8").replace("../../.venv", str(SAMPLE.parents[2] / ".venv"))
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        text.replace("sample: 40", "sample: 6").replace("max_tokens: 16", "max_tokens: 64"), encoding="utf-8"
+    )
+    out = tmp_path / "out.jsonl"
+
+    done = run_orch("run", str(job), "-o", str(out), timeout=240)
+
+    # A random model says nothing true, but the engine keeps it to the schema, or max_tokens cuts it off.
+    assert done.returncode in (0, 1), done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 18
+    families = [row for row in rows if row["task"] == "family"]
+    assert {row["status"] for row in families} == {"succeeded"}
+    allowed = {"MIT", "BSD", "Apache", "Mozilla", "Python", "GNU", "other"}
+    assert all(row["output"]["license"] in allowed for row in families)
+    assert {row["error"]["code"] for row in rows if row["status"] == "failed"} <= {"truncated", "schema_mismatch"}
+    assert all(row["provenance"]["model"] == vllm_engine.model for row in rows)
+    # The tasks of a document stand side by side, so its text is read once and found in the prefix cache twice.
+    tokens = [row["provenance"]["tokens"] for row in rows]
+    assert sum(count["cached"] for count in tokens) > 0.3 * sum(count["input"] for count in tokens)
+    assert float(json.loads(run_orch("status", "--json").stdout)[0]["cost_usd"]) > 0
+
+    again = run_orch("run", str(job), timeout=60)
+    assert "nothing changed" in again.stderr

@@ -1,0 +1,271 @@
+"""The Batch API's shapes: what a request line may be, where lines lie, and how usage is read."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator import wire
+from orchestrator.wire import BatchUsage, CheckedLine, InputTokensDetails, LineError, OutputTokensDetails
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Hallo"}]}
+LINE: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": CHAT, "body": BODY}
+
+
+def line(**changes: Any) -> bytes:
+    return json.dumps(LINE | changes).encode()
+
+
+def without(name: str) -> bytes:
+    return json.dumps({key: value for key, value in LINE.items() if key != name}).encode()
+
+
+def raw_body(text: bytes) -> bytes:
+    return b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":' + text + b"}"
+
+
+BAD_LINES = {
+    "no JSON": (b"hello", "invalid_json_line", None),
+    "half a line": (line()[:-1], "invalid_json_line", None),
+    "something behind": (line() + b"x", "invalid_json_line", None),
+    "a list": (b"[1]", "invalid_json_line", None),
+    "a string": (b'"a"', "invalid_json_line", None),
+    "no UTF-8 in the id": (line().replace(b'"a"', b'"\xff"'), "invalid_json_line", None),
+    "no UTF-8 in a text": (raw_body(b'{"model":"m","messages":["\xff"]}'), "invalid_json_line", None),
+    "half a surrogate pair": (line().replace(b'"a"', b'"\\ud800"'), "invalid_json_line", None),
+    "a control character": (raw_body(b'{"model":"m","messages":["\x01"]}'), "invalid_json_line", None),
+    "NaN": (raw_body(b'{"model":"m","messages":[NaN]}'), "invalid_json_line", None),
+    "nested too deeply": (
+        raw_body(b'{"model":"m","messages":' + b"[" * 9999 + b"]" * 9999 + b"}"),
+        "invalid_json_line",
+        None,
+    ),
+    "a number of 5,000 digits": (raw_body(b"1").replace(b'"a"', b"1" * 5000), "invalid_json_line", None),
+    "no custom_id": (without("custom_id"), "missing_required_parameter", "custom_id"),
+    "an empty custom_id": (line(custom_id=""), "missing_required_parameter", "custom_id"),
+    "a custom_id that is a number": (line(custom_id=7), "invalid_request", "custom_id"),
+    "no method": (without("method"), "missing_required_parameter", "method"),
+    "another method": (line(method="GET"), "invalid_request", "method"),
+    "no url": (without("url"), "missing_required_parameter", "url"),
+    "another url": (line(url="/v1/embeddings"), "invalid_url", "url"),
+    "no body": (without("body"), "missing_required_parameter", "body"),
+    "body null": (line(body=None), "missing_required_parameter", "body"),
+    "body empty": (raw_body(b"{ }"), "missing_required_parameter", "body"),
+    "body a list": (line(body=[1]), "invalid_request", "body"),
+    "body a string": (line(body="x"), "invalid_request", "body"),
+    "body false": (line(body=False), "invalid_request", "body"),
+    "no model": (line(body={"messages": BODY["messages"]}), "invalid_request", "body.model"),
+    "an empty model": (line(body=BODY | {"model": ""}), "invalid_request", "body.model"),
+    "a model that is a list": (line(body=BODY | {"model": ["m"]}), "invalid_request", "body.model"),
+    "stream": (line(body=BODY | {"stream": True}), "streaming_unsupported", "body.stream"),
+    "no messages": (line(body={"model": "m"}), "invalid_request", "body.messages"),
+    "messages null": (line(body=BODY | {"messages": None}), "invalid_request", "body.messages"),
+    "messages empty": (raw_body(b'{"model":"m","messages":[ ]}'), "invalid_request", "body.messages"),
+    "too long": (b" " * wire.MAX_LINE_BYTES + b"{}", "invalid_json_line", None),
+}
+
+
+@pytest.mark.parametrize(("raw", "code", "param"), BAD_LINES.values(), ids=BAD_LINES.keys())
+def test_a_bad_line_is_told_with_openais_code_and_parameter(raw: bytes, code: str, param: str | None) -> None:
+    found = wire.check_line(raw, CHAT)
+    assert isinstance(found, LineError)
+    assert (found.code, found.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("param", "message"),
+    [
+        ("custom_id", "Missing required parameter: 'custom_id'."),
+        ("url", "Missing required parameter: 'url'."),
+        ("body", "Missing required parameter: 'body'."),
+    ],
+)
+def test_a_missing_parameter_is_told_in_openais_words(param: str, message: str) -> None:
+    assert wire.check_line(without(param), CHAT) == LineError("missing_required_parameter", message, param)
+
+
+def test_a_duplicate_is_told_in_openais_words() -> None:
+    assert wire.duplicate_error("x") == LineError(
+        "duplicate_custom_id",
+        "The custom_id 'x' for this request is a duplicate of another request. "
+        "The custom_id parameter must be unique for each request in a batch.",
+        "custom_id",
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(line(), id="plain"),
+        pytest.param(line(body=BODY | {"stream": False}), id="stream false"),
+        pytest.param(line(custom_id="ä b/c: 日本 " + "x" * 200), id="an id of anything"),
+        pytest.param(json.dumps({**LINE, "extra": [1]}).encode(), id="a field more"),
+        pytest.param(json.dumps(dict(reversed(LINE.items()))).encode(), id="another order"),
+        pytest.param(b"  " + line() + b" \t", id="spaces around"),
+    ],
+)
+def test_a_good_line_keeps_its_body_byte_for_byte(raw: bytes) -> None:
+    found = wire.check_line(raw, CHAT)
+    assert isinstance(found, CheckedLine)
+    assert found.custom_id == json.loads(raw)["custom_id"]
+    assert (found.url, found.model) == (CHAT, "m")
+    assert bytes(found.body) in raw
+    assert json.loads(bytes(found.body)) == json.loads(raw)["body"]
+
+
+def test_without_a_batch_endpoint_lines_may_differ_but_stay_under_v1() -> None:
+    embedding = line(url="/v1/embeddings", body={"model": "e", "input": "x"})
+    assert isinstance(wire.check_line(embedding), CheckedLine)
+    assert isinstance(wire.check_line(line()), CheckedLine)
+    elsewhere = wire.check_line(line(url="http://elsewhere/v1/chat/completions"))
+    assert isinstance(elsewhere, LineError)
+    assert elsewhere.code == "invalid_url"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=60) | st.builds(lambda changes: line(**changes), st.fixed_dictionaries(
+    {}, optional={"custom_id": JSON, "method": JSON, "url": JSON, "body": JSON | st.fixed_dictionaries(
+        {}, optional={"model": JSON, "stream": JSON, "messages": JSON})})))  # fmt: skip
+def test_no_line_makes_check_line_raise(raw: bytes) -> None:
+    found = wire.check_line(raw, CHAT)
+    if isinstance(found, CheckedLine):
+        assert found.custom_id
+        assert found.model
+        assert json.loads(raw)["method"] == "POST"
+    else:
+        assert found.message.endswith(".")
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"\t", b"{}", b"\xef\xbb\xbf", b"\xff", b"ab\x00"])))
+@example([b"\xef\xbb\xbf", b"a", b"\n"])
+@example([b"a", b"\n", b"\n", b"b"])
+def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    found = list(wire.lines(io.BytesIO(data)))
+    for number, offset, raw in found:
+        assert data[offset : offset + len(raw)] == raw
+        assert data[:offset].count(b"\n") == number - 1
+        assert b"\n" not in raw
+        assert not raw.endswith(b"\r")
+        assert raw.strip()
+    # What a text editor would call the lines that are not blank, a BOM left out.
+    expected = [part.rstrip(b"\r") for part in data.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
+    assert [raw for _, _, raw in found] == [part for part in expected if part.strip()]
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no BOM", "BOM"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"], ids=["no newline", "LF", "CRLF"])
+def test_the_longest_line_that_is_allowed_is_read_whole(bom: bytes, end: bytes) -> None:
+    longest = line(body=BODY | {"pad": ""})
+    longest = longest.replace(b'"pad": ""', b'"pad": "' + b"x" * (wire.MAX_LINE_BYTES - len(longest)) + b'"')
+    [(_, offset, raw)] = wire.lines(io.BytesIO(bom + longest + end))
+    assert (offset, len(raw)) == (len(bom), wire.MAX_LINE_BYTES)
+    assert isinstance(wire.check_line(raw, CHAT), CheckedLine)
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
+    data = b"\xef\xbb\xbf" + b"x" * (wire.MAX_LINE_BYTES + 3_000_000) + b"\n" + line() + b"\n"
+    (_, _, huge), (number, offset, raw) = wire.lines(io.BytesIO(data))
+    assert wire.MAX_LINE_BYTES < len(huge) < wire.MAX_LINE_BYTES + 10
+    assert isinstance(wire.check_line(huge, CHAT), LineError)
+    assert (number, raw) == (2, line())
+    assert data[offset : offset + len(raw)] == raw
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("24h", 86_400), ("90m", 5_400), ("7d", 604_800), ("45s", 45), ("1h", 3_600),
+     ("0h", None), ("h", None), ("24", None), ("24H", None), (" 24h", None), ("24h ", None), ("-1h", None),
+     ("1.5h", None), ("1h30m", None), ("", None), ("99999999d", None)],
+)  # fmt: skip
+def test_completion_windows(text: str, seconds: int | None) -> None:
+    assert wire.window_seconds(text) == seconds
+
+
+@settings(max_examples=50)
+@given(st.sets(st.text(max_size=20), min_size=2, max_size=30))
+def test_id_keys_differ_and_fit_64_bits(ids: set[str]) -> None:
+    keys = {wire.id_key(custom_id) for custom_id in ids}
+    assert len(keys) == len(ids)
+    assert all(0 <= key < 2**64 for key in keys)
+
+
+USAGES = {
+    "chat": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14,
+         "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}},
+        (10, 3, 4, 2),
+    ),
+    "responses": (
+        {"input_tokens": 10, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3},
+         "output_tokens_details": {"reasoning_tokens": 2}},
+        (10, 3, 4, 2),
+    ),
+    "embeddings": ({"prompt_tokens": 8, "total_tokens": 8}, (8, 0, 0, 0)),
+    "details null": ({"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": None}, (1, 0, 1, 0)),
+    "cached null": ({"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": None}}, (1, 0, 0, 0)),
+    "null": (None, (0, 0, 0, 0)),
+    "another shape": ("many", (0, 0, 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("usage", "counts"), USAGES.values(), ids=USAGES.keys())
+def test_usage_is_read_under_each_of_its_spellings(usage: object, counts: tuple[int, int, int, int]) -> None:
+    fed, cached, given_, thought = counts
+    read, _ = wire.read_answer(json.dumps({"model": "m", "usage": usage}).encode())
+    assert read == BatchUsage(
+        fed, InputTokensDetails(cached), given_, OutputTokensDetails(thought), total_tokens=fed + given_
+    )
+
+
+@pytest.mark.parametrize("body", [b"null", b"[]", b'"x"', b"{", b""])
+def test_an_answer_that_is_no_object_has_no_usage(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        wire.read_answer(body)
+
+
+COUNTS = st.builds(
+    lambda a, b, c, d: BatchUsage(a, InputTokensDetails(b), c, OutputTokensDetails(d), a + c),
+    *[st.integers(0, 1000)] * 4,
+)
+
+
+@settings(max_examples=30)
+@given(COUNTS, COUNTS)
+def test_usages_add_up_in_every_field(one: BatchUsage, other: BatchUsage) -> None:
+    def flat(usage: BatchUsage) -> list[int]:
+        return [usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens,
+                usage.output_tokens_details.reasoning_tokens, usage.total_tokens]  # fmt: skip
+
+    assert flat(wire.add_usage(one, other)) == [a + b for a, b in zip(flat(one), flat(other), strict=True)]
+
+
+def test_every_key_of_a_batch_is_written_nulls_included() -> None:
+    batch = wire.Batch(
+        id="batch_1", endpoint=CHAT, input_file_id="file-1", completion_window="24h",
+        status=wire.BatchStatus.VALIDATING, created_at=1,
+    )  # fmt: skip
+    written = json.loads(msgspec.json.encode(batch))
+    assert set(written) == set(wire.Batch.__struct_fields__)
+    assert written["object"] == "batch"
+    assert written["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
+    assert written["output_file_id"] is None
+
+
+def test_the_final_statuses() -> None:
+    assert {status for status in wire.BatchStatus if status.is_final} == {"completed", "failed", "expired", "cancelled"}
