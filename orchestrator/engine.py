@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
 HEALTH_SECONDS = 1.0
+BUSY_SHARE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,13 @@ class Engine:
         """
         wait = SHORTEST_WAIT
         while not until() and not self.stop.is_set():
+            began = time.monotonic()
             moved = self._round(only)
             self._look(patient)
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
+            # Counting a million rows takes a while; looking must not take the time that the rows need.
+            wait = max(wait, BUSY_SHARE * (time.monotonic() - began)) if not moved else wait
             if not until():
                 self.stop.wait(wait)
 

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from orchestrator.errors import InputError
 from orchestrator.located import Lines, line_of, load_yaml, validated
 
+MAX_BUDGET = 9_000_000
+"""US dollars; picodollars of more than that do not fit a database's integers."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
 
@@ -37,7 +39,7 @@ class DocumentSource(_Strict):
     sample: int | None = Field(None, ge=1, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, description="a larger document is reported, not read")
 
-    @field_validator("include", "exclude", mode="before")
+    @field_validator("include", "exclude", mode="before", json_schema_input_type=str | tuple[str, ...])
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
@@ -72,6 +74,7 @@ class Task(_Strict):
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
                 raise ValueError(f"is no JSON Schema: {place + ': ' if place else ''}{error.message}") from None
+            _check_references(value)
         return value
 
     @field_validator("extra")
@@ -89,6 +92,33 @@ class Task(_Strict):
         return value
 
 
+def _check_references(schema: dict[str, Any]) -> None:
+    """Raises ValueError for a `$ref` that leads nowhere in the schema itself: nothing is fetched for an answer."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    def walk(resolver: Any, part: Any) -> None:
+        if isinstance(part, list):
+            for inner in part:
+                walk(resolver, inner)
+        elif isinstance(part, dict):
+            if isinstance(part.get("$id"), str):
+                resolver = resolver.in_subresource(DRAFT202012.create_resource(part))
+            reference = part.get("$ref")
+            if isinstance(reference, str):
+                try:
+                    resolver.lookup(reference)
+                except Unresolvable:
+                    raise ValueError(f"is no JSON Schema: nothing is at {reference!r}") from None
+            for name, inner in part.items():
+                if name not in ("const", "enum", "default", "examples"):
+                    walk(resolver, inner)
+
+    resource = DRAFT202012.create_resource(schema)
+    walk(Registry().with_resource("", resource).resolver_with_root(resource), schema)
+
+
 class Allow(_Strict):
     """Where the rows may go."""
 
@@ -103,6 +133,9 @@ class Output(_Strict):
     format: Literal["jsonl", "batch"] = "jsonl"
 
 
+_Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
+
+
 class JobSpec(_Strict):
     """A whole job file."""
 
@@ -113,13 +146,13 @@ class JobSpec(_Strict):
         default_factory=dict, description="alias -> model name, or alias -> {backend: model name}"
     )
     deadline: str | None = Field(None, description="`8h`, `90m`, `2d`, `06:00` (local time) or an ISO time")
-    budget: Decimal | None = Field(None, ge=0, description="US dollars; a hard cap")
+    budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     allow: Allow = Field(default_factory=Allow)
     output: Output | None = None
     tags: dict[str, str] = Field(default_factory=dict, description="for cost reports")
 
-    @field_validator("documents", mode="before")
+    @field_validator("documents", mode="before", json_schema_input_type=_Documents)
     @classmethod
     def _one_source_or_many(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -133,14 +166,15 @@ class JobSpec(_Strict):
             deadline_at(value, datetime.now(UTC))
         return value
 
-    @model_validator(mode="after")
-    def _task_ids_differ(self) -> JobSpec:
+    @field_validator("tasks")
+    @classmethod
+    def _task_ids_differ(cls, value: tuple[Task, ...]) -> tuple[Task, ...]:
         seen: set[str] = set()
-        for task in self.tasks:
+        for task in value:
             if task.id in seen:
                 raise ValueError(f"two tasks have the id {task.id!r}")
             seen.add(task.id)
-        return self
+        return value
 
 
 def deadline_at(text: str, now: datetime) -> datetime:
@@ -149,23 +183,35 @@ def deadline_at(text: str, now: datetime) -> datetime:
     `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local when it
     names no zone. Raises ValueError with a sentence for the user.
     """
+    try:
+        return _instant(text, now)
+    except OverflowError:
+        raise ValueError(f"{text!r} is further away than a calendar reaches") from None
+
+
+def _instant(text: str, now: datetime) -> datetime:
     if length := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text):
         unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[length[2]]
         return now + timedelta(**{unit: float(length[1])})
     if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
-        local = now.astimezone()
-        try:
-            at = local.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0, tzinfo=None)
-        except ValueError:
-            raise ValueError(f"{text!r} is no time of day") from None
-        # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change.
-        if at <= local.replace(tzinfo=None):
-            at += timedelta(days=1)
-        return at.astimezone().astimezone(UTC)
+        return _next_time(text, int(clock[1]), int(clock[2]), now)
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         raise ValueError(f"{text!r} is no deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00") from None
+
+
+def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
+    local = now.astimezone().replace(tzinfo=None)
+    try:
+        today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time of day") from None
+    # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change. The fold is the second
+    # time that a clock shows an hour in the night it is set back.
+    days = (today, today + timedelta(days=1))
+    times = (day.replace(fold=fold).astimezone(UTC) for day in days for fold in (0, 1))
+    return next(at for at in times if at > now)
 
 
 def load(path: Path) -> JobSpec:
@@ -205,4 +251,4 @@ def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the job file, for editors."""
     schema = JobSpec.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "orch job file", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "orch job file"}

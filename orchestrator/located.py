@@ -16,12 +16,17 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.reader import ReaderError
 
 from orchestrator.errors import InputError
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]
 Model = TypeVar("Model", bound=BaseModel)
+
+
+# What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
 
 class _Yaml12(yaml.SafeLoader):
@@ -75,7 +80,12 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
         raise InputError(
             f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None
         ) from None
-    except yaml.YAMLError as error:
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise InputError(f"is not valid YAML: {error.reason}", file=path, line=line) from None
+    except RecursionError:
+        raise InputError("is nested too deeply, or in itself", file=path) from None
+    except _UNREADABLE as error:
         raise InputError(f"is not valid YAML: {error}", file=path) from None
     return data, lines
 
@@ -106,8 +116,11 @@ def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        line = int(found[1]) if found else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
-        raise InputError(f"is not valid TOML: {problem}", file=path, line=int(found[1]) if found else None) from None
+        raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not valid TOML: {error}", file=path) from None
     return data, _toml_lines(text)
 
 
@@ -128,12 +141,23 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = [_explain(problem, model, lines, file) for problem in error.errors()]
+        found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
         found.sort(key=lambda problem: problem.line or 0)
         first, *rest = found
         if rest:
             first.message += "".join(f"\n{problem}" for problem in rest)
         raise first from None
+
+
+def _without_echoes(problems: list[Any]) -> list[Any]:
+    """Without the complaint that a list is too short where only its bad items are missing from it."""
+    places = [problem["loc"] for problem in problems]
+
+    def echoes(problem: Any) -> bool:
+        loc = problem["loc"]
+        return problem["type"] == "too_short" and any(place[: len(loc)] == loc != place for place in places)
+
+    return [problem for problem in problems if not echoes(problem)]
 
 
 def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> InputError:
@@ -149,6 +173,10 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
         case "model_type" | "dict_type":
             message = "must be a mapping (`key: value`)"
+        case "tuple_type":
+            message = "must be a list (`- item`)"
+        case "too_short":
+            message = "must not be empty"
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
 
 
@@ -161,28 +189,23 @@ def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
     """The field names that the model knows at a place: walks through lists, dicts and optional types."""
     here: Any = model
     for part in place:
-        here = _member(here, part)
-        if here is None:
-            return []
+        here = _inside(_member(here, part))
     return [field.alias or name for name, field in here.model_fields.items()] if _is_model(here) else []
 
 
 def _member(here: Any, part: str | int) -> Any:
+    """The type of a model's field, of a list's items or of a dict's values."""
     if _is_model(here):
-        for name, field in here.model_fields.items():
-            if part in (name, field.alias):
-                return _strip(field.annotation)
-        return None
-    return _strip(here)
+        return next(
+            (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None
+        )
+    return next((arg for arg in reversed(get_args(here)) if arg is not ...), None)
 
 
-def _strip(annotation: Any) -> Any:
-    """The model inside `tuple[Model, ...]`, `dict[str, Model]` or `Model | None`."""
-    while get_origin(annotation) in (tuple, list, dict, Union, UnionType):
-        inner = [arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None]
-        if not inner:
-            return None
-        annotation = inner[-1]
+def _inside(annotation: Any) -> Any:
+    """What `Model | None` and the like are when they are not None or a scalar."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next((arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None), None)
     return annotation
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -305,20 +305,24 @@ def read_span(path: Path, offset: int, length: int) -> bytes:
         return file.read(length)
 
 
+Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""What a database's integer holds; no answer has more."""
+
+
 class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int | None = 0
-    reasoning_tokens: int | None = 0
+    cached_tokens: Tokens | None = 0
+    reasoning_tokens: Tokens | None = 0
 
 
 class _AnswerUsage(msgspec.Struct, frozen=True):
     """Usage under either of its two spellings: chat completions' and responses'."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
 

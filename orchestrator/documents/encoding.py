@@ -20,27 +20,9 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-SAMPLE_BYTES = 64 * 1024  # what the guess looks at, around the first byte that is not UTF-8
+SAMPLE_BYTES = 32 * 1024  # what the guess looks at
 
-_PUNCTUATION = frozenset("“”‘’„‚–—…•€£§°©®™«»‹›¿¡·½¼¾²³ºª×÷±µ´\xa0\xad")
-# Letters of one language each; Icelandic is left out because Turkish in windows-1254 looks like it.
-_WESTERN = tuple(
-    frozenset(letters + letters.upper().replace("SS", ""))
-    for letters in (
-        "àâæçéèêëîïôœùûüÿ",
-        "äöüßéàè",
-        "áéíñóúü",
-        "áâãàçéêíóôõúü",
-        "àèéìíîòóù",
-        "áéëïóöüèê",
-        "åäöéüà",
-        "æøåéèòóôü",
-    )
-)
 _NON_ASCII = re.compile(r"[^\x00-\x7f]")
-_IMPLAUSIBLE = re.compile(  # a capital inside a small word, or an ordinal or power sign inside a word
-    r"[a-zà-ÿ][À-ÖØ-Þ](?![A-ZÀ-Þ])|[A-Za-zÀ-ÿ][¿¡£§²³¼½¾ºª¹](?=[A-Za-zÀ-ÿ])"
-)
 
 
 def clean(text: str) -> str:
@@ -115,20 +97,13 @@ def guess(data: bytes, at: int) -> str:
             DocumentProblem.ENCODING,
             f"The text is UTF-8 with damaged bytes (the first is byte {at}); mend the file or set `encoding`.",
         )
-    from charset_normalizer import from_bytes
+    from orchestrator.documents.languages import readings
 
-    sample = _around(data, at)
-    matches = list(from_bytes(sample, enable_fallback=False))
-    if matches:
-        best = matches[0]
-        rivals = [m for m in matches[1:] if m.chaos <= best.chaos + 0.05 and m.coherence > 0.6 * best.coherence]
-        # Nothing but the shape of the bytes speaks for a match without coherence; that is not enough.
-        if best.coherence > 0 and all(str(m) == str(best) for m in rivals):
-            return str(best.encoding)
-        western = _decodes(sample, "cp1252")
-        if western and _is_western(sample.decode("cp1252")) and best.chaos <= 0.1:
-            return western
-    names = ", ".join(m.encoding for m in matches[:3])
+    sample = _telling(data, at)
+    found = readings(sample)
+    if len(found) == 1:
+        return next(iter(found.values()))
+    names = ", ".join(list(found.values()) or _candidates(sample))
     told = f"it may be {names}" if names else "it fits no known encoding"
     raise ExtractionError(
         DocumentProblem.ENCODING,
@@ -136,21 +111,22 @@ def guess(data: bytes, at: int) -> str:
     )
 
 
-def _around(data: bytes, at: int) -> bytes:
-    """At most SAMPLE_BYTES with byte `at` in it, cut at line ends so that no character is torn."""
-    if len(data) <= SAMPLE_BYTES:
-        return data
-    low = max(0, at - SAMPLE_BYTES // 4)
-    start = data.find(b"\n", low, at) + 1 if low else 0
-    sample = data[start or low : (start or low) + SAMPLE_BYTES]
-    end = sample.rfind(b"\n", at - (start or low))
-    return sample if end < 0 else sample[:end]
+def _candidates(sample: bytes) -> list[str]:
+    """What the statistics of single letters suggest: good enough as a hint, not to read by (see `languages`)."""
+    from charset_normalizer import from_bytes
+
+    return [match.encoding for match in from_bytes(sample, enable_fallback=False)][:3]
 
 
-def _is_western(text: str) -> bool:
-    """Whether windows-1252 gives one Western European language, with its accents where accents go."""
-    letters = set(_NON_ASCII.findall(text)) - _PUNCTUATION
-    return any(letters <= alphabet for alphabet in _WESTERN) and not _IMPLAUSIBLE.search(text)
+def _telling(data: bytes, at: int) -> bytes:
+    """At most SAMPLE_BYTES of the lines that are not ASCII, from the first one on: the rest tells nothing."""
+    start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
+    lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
+    if len(lines) <= SAMPLE_BYTES:
+        return lines
+    # In no encoding is a space or a line end a part of another character.
+    end = max(lines.rfind(b"\n", 0, SAMPLE_BYTES), lines.rfind(b" ", 0, SAMPLE_BYTES))
+    return lines[: end if end > 0 else SAMPLE_BYTES]
 
 
 def _mostly_utf8(data: bytes) -> bool:

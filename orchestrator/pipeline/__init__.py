@@ -99,7 +99,7 @@ class Pipeline:
         return True
 
     def _plan(self, job: Job) -> bool:
-        if job.cancel_requested_at is not None or next(self._store.rows.waiting(job.id), None) is None:
+        if job.cancel_requested_at is not None or not self._store.rows.has_waiting(job.id):
             return False
         plan = self._lanes.route(job)
         if plan.route is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -53,6 +54,11 @@ class ServerThread:
 
     def __enter__(self) -> ServerThread:
         self.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.socket.parent.stat().st_uid != os.getuid():
+            # The temporary folder is everybody's: a folder made there by somebody else is no place for a socket.
+            raise BackendError(
+                f"{self.socket.parent} belongs to another user", hint="set ORCH_HOME to a shorter path"
+            )
         self.socket.unlink(missing_ok=True)
         config = uvicorn.Config(
             build(self._service), uds=str(self.socket), log_config=None, access_log=False, timeout_graceful_shutdown=5

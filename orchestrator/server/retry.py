@@ -36,18 +36,42 @@ class Verdict:
     overload: bool = False
 
 
-MAX_TRIES = {"overload": 20, "server_error": 5, End.CUT: 4, End.TIMED_OUT: 3, End.GARBLED: 4}
+class Fault(StrEnum):
+    """What an attempt may fail by; a row's tries are counted for each by itself."""
+
+    OVERLOAD = "overload"
+    SERVER_ERROR = "server_error"
+    CUT = "cut"
+    TIMED_OUT = "timed_out"
+    GARBLED = "garbled"
+
+
+MAX_TRIES = {Fault.OVERLOAD: 20, Fault.SERVER_ERROR: 5, Fault.CUT: 4, Fault.TIMED_OUT: 3, Fault.GARBLED: 4}
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
 
 
+def fault_of(end: End, status: int) -> Fault | None:
+    """What an attempt failed by; None where it did not, or where it says nothing about the row."""
+    match end:
+        case End.ANSWERED:
+            if status in OVERLOAD:
+                return Fault.OVERLOAD
+            return Fault.SERVER_ERROR if status in TRANSIENT or status >= 500 else None
+        case End.UNREACHABLE:
+            return None
+        case End.CUT | End.TIMED_OUT | End.GARBLED:
+            return Fault(end)
+    assert_never(end)
+
+
 def judge(
     end: End, *, status: int = 0, detail: str = "", retry_after: float | None = None, tries: int, base: float
 ) -> Verdict:
-    """The verdict on the `tries`-th attempt (from 1) of a row; `base` is the first delay in seconds.
+    """The verdict on an attempt that is the `tries`-th (from 1) of its row to fail by this fault.
 
-    `tries` counts attempts that may have been the row's own fault; an upstream that was away is not among them.
+    `base` is the first delay in seconds.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
@@ -55,7 +79,7 @@ def judge(
             return Verdict(Action.WAIT, f"upstream unreachable: {detail}")
         case End.CUT | End.TIMED_OUT | End.GARBLED:
             reason = f"{end.replace('_', ' ')}: {detail}"
-            again = tries < MAX_TRIES[end]
+            again = tries < MAX_TRIES[Fault(end)]
             return Verdict(Action.RETRY, reason, delay) if again else Verdict(Action.GIVE_UP, reason)
         case End.ANSWERED:
             return _judge_status(status, retry_after, tries, delay)
@@ -67,10 +91,10 @@ def _judge_status(status: int, retry_after: float | None, tries: int, delay: flo
         # A key is the upstream's matter, never one row's: failing every row with it would waste the job.
         return Verdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
-        if tries < MAX_TRIES["overload"]:
+        if tries < MAX_TRIES[Fault.OVERLOAD]:
             wait = delay if retry_after is None else retry_after
             return Verdict(Action.RETRY, f"overloaded ({status})", wait, overload=True)
         return Verdict(Action.KEEP, f"still overloaded ({status})")
-    if (status in TRANSIENT or status >= 500) and tries < MAX_TRIES["server_error"]:
+    if (status in TRANSIENT or status >= 500) and tries < MAX_TRIES[Fault.SERVER_ERROR]:
         return Verdict(Action.RETRY, f"server error ({status})", delay if retry_after is None else retry_after)
     return Verdict(Action.KEEP)

@@ -14,7 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
-from orchestrator.store.tables import jobs, ledger, requests, shards
+from orchestrator.store.tables import IS_FRESH, IS_WAITING, jobs, ledger, requests, shards
 
 PAGE = 5000
 CARRIED = (
@@ -96,6 +96,7 @@ class Rows:
                 jobs.c.series == series,
                 jobs.c.built_at.is_not(None),
                 requests.c.custom_id.in_(custom_ids),
+                IS_FRESH,
                 requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)),
             )
             .order_by(jobs.c.created_at)
@@ -107,18 +108,27 @@ class Rows:
                     row.fingerprint,
                     RequestState(row.state),
                     row.error_code,
-                    row.carried_from or row.job_id,
+                    row.job_id,
                     {name: getattr(row, name) for name in CARRIED},
                 )
                 for row in tx.execute(query)
             }
+
+    def has_waiting(self, job_id: JobId) -> bool:
+        """Whether a row of the job waits for a shard."""
+        c = requests.c
+        query = (
+            select(c.seq).where(c.job_id == job_id, c.state == RequestState.PENDING, c.shard_id.is_(None)).limit(1)
+        )
+        with self._db.read() as tx:
+            return tx.execute(query).first() is not None
 
     def waiting(self, job_id: JobId) -> Iterator[Waiting]:
         """Rows without outcome and without shard, sorted by endpoint, model and place."""
         c = requests.c
         query = (
             select(c.seq, c.endpoint, c.model, c.length)
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.shard_id.is_(None))
+            .where(c.job_id == job_id, IS_WAITING)
             .order_by(c.endpoint, c.model, c.seq)
         )
         with self._db.read() as tx:

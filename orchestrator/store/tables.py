@@ -22,6 +22,8 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    and_,
+    literal_column,
 )
 
 from orchestrator.model import PICO
@@ -158,7 +160,21 @@ requests = Table(
     Column("error_message", Text),
     Column("carried_from", String(80)),
     UniqueConstraint("job_id", "custom_id"),
-    Index(None, "custom_id"),
+    Index(None, "job_id", "state"),
+)
+# A night's unchanged documents add a carried row each: only what was answered afresh is looked up by custom_id.
+IS_FRESH = requests.c.carried_from.is_(None)
+Index("ix_requests_answers", requests.c.custom_id, sqlite_where=IS_FRESH, postgresql_where=IS_FRESH)
+# A literal, not a parameter: SQLite takes a partial index only where the query says the same words.
+IS_WAITING = and_(requests.c.state == literal_column("'pending'"), requests.c.shard_id.is_(None))
+Index(
+    "ix_requests_waiting",
+    requests.c.job_id,
+    requests.c.endpoint,
+    requests.c.model,
+    requests.c.seq,
+    sqlite_where=IS_WAITING,
+    postgresql_where=IS_WAITING,
 )
 
 ledger = Table(

@@ -58,7 +58,9 @@ def test_gold_answers_fit_their_schema(kind: str) -> None:
         jsonschema.validate(json.loads(row["expected"]), schemas[row["task"]] or False)
 
 
-@pytest.mark.parametrize(("kind", "task", "field"), [("contracts", "parties", "parties"), ("invoices", "header", "number")])
+@pytest.mark.parametrize(
+    ("kind", "task", "field"), [("contracts", "parties", "parties"), ("invoices", "header", "number")]
+)
 def test_gold_answers_stand_in_their_documents(kind: str, task: str, field: str) -> None:
     texts = {d.key: " ".join(d.text.split()) for d in documents(kind)}
     for row in gold(kind):

@@ -221,6 +221,8 @@ USAGES = {
     "cached null": ({"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": None}}, (1, 0, 0, 0)),
     "null": (None, (0, 0, 0, 0)),
     "another shape": ("many", (0, 0, 0, 0)),
+    "negative": ({"prompt_tokens": -5}, (0, 0, 0, 0)),
+    "more than a database holds": ({"prompt_tokens": 2**31, "completion_tokens": 1}, (0, 0, 0, 0)),
 }  # fmt: skip
 
 
@@ -268,4 +270,5 @@ def test_every_key_of_a_batch_is_written_nulls_included() -> None:
 
 
 def test_the_final_statuses() -> None:
-    assert {status for status in wire.BatchStatus if status.is_final} == {"completed", "failed", "expired", "cancelled"}
+    final = {status.value for status in wire.BatchStatus if status.is_final}
+    assert final == {"completed", "failed", "expired", "cancelled"}

@@ -1,0 +1,143 @@
+"""Which legacy encoding a text is in, told by its language: frequent small words and the letters it writes with.
+
+Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
+French from an old Macintosh as windows-1250. A text is taken here only if one reading has the small words of a
+language, no letter foreign to it and no accent or sign where none can be, and no other encoding gives such a
+reading. Names, lists of numbers and a handful of words have no such reading, and are left to the user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+LATIN = tuple("cp1252 iso8859-15 mac_roman cp850 cp437 cp865 cp1250 iso8859-2 cp852 mac_latin2 cp1254 cp1257".split())
+CYRILLIC = ("cp1251", "koi8-r", "koi8-u", "cp866", "iso8859-5", "mac_cyrillic")
+GREEK = ("cp1253", "iso8859-7", "mac_greek", "cp737")
+HEBREW = ("cp1255", "iso8859-8")
+ARABIC = ("cp1256", "iso8859-6")
+MIN_WORDS = 3  # small words that must be found, two of them different
+MIN_SHARE = 0.05  # of all words
+
+_SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")
+_WORD = re.compile(r"[^\W\d_]+")
+_MISPLACED = re.compile(
+    "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word; only ’ may stand there
+    "|[^\\W\\d_][¿¡£§“‘«„¼½¾]"  # what begins something, at the end of a word
+    "|\xa0(?=\\s)|\\s\xa0"
+    "|\\d[^\\W\\d_a-zA-Z]|[^\\W\\d_a-zA-Z]\\d"  # an accented letter beside a digit
+)
+
+
+class Language(NamedTuple):
+    """`alone`: the letters outside ASCII that are a word by themselves."""
+
+    encodings: tuple[str, ...]
+    words: frozenset[str]
+    letters: frozenset[str]
+    alone: frozenset[str]
+
+
+def _language(words: str, letters: str, alone: str = "", encodings: tuple[str, ...] = LATIN) -> Language:
+    return Language(
+        encodings, frozenset(words.split()), frozenset(letters + letters.upper().replace("SS", "")), frozenset(alone)
+    )
+
+
+_CYRILLIC = "абвгдежзийклмнопрстуфхцчшщъыьэюяёіїєґ№"
+_GREEK = "αβγδεζηθικλμνξοπρσςτυφχψωάέήίόύώϊϋΐΰ"
+_HEBREW = "".join(map(chr, range(0x5D0, 0x5EB)))
+_ARABIC = "".join(map(chr, range(0x621, 0x64B))) + "،؛؟ـ"
+
+ALPHABETIC = (
+    _language("the and of to in is that for with shall this are by be or not", "éáóíöüäçïñ"),
+    _language("le la les des et est du une dans pour que qui par sur ou", "àâæçéèêëîïôœùûüÿñö", "àô"),
+    _language("der die und das den von zu ist mit des nicht auf ein eine für sind", "äöüßéèàç"),
+    _language("el los las que del en por una para con se es", "áéíñóúüç"),
+    _language("os que da em uma para com dos das ao por não se sem ser do nas", "áâãàçéêíóôõúü", "àéÀÉ"),
+    _language("il che di della per con una del gli dei nel sono non le", "àèéìòùü", "èÈ"),
+    _language("de het een van en op dat voor met niet zijn aan", "áéèëïóöü"),
+    _language("och att det som en av den med till är för på inte", "åäöéüàáÅ", "åöÅÖ"),
+    _language("og at det som en af den med til ikke er på for", "æøåéöüäòóô", "åøÅØ"),
+    _language("i w z na nie do jest oraz przez od dla po lub ze są się które", "ąćęłńóśźżüöä"),
+    _language("a v na je se z do pro podle nebo od ze po jsou být", "áčďéěíňóřšťúůýžöüä"),
+    _language("a v na je sa zo do pre alebo od podľa byť sú so", "áäčďéíĺľňóôŕšťúýž"),
+    _language("i u na se je za od da ili koji koja ne su", "čćđšž"),
+    _language("ja on ei se että sekä tai kun ovat", "åäö"),
+    _language("a az egy hogy nem van meg minden szerint vagy és", "áéíóöőúüűä"),
+    _language("de la cu nu pe din sau prin care pentru este în și şi", "ăâîşţșț"),
+    _language("ve bir bu ile da için olarak veya olan", "çğıöşüâîûİ"),
+    _language("и в на не с по из для что от за между", _CYRILLIC, _CYRILLIC + _CYRILLIC.upper(), CYRILLIC),
+    _language("і в на не з та від за що до між", _CYRILLIC, _CYRILLIC + _CYRILLIC.upper(), CYRILLIC),
+    _language("και το της του να με σε για των τους από την", _GREEK, "οηΟΗ", GREEK),
+    _language("של את על לא עם בין זה או", _HEBREW, encodings=HEBREW),
+    _language("في من على إلى أن هذا بين أو التي", _ARABIC, "و", ARABIC),
+)
+
+
+class Script(NamedTuple):
+    """A language without spaces or with endings: `frequent` characters are at least `share` of its own ones."""
+
+    encodings: tuple[str, ...]  # in others the same bytes give the same kana, but foreign ideographs
+    allowed: re.Pattern[str]
+    frequent: frozenset[str]
+    share: float
+
+
+def _script(encodings: str, allowed: str, frequent: str, share: float) -> Script:
+    wide = "\\u3000-\\u303f\\uff01-\\uff5e"
+    return Script(tuple(encodings.split()), re.compile(f"[{wide}{allowed}]*"), frozenset(frequent), share)
+
+
+_HIRAGANA = "".join(map(chr, range(0x3041, 0x3097)))
+SCRIPTS = (
+    _script("cp932 euc_jp", "\\u3041-\\u30ff\\u4e00-\\u9fff", _HIRAGANA, 0.15),
+    _script("gb18030 big5", "\\u4e00-\\u9fff", "的是在和不有為一之以及或为與", 0.03),
+    _script("cp949", "\\uac00-\\ud7a3", "은는이가을를의에다고", 0.1),
+)
+MIN_CHARACTERS = 12  # of a script's own
+
+ENCODINGS = tuple(dict.fromkeys(name for kind in (*ALPHABETIC, *SCRIPTS) for name in kind.encodings))
+
+
+def readings(data: bytes) -> dict[str, str]:
+    """Text -> encoding, for every text that `data` can be in some language. Usually none or one."""
+    found: dict[str, str] = {}
+    for encoding in ENCODINGS:
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if text not in found and any(_fits(text, encoding)):
+            found[text] = encoding
+    return found
+
+
+def _fits(text: str, encoding: str) -> Iterator[bool]:
+    foreign = Counter(char for char in text if char > "\x7f")
+    yield from (_is_script(foreign, script) for script in SCRIPTS if encoding in script.encodings)
+    if _MISPLACED.search(text):
+        return
+    words = Counter(_WORD.findall(text))
+    accented = [word for word in words if not word.isascii()]
+    if not all(word[1:] == word[1:].lower() or word == word.upper() for word in accented):
+        return
+    letters = frozenset(foreign) - _SIGNS
+    single = frozenset(word for word in accented if len(word) == 1)
+    total = words.total()
+    for language in ALPHABETIC:
+        if encoding in language.encodings:
+            yield letters <= language.letters and single <= language.alone and _has_words(words, total, language)
+
+
+def _has_words(words: Counter[str], total: int, language: Language) -> bool:
+    counts = [count for word, count in words.items() if word in language.words]
+    return len(counts) > 1 and sum(counts) >= max(MIN_WORDS, MIN_SHARE * total)
+
+
+def _is_script(foreign: Counter[str], script: Script) -> bool:
+    if foreign.total() < MIN_CHARACTERS or not script.allowed.fullmatch("".join(foreign)):
+        return False
+    return sum(foreign[char] for char in script.frequent) >= script.share * foreign.total()

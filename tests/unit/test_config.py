@@ -1,0 +1,183 @@
+"""orch.toml and the environment: which file holds, what it says, and what is refused."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import InputError
+from orchestrator.place import Place, find_file, locate
+
+LOCAL = '[backends.gpu]\nupstreams = ["http://127.0.0.1:8000/v1/"]\nidle = true\n'
+
+
+def loaded(folder: Path, text: str) -> config.Config:
+    path = folder / "orch.toml"
+    path.write_text(text)
+    return config.load(Place(path, folder, "sqlite:///x", 1.0))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A working directory two levels deep, a user's config folder, and an orch.toml nowhere yet."""
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    (tmp_path / "user" / "orch").mkdir(parents=True)
+    return tmp_path
+
+
+PLACES = {
+    "named": "named.toml",
+    "here": "work/deep/orch.toml",
+    "parent": "work/orch.toml",
+    "user": "user/orch/orch.toml",
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        (["named", "here", "parent", "user"], "named"),
+        (["here", "parent", "user"], "here"),
+        (["parent", "user"], "parent"),
+        (["user"], "user"),
+        ([], None),
+    ],
+    ids=["ORCH_CONFIG", "working directory", "a parent", "the user's", "none"],
+)
+def test_the_nearest_orch_toml_holds(tree: Path, there: list[str], found: str | None) -> None:
+    for name in there:
+        (tree / PLACES[name]).write_text(f'home = "{name}"')
+    environ = {"XDG_CONFIG_HOME": str(tree / "user")}
+    if "named" in there:
+        environ["ORCH_CONFIG"] = str(tree / PLACES["named"])
+    path = find_file(environ, tree / "work" / "deep")
+    assert path == (tree / PLACES[found] if found else None)
+    expected = path.parent / found if path and found else Path.home() / ".local" / "share" / "orch"
+    assert locate(environ, tree / "work" / "deep").home == expected
+
+
+def test_a_named_file_that_is_not_there_is_an_error_and_not_another_file(tree: Path) -> None:
+    (tree / "work" / "orch.toml").write_text("")
+    place = locate({"ORCH_CONFIG": str(tree / "nowhere.toml")}, tree / "work")
+    with pytest.raises(InputError, match="there is no such file"):
+        config.load(place)
+
+
+@pytest.mark.parametrize(
+    ("environ", "text", "home", "url"),
+    [
+        ({}, "", "{data}/orch", "sqlite:///{data}/orch/orch.db"),
+        ({}, 'home = "state"', "{work}/state", "sqlite:///{work}/state/orch.db"),
+        ({}, 'home = "/state"', "/state", "sqlite:////state/orch.db"),
+        ({"ORCH_HOME": "/elsewhere"}, 'home = "state"', "/elsewhere", "sqlite:////elsewhere/orch.db"),
+        ({}, 'database_url = "postgresql://h/d"', "{data}/orch", "postgresql+psycopg://h/d"),
+        ({"ORCH_DATABASE_URL": "postgres://h/e"}, 'database_url = "x"', "{data}/orch", "postgresql+psycopg://h/e"),
+        ({"ORCH_DATABASE_URL": "postgresql+psycopg://h/e"}, "", "{data}/orch", "postgresql+psycopg://h/e"),
+        ({"ORCH_HOME": "/h", "ORCH_DATABASE_URL": ""}, "", "/h", "sqlite:////h/orch.db"),
+    ],
+    ids=["nothing said", "beside the file", "absolute", "ORCH_HOME wins", "url", "ORCH_DATABASE_URL wins", "driver",
+         "an empty variable"],
+)  # fmt: skip
+def test_home_and_database(tmp_path: Path, environ: dict[str, str], text: str, home: str, url: str) -> None:
+    (tmp_path / "orch.toml").write_text(text)
+    place = locate({"XDG_DATA_HOME": str(tmp_path / "data"), **environ}, tmp_path)
+    names = {"work": str(tmp_path), "data": str(tmp_path / "data")}
+    assert (str(place.home), place.database_url) == (home.format(**names), url.format(**names))
+
+
+def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
+    assert locate({}, tmp_path).database_timeout == 10.0
+    assert locate({"ORCH_DATABASE_TIMEOUT": "2.5"}, tmp_path).database_timeout == 2.5
+    with pytest.raises(InputError) as raised:
+        locate({"ORCH_DATABASE_TIMEOUT": "soon"}, tmp_path)
+    assert str(raised.value) == "ORCH_DATABASE_TIMEOUT: 'soon' is no number of seconds"
+
+
+def test_a_broken_file_does_not_keep_a_command_from_finding_its_home(tmp_path: Path) -> None:
+    (tmp_path / "orch.toml").write_text("home = ")
+    assert locate({"ORCH_HOME": "/h"}, tmp_path).home == Path("/h")
+
+
+def test_what_a_backend_is_when_little_is_said(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, LOCAL + '[models]\nsmall = "m"\nbig = {gpu = "b"}\n')
+    gpu = settings.backends["gpu"]
+    assert gpu.upstreams == ("http://127.0.0.1:8000/v1",)
+    # An address on loopback says nothing about where the text ends up.
+    assert gpu.location == "hosted"
+    assert (gpu.limits.max_rows, gpu.limits.max_bytes) == (50_000, 209_715_200)
+    assert settings.models == {"small": "m", "big": {"gpu": "b"}}
+    assert settings.report.compare == "openai:gpt-5-nano"
+
+
+def test_a_price_by_the_hour_is_exact(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, LOCAL.replace("idle = true", "cost_per_hour = 2.30"))
+    assert settings.backends["gpu"].cost_per_hour == Decimal("2.3")
+
+
+def test_no_file_at_all_means_no_backends(tmp_path: Path) -> None:
+    settings = config.load(Place(None, tmp_path, "sqlite:///x", 1.0))
+    assert (settings.backends, settings.models, settings.path, settings.home) == ({}, {}, None, tmp_path)
+
+
+PRICE = "say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free"
+BAD = {
+    "no price": (LOCAL.replace("idle = true\n", ""), f":1: backends.gpu: {PRICE}"),
+    "two prices": (LOCAL + "cost_per_hour = 1\n", f":1: backends.gpu: {PRICE}"),
+    "idle false": (LOCAL.replace("true", "false"), f":1: backends.gpu: {PRICE}"),
+    "a price below zero": (
+        LOCAL.replace("idle = true", "cost_per_hour = -1"),
+        ":3: backends.gpu.cost_per_hour: Input should be greater than or equal to 0",
+    ),
+    "no upstreams": ("[backends.gpu]\nidle = true\n", ":1: backends.gpu.upstreams: is required"),
+    "an empty list": (
+        LOCAL.replace('"http://127.0.0.1:8000/v1/"', ""),
+        ":2: backends.gpu.upstreams: must not be empty",
+    ),
+    "no URL": (
+        LOCAL.replace("http://127.0.0.1:8000", "127.0.0.1:8000"),
+        ":2: backends.gpu.upstreams: '127.0.0.1:8000/v1/' is no http(s) URL such as http://127.0.0.1:8000/v1",
+    ),
+    "a location misspelt": (
+        LOCAL + 'location = "lokal"\n',
+        ":4: backends.gpu.location: Input should be 'hosted' or 'local'",
+    ),
+    "a field misspelt": (
+        LOCAL + 'api_key = "x"\n',
+        ":4: backends.gpu.api_key: is no known field here\n  hint: did you mean 'api_key_env'?",
+    ),
+    "a limit misspelt": (
+        LOCAL + "[backends.gpu.limits]\nmax_row = 5\n",
+        ":5: backends.gpu.limits.max_row: is no known field here\n  hint: did you mean 'max_rows'?",
+    ),
+    "a table misspelt": (
+        LOCAL + "[modles]\na = 'b'\n",
+        ":4: modles: is no known field here\n  hint: did you mean 'models'?",
+    ),
+    "a backend with a space": (
+        LOCAL.replace("gpu", '"a b"'),
+        ":1: backends.a b: String should match pattern '^[A-Za-z0-9_-]{1,40}$'",
+    ),
+    "compare without a provider": (
+        '[report]\ncompare = "gpt-5-nano"\n',
+        ":2: report.compare: String should match pattern '^[^:\\s]+:[^\\s]+$'",
+    ),
+    "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), BAD.values(), ids=BAD.keys())
+def test_a_bad_setting_is_told_with_line_and_field(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(InputError) as raised:
+        loaded(tmp_path, text)
+    assert str(raised.value) == f"{tmp_path / 'orch.toml'}{told}"
+
+
+@pytest.mark.parametrize("user", ["user:geheim@", ":geheim@", "geheim@"])
+def test_a_password_in_an_address_is_refused_and_not_told(tmp_path: Path, user: str) -> None:
+    with pytest.raises(InputError, match="a URL may not carry a password; name the key's variable") as raised:
+        loaded(tmp_path, LOCAL.replace("http://", f"http://{user}"))
+    assert "geheim" not in str(raised.value)
+    assert raised.value.line == 2
