@@ -78,7 +78,7 @@ def _objection(
     if local_only and candidate.location != "local":
         return 'the job is local only, and this backend is not declared location = "local"'
     if allowed is not None and candidate.name not in allowed:
-        return f"the job allows {', '.join(allowed)}"
+        return f"the job allows {', '.join(allowed) or 'none'}"
     if wanted is not None and candidate.name != wanted:
         return f"--backend {wanted} was given"
     unknown = [alias for alias, name in names.items() if name is None]

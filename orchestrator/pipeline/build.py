@@ -23,7 +23,7 @@ from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
-from orchestrator.model import Job, JobKind, RequestState, Row, Span
+from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Span
 from orchestrator.results import is_passing
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
@@ -89,12 +89,13 @@ def build(
 
     lines = _from_documents(job, report, saw) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
     store.rows.clear(job.id)
+    runs = _earlier_runs(store, job)
     path = home.requests(job.id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for chunk in _chunks(lines, CHUNK):
-                _record(store, job, file, chunk, report, now)
+                _record(store, job, runs, file, chunk, report, now)
                 progress(report.documents, report.requests)
             file.flush()
             os.fsync(file.fileno())
@@ -106,7 +107,9 @@ def build(
     return report
 
 
-def _record(store: Store, job: Job, file: BinaryIO, chunk: list[_Line], report: BuildReport, now: datetime) -> None:
+def _record(
+    store: Store, job: Job, runs: list[JobId], file: BinaryIO, chunk: list[_Line], report: BuildReport, now: datetime
+) -> None:
     rows = []
     offset = file.tell()
     for item in chunk:
@@ -114,7 +117,7 @@ def _record(store: Store, job: Job, file: BinaryIO, chunk: list[_Line], report: 
         if item.line:
             file.write(item.line + b"\n")
             offset += len(item.line) + 1
-    earlier = _to_carry(store, job, rows)
+    earlier = _to_carry(store, runs, rows)
     try:
         store.rows.add(job.id, rows, earlier, now)
     except InputError:
@@ -146,11 +149,16 @@ def _placed(row: Row, span: Span) -> Row:
     )  # fmt: skip
 
 
-def _to_carry(store: Store, job: Job, rows: list[Row]) -> dict[str, Earlier]:
-    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
+def _earlier_runs(store: Store, job: Job) -> list[JobId]:
+    """The runs of the same job file whose answers may be carried over, oldest first."""
     if not job.options.get("carry", True):
-        return {}
-    found = store.rows.earlier(job.series, [row.custom_id for row in rows])
+        return []
+    return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
+
+
+def _to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
+    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
+    found = store.rows.earlier(runs, [row.custom_id for row in rows])
     return {
         row.custom_id: known
         for row in rows

@@ -57,7 +57,8 @@ class Flow:
     def _by_gauges(self, inflight: int, gauges: Gauges) -> None:
         queue = min(64, max(8, int(0.08 * gauges.running)))
         if gauges.waiting > 2 * queue:
-            self._move(gauges.running + queue, f"{gauges.waiting} waiting")
+            # What runs there may be others' requests too: a queue is never a reason to send more.
+            self._move(min(self.limit, gauges.running + queue), f"{gauges.waiting} waiting")
             return
         full = inflight >= 0.9 * self.limit
         seen = gauges.running + gauges.waiting >= 0.9 * inflight
@@ -81,6 +82,6 @@ class Flow:
         self._since, self._completed = now, 0
 
     def _move(self, limit: int, reason: str) -> None:
-        limit = max(FLOOR, min(self.ceiling, limit))
+        limit = min(self.ceiling, max(FLOOR, limit))
         if limit != self.limit:
             self.limit, self.reason = limit, reason

