@@ -234,7 +234,9 @@ def _check_frame(line: RequestLine, endpoint: str | None) -> LineError | None:
         return _missing("body")
     if line.method != "POST":
         return LineError("invalid_request", "The method must be 'POST'.", "method")
-    if (line.url != endpoint) if endpoint is not None else not line.url.startswith("/v1/"):
+    if endpoint is None and line.url not in ENDPOINTS:
+        return LineError("invalid_url", f"The URL must be one of {', '.join(ENDPOINTS)}.", "url")
+    if endpoint is not None and line.url != endpoint:
         return LineError("invalid_url", "The URL provided for this request does not match the batch endpoint.", "url")
     return None
 

@@ -12,10 +12,11 @@ import httpx2
 import openai
 
 from orchestrator.backends import LineProblem, RemoteBatch
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, StorageError
 from orchestrator.wire import BatchStatus
 
 FIND_PAGES = 50
+INSUFFICIENT_STORAGE = 507
 
 
 def over_unix_socket(socket: Path) -> openai.OpenAI:
@@ -111,7 +112,10 @@ class OpenAIBackend:
             yield
         except openai.APIStatusError as error:
             detail = error.body.get("message") if isinstance(error.body, dict) else None
-            raise BackendError(f"{self._name}: cannot {what}: {detail or f'status {error.status_code}'}") from error
+            message = f"{self._name}: cannot {what}: {detail or f'status {error.status_code}'}"
+            if error.status_code == INSUFFICIENT_STORAGE:
+                raise StorageError(message, hint="make room, then run the same command again") from error
+            raise BackendError(message) from error
         except openai.APIError as error:
             raise BackendError(f"{self._name}: cannot {what}: {error.message}") from error
 

@@ -251,9 +251,11 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
         if not problems:
             yield checked, raw
     if problems:
-        raise joined(problems)
+        error = joined(problems)
+        error.hint = "correct these lines and run the same command again; nothing was sent"
+        raise error
     if number_of_lines == 0:
-        raise InputError("the file has no request lines", file=path)
+        raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
 
 
 def _duplicate(path: Path, custom_id: str) -> wire.LineError:

@@ -88,6 +88,7 @@ def collect(
     counted = shard.provider_status != BatchStatus.EXPIRED
     tally.released = store.rows.release(shard.id, count_attempt=counted)
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now)
+    home.shard_input(shard.id).unlink(missing_ok=True)
     for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id):
         if file_id is not None:
             backend.forget_file(file_id)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,16 +83,17 @@ def lines(
 
 def write(path: Path, merged: Iterable[bytes]) -> int:
     """Write lines to a file, whole or not at all; how many. Raises StorageError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # One name, not one a process: what a kill leaves is overwritten by the next try.
+    partial = path.with_name(f".{path.name}.partial")
     number = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with _claimed(partial) as file:
             for number, line in enumerate(merged, 1):  # noqa: B007  (the last number is the count)
                 file.write(line + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+            partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
@@ -98,3 +101,16 @@ def write(path: Path, merged: Iterable[bytes]) -> int:
         partial.unlink(missing_ok=True)
         raise
     return number
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[BinaryIO]:
+    """An empty file that this process alone writes; another that writes the same one waits its turn."""
+    while True:
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                file.truncate(0)
+                yield file
+                return

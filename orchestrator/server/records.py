@@ -67,6 +67,11 @@ class Records:
             row = self._db.execute("SELECT object, path FROM files WHERE id = ?", (file_id,)).fetchone()
         return None if row is None else (msgspec.json.decode(row[0], type=File), row[1])
 
+    def file_paths(self) -> set[str]:
+        """The path of every file."""
+        with _translated(self._path):
+            return {row[0] for row in self._db.execute("SELECT path FROM files")}
+
     def delete_file(self, file_id: str) -> None:
         """Forget a file."""
         with _translated(self._path):

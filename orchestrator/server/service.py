@@ -47,6 +47,7 @@ class Service:
         settings, loop = self.settings, asyncio.get_running_loop()
         (self.root / "files").mkdir(parents=True, exist_ok=True)
         self.records = Records(self.root / "server.db")
+        self._sweep()
         self._writer = Writer(loop.call_soon_threadsafe)
         self.upstreams = [
             Upstream(
@@ -86,6 +87,13 @@ class Service:
             await upstream.close()
         self.batches.close_files()
         self.records.close()
+
+    def _sweep(self) -> None:
+        """Remove what uploads left that a kill cut off: bytes that no record names."""
+        known = self.records.file_paths()
+        for path in (self.root / "files").iterdir():
+            if str(path.relative_to(self.root)) not in known:
+                path.unlink(missing_ok=True)
 
     def new_file_path(self, file_id: str) -> Path:
         """Where an upload's bytes go; ids are our own, so no name of a user becomes a path."""

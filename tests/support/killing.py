@@ -132,6 +132,8 @@ class KillRun:
         counts = job["requests"]
         if not (counts["total"] == counts["succeeded"] == lines == len(self._ids)):
             self.report.broken.append(f"counts {counts} do not equal the {lines} lines of the file")
-        left = [str(path.relative_to(self._orch.home)) for path in self._orch.home.rglob("*.partial")]
+        home = self._orch.home
+        patterns = ("**/*.partial", "**/.*.partial", "jobs/*/shards/*.input.jsonl", "servers/*/files/*")
+        left = [str(path.relative_to(home)) for pattern in patterns for path in home.glob(pattern)]
         if left:
-            self.report.broken.append(f"half-written files are left: {left}")
+            self.report.broken.append(f"files are left that nobody needs: {left}")

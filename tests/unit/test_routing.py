@@ -46,7 +46,7 @@ TABLE = {
         {"cloud": "--backend gpu was given"},
     ),
     "a model without a name there": (
-        {"candidates": [CLOUD, GPU], "models": {"cloud": {"small": "m", "big": None}, "gpu": {"small": "m", "big": "b"}}},
+        {"candidates": [CLOUD, GPU], "models": {"cloud": {"small": "m", "big": None}, "gpu": {"big": "b"}}},
         "gpu",
         "the only one that fits; local, idle, so free",
         {"cloud": "the model big has no name there"},
@@ -80,7 +80,7 @@ def test_a_route_and_its_reason(
 
 
 CANDIDATES = st.lists(
-    st.builds(Candidate, st.sampled_from("abcde"), st.just("local"), st.sampled_from(["hosted", "local"]), st.just("$1")),
+    st.builds(Candidate, st.sampled_from("abcde"), st.just(""), st.sampled_from(["hosted", "local"]), st.just("")),
     max_size=5, unique_by=lambda candidate: candidate.name,
 )  # fmt: skip
 

@@ -1,0 +1,78 @@
+"""What the end of an attempt means for its row."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.server.retry import MAX_DELAY, MAX_TRIES, Action, End, Verdict, judge
+
+KEEP = Verdict(Action.KEEP)
+
+
+def retry(reason: str, delay: float, *, overload: bool = False) -> Verdict:
+    return Verdict(Action.RETRY, reason, delay, overload)
+
+
+TABLE = {
+    "answered": ({"status": 200}, KEEP),
+    "no content": ({"status": 204}, KEEP),
+    "the row's own fault": ({"status": 400}, KEEP),
+    "no such model": ({"status": 404}, KEEP),
+    "too large": ({"status": 413}, KEEP),
+    "unprocessable": ({"status": 422}, KEEP),
+    "no key": ({"status": 401}, Verdict(Action.WAIT, "upstream refuses the API key (401)")),
+    "no rights": ({"status": 403, "tries": 99}, Verdict(Action.WAIT, "upstream refuses the API key (403)")),
+    "overload": ({"status": 503}, retry("overloaded (503)", 0.5, overload=True)),
+    "too many requests": ({"status": 429, "tries": 3}, retry("overloaded (429)", 2.0, overload=True)),
+    "too many, for a while": ({"status": 429, "retry_after": 7.0}, retry("overloaded (429)", 7.0, overload=True)),
+    "too many, come at once": ({"status": 429, "retry_after": 0.0}, retry("overloaded (429)", 0.0, overload=True)),
+    "overload to the end": ({"status": 529, "tries": 19}, retry("overloaded (529)", 30.0, overload=True)),
+    "overload without end": ({"status": 503, "tries": 20}, Verdict(Action.KEEP, "still overloaded (503)")),
+    "server error": ({"status": 500}, retry("server error (500)", 0.5)),
+    "server error that says how long": ({"status": 502, "retry_after": 3.0}, retry("server error (502)", 3.0)),
+    "time-out at the upstream": ({"status": 408, "tries": 2}, retry("server error (408)", 1.0)),
+    "an unknown 5xx": ({"status": 599, "tries": 4}, retry("server error (599)", 4.0)),
+    "server error again and again": ({"status": 500, "tries": 5}, KEEP),
+    "not reached": (
+        {"end": End.UNREACHABLE, "detail": "refused", "tries": 99},
+        Verdict(Action.WAIT, "upstream unreachable: refused"),
+    ),
+    "cut": ({"end": End.CUT, "detail": "reset"}, retry("cut: reset", 0.5)),
+    "cut again and again": ({"end": End.CUT, "tries": 4, "detail": "x"}, Verdict(Action.GIVE_UP, "cut: x")),
+    "timed out": ({"end": End.TIMED_OUT, "tries": 2, "detail": "600 s"}, retry("timed out: 600 s", 1.0)),
+    "timed out again": ({"end": End.TIMED_OUT, "tries": 3, "detail": "x"}, Verdict(Action.GIVE_UP, "timed out: x")),
+    "no JSON": ({"end": End.GARBLED, "tries": 3, "detail": "html"}, retry("garbled: html", 2.0)),
+    "no JSON again": ({"end": End.GARBLED, "tries": 4, "detail": "x"}, Verdict(Action.GIVE_UP, "garbled: x")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("attempt", "verdict"), TABLE.values(), ids=TABLE.keys())
+def test_the_verdict_on_an_attempt(attempt: dict, verdict: Verdict) -> None:
+    assert judge(**{"end": End.ANSWERED, "tries": 1, "base": 0.5, **attempt}) == verdict
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(End), st.integers(100, 599), st.none() | st.floats(0, 120), st.integers(1, 2000),
+    st.floats(0.01, 60),
+)  # fmt: skip
+def test_no_row_is_tried_for_ever_and_no_wait_is_endless(
+    end: End, status: int, retry_after: float | None, tries: int, base: float
+) -> None:
+    verdict = judge(end, status=status, retry_after=retry_after, tries=tries, base=base)
+    if verdict.action is Action.RETRY:
+        assert tries < max(MAX_TRIES.values())
+        assert 0 <= verdict.delay <= max(MAX_DELAY, retry_after or 0)
+    if end is End.ANSWERED and status < 400:
+        assert verdict.action is Action.KEEP
+    # A time to wait or a fault of the upstream is never told without a reason.
+    assert verdict.reason or verdict.action is Action.KEEP
+    assert not verdict.overload or verdict.action is Action.RETRY
+
+
+def test_delays_double_up_to_a_bound() -> None:
+    delays = [judge(End.ANSWERED, status=503, tries=tries, base=0.5).delay for tries in range(1, 20)]
+    assert delays[:7] == [0.5, 1, 2, 4, 8, 16, 30]
+    assert set(delays[7:]) == {30}
