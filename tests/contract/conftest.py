@@ -1,4 +1,4 @@
-"""The batch server over TCP and over its Unix socket, and the SDK's two clients of it."""
+"""The batch server over TCP and over its Unix socket with the SDK's two clients of it; a store on each database."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import uvicorn
 from orchestrator.server.app import build
 from orchestrator.server.host import ServerThread
 from orchestrator.server.service import Service, Settings
+from orchestrator.store import Store
 from tests.support.batchapi import Sdk, sdk_at
 from tests.support.process import Upstream, upstreams, wait_until
 
@@ -60,3 +61,10 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def sdk(request: pytest.FixtureRequest, served: Served) -> Iterator[Sdk]:
     with sdk_at(served.address, request.param) as found:
         yield found
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    """A store on an empty database, of each kind in turn."""
+    with Store.open(database_url) as opened:
+        yield opened

@@ -1,0 +1,95 @@
+"""Jobs, rows and shards for tests of the store, each by the few words that matter to a test."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.model import (
+    Job,
+    JobId,
+    JobKind,
+    Outcome,
+    Price,
+    RequestState,
+    Row,
+    Shard,
+    ShardId,
+    ShardState,
+    Span,
+    Usage,
+)
+from orchestrator.sharding import Range, pack
+from orchestrator.store import Store
+
+CHAT = "/v1/chat/completions"
+NOW = datetime(2026, 11, 21, 20, 0, 0, 123456, tzinfo=UTC)
+
+
+def later(hours: float) -> datetime:
+    return NOW + timedelta(hours=hours)
+
+
+def job(job_id: str = "contracts-1", **facts: Any) -> Job:
+    given = {
+        "home": "home", "series": "series", "identity": "identity", "name": "contracts", "kind": JobKind.DOCUMENTS,
+        "source": "/job.yaml", "spec": {"name": "contracts"}, "options": {}, "created_at": NOW,
+    }  # fmt: skip
+    return Job(JobId(job_id), **{**given, **facts})
+
+
+def row(seq: int, **facts: Any) -> Row:
+    given = {
+        "custom_id": f"r{seq}", "document": f"d{seq}", "task": "t", "endpoint": CHAT, "model": "m",
+        "fingerprint": f"f{seq}", "prompt_version": "v", "span": Span(seq * 100, 99),
+    }  # fmt: skip
+    return Row(seq, **{**given, **facts})
+
+
+def added(store: Store, rows: int = 3, job_id: str = "contracts-1", **facts: Any) -> Job:
+    """A job with rows that wait."""
+    new = job(job_id, **facts)
+    store.jobs.add(new, {})
+    store.rows.add(new.id, [row(seq) for seq in range(rows)], {}, NOW)
+    return new
+
+
+def shard(of: Job, number: int = 1, **facts: Any) -> Shard:
+    given = {
+        "backend": "gpu", "endpoint": CHAT, "model": "m", "state": ShardState.PENDING, "reason": "the only one",
+        "rows": 3, "bytes": 300, "created_at": NOW,
+    }  # fmt: skip
+    return Shard(ShardId(f"{of.id}.{number:03d}"), of.id, number, **{**given, **facts})
+
+
+def ranges(store: Store, of: Job, max_rows: int = 1000) -> list[Range]:
+    return list(pack(store.rows.waiting(of.id), max_rows=max_rows, max_bytes=10**9))
+
+
+def sharded(store: Store, of: Job, number: int = 1, *, state: ShardState = ShardState.SUBMITTED) -> Shard:
+    """A shard with every row that waits, moved to a state."""
+    [found] = ranges(store, of)
+    new = shard(of, number, rows=found.rows, bytes=found.bytes)
+    store.shards.add(new, found)
+    way = [ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED, ShardState.COLLECTED]
+    for to in way[: way.index(state) + 1] if state in way else []:
+        store.shards.move(store.shards.get(new.id), to)
+    return store.shards.get(new.id)
+
+
+def succeeded(seq: int, cost: str = "0.000001", **facts: Any) -> tuple[Outcome, Price]:
+    given = {
+        "kind": "output", "span": Span(seq * 10, 9), "usage": Usage(100, 40, 7), "model": "tiny",
+        "upstream": "http://127.0.0.1:8000/v1", "latency_ms": 12,
+    }  # fmt: skip
+    outcome = Outcome(seq, RequestState.SUCCEEDED, **{**given, **facts})
+    return outcome, Price(Decimal(cost), "local: $1/h of upstream time")
+
+
+def failed(seq: int, code: str = "http_400", message: str = "no", **facts: Any) -> tuple[Outcome, None]:
+    return Outcome(seq, RequestState.FAILED, error_code=code, error_message=message, **facts), None
+
+
+def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW) -> int:
+    return store.rows.settle(of.id, of.job_id, of.backend, outcomes, now)
