@@ -38,6 +38,11 @@ class Home:
         """Every request line of a job, in input order."""
         return self.job(job_id) / "requests.jsonl"
 
+    @property
+    def intake_lock(self) -> Path:
+        """Held for the moment in which a submit looks whether its job is there, and records it."""
+        return self.root / "intake.lock"
+
     def build_lock(self, job_id: JobId) -> Path:
         """Held by the process that builds the job."""
         return self.job(job_id) / "build.lock"

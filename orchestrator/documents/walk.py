@@ -55,7 +55,9 @@ class Walk:
         try:
             pending = [iter(_names(root.path, entered))]
         except OSError as error:
-            raise InputError(f"The folder cannot be listed: {error.strerror}.", file=self._root) from error
+            raise InputError(
+                f"The folder cannot be listed ({error.strerror}); give this user read permission.", file=self._root
+            ) from error
         folders = [root]
         while pending:
             folder = folders[-1]

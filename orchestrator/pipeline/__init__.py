@@ -93,7 +93,13 @@ class Pipeline:
         with build.claim(self._home, job) as mine:
             if not mine:
                 return False
+            current = self._store.jobs.find(job.id)
+            if current is None or current.built_at is not None:
+                return True  # whoever had it has just ended
             report = build.build(self._store, self._home, job, self._now())
+            if build.same_as(self._store, job, report) is not None:
+                build.discard(self._store, self._home, job)
+                return True
             self._store.jobs.mark_built(job.id, self._now())
         self._note(job, "built", f"{report.requests:,} requests of {report.documents:,} documents")
         return True

@@ -55,17 +55,54 @@ class _Line:
 
 
 @contextmanager
-def claim(home: Home, job: Job) -> Iterator[bool]:
-    """Hold the right to build a job; False where another process has it. It ends with the process."""
-    path = home.build_lock(job.id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the right to build a job; False where another process has it, unless `wait`.
+
+    It ends with the process, however that dies.
+    """
+    with locked(home.build_lock(job.id), wait=wait) as mine:
+        yield mine
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock file; False where another process does and we do not wait for it. Raises StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
+    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
         yield True
+
+
+def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
+    """The finished run that a build found again, row for row: then there is nothing to do. None where something is.
+
+    Its rows are those of this one: no document came or went, and every outcome still holds.
+    """
+    if not report.requests or report.requests != report.carried:
+        return None
+    for other in store.jobs.of_series(job.series):
+        if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
+            rows = store.jobs.counts([other.id])[other.id].total
+            return other if rows == report.requests else None
+    return None
+
+
+def discard(store: Store, home: Home, job: Job) -> None:
+    """Leave nothing of a job of which nothing was sent."""
+    store.jobs.discard(job.id)
+    home.requests(job.id).unlink(missing_ok=True)
+    home.build_lock(job.id).unlink(missing_ok=True)
+    folder = home.job(job.id)
+    if folder.is_dir():
+        folder.rmdir()
 
 
 def build(

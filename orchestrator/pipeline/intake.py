@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -99,6 +100,11 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     if not path.is_file():
         raise InputError("there is no such file", file=path)
     path = path.absolute()
+    if options.backend is not None and config.backends and options.backend not in config.backends:
+        known = ", ".join(config.backends)
+        raise UsageError(
+            f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
+        )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
@@ -126,12 +132,18 @@ def _deadline(text: str | None, now: datetime) -> datetime | None:
     if text is None:
         return None
     try:
-        at = deadline_at(text, now)
+        return deadline_at(text, now)
     except ValueError as error:
         raise UsageError(f"--deadline: {error}") from None
-    if at <= now:
-        raise RefusedError(f"the deadline {text} has passed already")
-    return at
+
+
+def _check_deadline(job: Job) -> None:
+    """For new jobs alone: one that is unfinished is taken up and finished late."""
+    if job.deadline_at is not None and job.deadline_at <= job.created_at:
+        raise RefusedError(
+            f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has passed already",
+            hint="give a later one, in the job file or with --deadline (8h, 06:00)",
+        )
 
 
 def submit(
@@ -141,30 +153,49 @@ def submit(
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
     route = route_for(config, job)
-    if not options.new and (open_job := _unfinished(store, job)) is not None:
-        return Intake(
-            open_job, How.RESUMED, f"job {open_job.id} of this file is unfinished: taken up where it stopped"
-        )
-    tags = {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
-    store.jobs.add(job, tags)
-    try:
-        with build.claim(home, job):
+    with ExitStack() as claimed:
+        unfinished = _record(store, home, job, claimed, look=not options.new)
+        if unfinished is not None:
+            reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
+            return Intake(unfinished, How.RESUMED, reason)
+        try:
             report = build.build(store, home, job, now(), progress)
-            if report.requests and report.requests == report.carried:
-                earlier = _last_finished(store, job, report.requests)
-                if earlier is not None:
-                    _discard(store, home, job)
-                    reason = f"nothing changed since job {earlier.id}: {report.requests:,} rows, none sent"
-                    return Intake(earlier, How.UNCHANGED, reason, report)
+            same = build.same_as(store, job, report)
+            if same is not None:
+                build.discard(store, home, job)
+                reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
+                return Intake(same, How.UNCHANGED, reason, report)
             store.jobs.mark_built(job.id, now())
-    except (Exception, KeyboardInterrupt):
-        _discard(store, home, job)
-        raise
+        except (Exception, KeyboardInterrupt):
+            build.discard(store, home, job)
+            raise
     reason = f"{report.requests:,} requests of {report.documents:,} documents"
     if report.carried:
         reason += f", {report.carried:,} unchanged since an earlier run"
     store.jobs.note(job.id, "built", reason, now())
     return Intake(store.jobs.get(job.id), How.NEW, reason, report, route)
+
+
+def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:
+    """Record a job and claim its build, or give the built one of the same content that is unfinished.
+
+    Looking and recording are one step under a lock: the same command twice at once is one job. A build that another
+    process is at is waited for, one that was cut off is cleared away.
+    """
+    tags = {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
+    while True:
+        with build.locked(home.intake_lock, wait=True):
+            found = _unfinished(store, job) if look else None
+            if found is None:
+                store.jobs.add(job, tags)
+                claimed.enter_context(build.claim(home, job))
+                return None
+        if found.built_at is not None:
+            return found
+        with build.claim(home, found, wait=True):
+            current = store.jobs.find(found.id)
+            if current is not None and current.built_at is None:
+                build.discard(store, home, found)
 
 
 def dry_run(
@@ -174,34 +205,19 @@ def dry_run(
     """What `submit` would do; nothing is left of it."""
     job = draft(path, config, home, options, now())
     route = route_for(config, job)
-    store.jobs.add(job, {})
-    try:
-        report = build.build(store, home, job, now(), progress, remember=False)
-    finally:
-        _discard(store, home, job)
+    _check_deadline(job)
+    with build.claim(home, job):
+        try:
+            store.jobs.add(job, {})
+            report = build.build(store, home, job, now(), progress, remember=False)
+        finally:
+            build.discard(store, home, job)
     return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:
     open_jobs = store.jobs.unfinished(job.home)
     return next((other for other in open_jobs if other.identity == job.identity), None)
-
-
-def _last_finished(store: Store, job: Job, rows: int) -> Job | None:
-    """The newest finished run of the same file, where its rows are those of this one: no document came or went."""
-    for other in store.jobs.of_series(job.series):
-        if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
-            return other if store.jobs.counts([other.id])[other.id].total == rows else None
-    return None
-
-
-def _discard(store: Store, home: Home, job: Job) -> None:
-    store.jobs.discard(job.id)
-    home.requests(job.id).unlink(missing_ok=True)
-    home.build_lock(job.id).unlink(missing_ok=True)
-    folder = home.job(job.id)
-    if folder.is_dir():
-        folder.rmdir()
 
 
 def _digest(*parts: str) -> str:

@@ -123,18 +123,32 @@ class Writer:
         group.clear()
         self.problem, problem = None, None
         for file, rows in by_file.items():
-            data = b"".join(part for row in rows for part in (row.line, b"\n"))
-            try:
-                file.append(data)
-            except OSError as error:
+            written, error = _append(file, rows)
+            if error is not None:
                 problem = f"cannot write {file.path}: {error.strerror}"
-                group.extend(rows)
-                continue
+                group.extend(rows[written:])
             with self._wake:
-                self._bytes -= len(data)
-            self._notify(_all(rows))
+                self._bytes -= sum(len(row.line) + 1 for row in rows[:written])
+            self._notify(_all(rows[:written]))
         self.problem = problem
         return problem is None
+
+
+def _append(file: ResultFile, rows: list[_Pending]) -> tuple[int, OSError | None]:
+    """Write rows all at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
+    try:
+        file.append(b"".join(part for row in rows for part in (row.line, b"\n")))
+    except OSError as error:
+        if len(rows) == 1:
+            return 0, error
+    else:
+        return len(rows), None
+    for number, row in enumerate(rows):
+        try:
+            file.append(row.line + b"\n")
+        except OSError as error:
+            return number, error
+    return len(rows), None
 
 
 def _all(rows: list[_Pending]) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, exc, text
+from sqlalchemy import Connection, Engine, Row, Select, Table, create_engine, event, exc, text
 
 from orchestrator.errors import OrchError, StorageError
 
@@ -46,6 +46,11 @@ class Database:
         """A read transaction: one consistent view."""
         with translated(self.url), self._engine.connect() as connection:
             yield connection
+
+    def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
+        """The rows of a query, a page at a time, in one consistent view."""
+        with self.read() as connection, connection.execution_options(yield_per=page).execute(query) as rows:
+            yield from rows
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -109,7 +114,10 @@ def _sqlite(url: str, timeout: float) -> Engine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise StorageError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+        raise StorageError(
+            f"the folder {path.parent} cannot be made: {error.strerror}",
+            hint="set ORCH_HOME to a folder you may write",
+        ) from error
     engine = create_engine(url, connect_args={"timeout": timeout})
 
     @event.listens_for(engine, "connect")
@@ -156,7 +164,7 @@ _ADVICE = (
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
     ("disk is full", "make room on the disk and run the command again; nothing is lost"),
-    ("disk I/O", "look at the disk, then run the command again"),
+    ("disk I/O", "see whether the disk is full or failing, then run the command again; nothing is lost"),
     ("malformed", "the file is damaged; restore it from a backup"),
     ("not a database", "the file is something else; move it away or set ORCH_HOME elsewhere"),
     ("No module named 'psycopg'", "install the driver:  pip install 'orch-batch[postgres]'"),

@@ -60,15 +60,21 @@ class Jobs:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
             if row is not None:
                 return _job(row)
-            near = tx.execute(
-                select(jobs).where(jobs.c.id.startswith(job_id, autoescape=True)).order_by(desc(jobs.c.created_at))
-            ).all()
+            # Not LIKE: it knows no case in SQLite.
+            begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
+            near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
         if len(near) == 1:
             return _job(near[0])
         if near:
             names = ", ".join(row.id for row in near[:5])
             raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
         raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")
+
+    def find(self, job_id: JobId) -> Job | None:
+        """The job with exactly this id, None where it is gone."""
+        with self._db.read() as tx:
+            row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
+        return None if row is None else _job(row)
 
     def newest(self, limit: int | None = None) -> list[Job]:
         """Jobs, newest first."""

@@ -128,9 +128,8 @@ class Rows:
             .where(c.job_id == job_id, IS_WAITING)
             .order_by(c.endpoint, c.model, c.seq)
         )
-        with self._db.read() as tx:
-            for row in tx.execution_options(yield_per=PAGE).execute(query):
-                yield Waiting(*row)
+        for row in self._db.stream(query, PAGE):
+            yield Waiting(row.seq, row.endpoint, row.model, row.length)
 
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
         """The rows of a shard, in input order."""
@@ -140,16 +139,9 @@ class Rows:
             .where(c.shard_id == shard_id)
             .order_by(c.seq)
         )
-        with self._db.read() as tx:
-            for row in tx.execution_options(yield_per=PAGE).execute(query):
-                yield InShard(
-                    row.seq,
-                    row.custom_id,
-                    row.task,
-                    row.attempt,
-                    Span(row.offset, row.length),
-                    RequestState(row.state),
-                )
+        for row in self._db.stream(query, PAGE):
+            span = Span(row.offset, row.length)
+            yield InShard(row.seq, row.custom_id, row.task, row.attempt, span, RequestState(row.state))
 
     def settle(
         self,
@@ -239,9 +231,8 @@ class Rows:
             .where(requests.c.job_id == job_id)
             .order_by(requests.c.seq)
         )
-        with self._db.read() as tx:
-            for row in tx.execution_options(yield_per=PAGE).execute(query):
-                yield _finished(row)
+        for row in self._db.stream(query, PAGE):
+            yield _finished(row)
 
     def usage(self, job_id: JobId) -> Usage:
         """Tokens of the job's own answers; carried ones are not among them."""

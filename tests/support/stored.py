@@ -63,7 +63,7 @@ def shard(of: Job, number: int = 1, **facts: Any) -> Shard:
     return Shard(ShardId(f"{of.id}.{number:03d}"), of.id, number, **{**given, **facts})
 
 
-def ranges(store: Store, of: Job, max_rows: int = 1000) -> list[Range]:
+def ranges(store: Store, of: Job, max_rows: int = 50_000) -> list[Range]:
     return list(pack(store.rows.waiting(of.id), max_rows=max_rows, max_bytes=10**9))
 
 

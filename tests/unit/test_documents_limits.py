@@ -52,10 +52,10 @@ def test_a_large_jsonl_stays_out_of_memory(tmp_path: Path) -> None:
     line = json.dumps({"id": "x", "text": "word " * 600}).encode() + b"\n"
     with (tmp_path / "t.jsonl").open("wb") as file:
         file.writelines(line for _ in range(300_000_000 // len(line)))
-        file.write(b'{"text":"' + b"x" * 60_000_000 + b'"}\n')
+        file.write(b'{"text":"' + b"x" * 200_000_000 + b'"}\n')
     result = measured(tmp_path, path="t.jsonl", text_column="text", max_bytes=50_000_000)
     assert result["counts"] == {"read": 300_000_000 // len(line), "too_large": 1}
-    assert result["peak_mib"] < 200
+    assert result["peak_mib"] < 150
 
 
 @pytest.mark.slow

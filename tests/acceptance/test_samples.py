@@ -1,0 +1,52 @@
+"""The samples are sound: they validate, they run, and each gold answer belongs to a row of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from orchestrator.jobspec import json_schema
+from orchestrator.located import load_yaml
+from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = ("contracts", "invoices", "reports")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_runs_and_its_gold_answers_fit(
+    name: str, run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    write_config(orch_home, [upstream.base_url])
+    job = ROOT / "samples" / name / "job.yaml"
+    out = tmp_path / "out.jsonl"
+
+    assert run_orch("validate", str(job)).returncode == 0
+    done = run_orch("run", str(job), "-o", str(out))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {(row["document"], row["task"]) for row in map(json.loads, out.read_text().splitlines())}
+    with (job.parent / "gold.csv").open(encoding="utf-8", newline="") as file:
+        gold = list(csv.DictReader(file))
+    assert {(line["document"], line["task"]) for line in gold} <= rows
+    spec, _ = load_yaml(job)
+    schemas = {task["id"]: Draft202012Validator(task["schema"]) for task in spec["tasks"] if "schema" in task}
+    for line in gold:
+        if line["task"] in schemas:
+            schemas[line["task"]].validate(json.loads(line["expected"]))
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "licenses"])
+def test_the_published_schema_accepts_the_samples(name: str) -> None:
+    spec, _ = load_yaml(ROOT / "samples" / name / "job.yaml")
+    Draft202012Validator(json_schema()).validate(spec)
+
+
+def test_the_published_schema_is_the_current_one() -> None:
+    published = json.loads((ROOT / "docs" / "job.schema.json").read_text(encoding="utf-8"))
+    assert published == json_schema(), "write it anew: orch validate --schema > docs/job.schema.json"

@@ -1,0 +1,112 @@
+"""What was paid for: sums by job, day, model, backend and tag, exact to the picodollar."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from orchestrator.model import JobId, Price, Usage
+from orchestrator.store import Store
+from orchestrator.store.ledger import Total
+from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded
+
+MIDNIGHT = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.fixture
+def paid(store: Store) -> Store:
+    """Two jobs over midnight (UTC), of two teams, on two models."""
+    one = job("a-1", built_at=NOW)
+    two = job("b-2", built_at=NOW)
+    store.jobs.add(one, {"team": "legal", "client": "x"})
+    store.jobs.add(two, {"team": "sales"})
+    store.jobs.add(job("c-3"), {"team": "idle"})
+    for each in (one, two):
+        store.rows.add(each.id, [row(seq) for seq in range(3)], {}, NOW)
+    first, second = sharded(store, one), sharded(store, two)
+    before, after = MIDNIGHT - timedelta(microseconds=1), MIDNIGHT
+    settle(store, first, succeeded(0, "0.000000000001"), now=before)
+    settle(store, first, succeeded(1, "0.1"), succeeded(2, "0.2", model="big"), now=after)
+    settle(store, second, succeeded(0, "1000000.000000000001"), now=after)
+    return store
+
+
+def summed(totals: list[Total]) -> list[tuple[str, str, int, str]]:
+    return [(total.group, total.model, total.rows, f"{total.cost:f}") for total in totals]
+
+
+SUMS = {
+    "job": [
+        ("a-1", "big", 1, "0.200000000000"),
+        ("a-1", "tiny", 2, "0.100000000001"),
+        ("b-2", "tiny", 1, "1000000.000000000001"),
+    ],
+    "day": [
+        ("2026-11-21", "tiny", 1, "0.000000000001"),
+        ("2026-11-22", "big", 1, "0.200000000000"),
+        ("2026-11-22", "tiny", 2, "1000000.100000000001"),
+    ],
+    "model": [("big", "big", 1, "0.200000000000"), ("tiny", "tiny", 3, "1000000.100000000002")],
+    "backend": [("gpu", "big", 1, "0.200000000000"), ("gpu", "tiny", 3, "1000000.100000000002")],
+    "tag:team": [
+        ("legal", "big", 1, "0.200000000000"),
+        ("legal", "tiny", 2, "0.100000000001"),
+        ("sales", "tiny", 1, "1000000.000000000001"),
+    ],
+    "tag:client": [
+        ("", "tiny", 1, "1000000.000000000001"),
+        ("x", "big", 1, "0.200000000000"),
+        ("x", "tiny", 2, "0.100000000001"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("by", "sums"), SUMS.items(), ids=SUMS.keys())
+def test_sums_by_group_and_model_are_exact(paid: Store, by: str, sums: list[tuple[str, str, int, str]]) -> None:
+    totals = paid.ledger.totals(by)
+    assert sorted(summed(totals)) == sums
+    assert all(total.usage == Usage(100 * total.rows, 40 * total.rows, 7 * total.rows) for total in totals)
+
+
+def test_sums_of_one_job_or_since_a_time(paid: Store) -> None:
+    assert {total.group for total in paid.ledger.totals("job", job_id="b-2")} == {"b-2"}
+    assert sum(total.rows for total in paid.ledger.totals("job", since=MIDNIGHT)) == 3
+    assert paid.ledger.totals("job", since=MIDNIGHT + timedelta(microseconds=1)) == []
+    assert paid.ledger.totals("day", since=later(0), job_id="c-3") == []
+
+
+def test_what_a_job_has_spent(paid: Store) -> None:
+    spent = [paid.ledger.spent(JobId(name)) for name in ("a-1", "b-2", "c-3", "none")]
+    assert spent == [Decimal("0.300000000001"), Decimal("1000000.000000000001"), 0, 0]
+    assert all(isinstance(each, Decimal) for each in spent)
+
+
+def test_thousands_of_small_sums_lose_nothing(store: Store) -> None:
+    found = added(store, 3000)
+    settle(store, sharded(store, found), *[succeeded(seq, "0.000000000003") for seq in range(3000)])
+    assert store.ledger.spent(found.id) == Decimal("0.000000009000")
+
+
+def test_an_estimate_among_them_marks_the_sum(store: Store) -> None:
+    found = added(store, 3)
+    outcomes = [succeeded(0), succeeded(1, model="big"), succeeded(2)]
+    guess = Price(Decimal("0.1"), "half the list price", estimated=True)
+    settle(store, sharded(store, found), outcomes[0], outcomes[1], (outcomes[2][0], guess))
+    assert {total.model: total.estimated for total in store.ledger.totals("job")} == {"tiny": True, "big": False}
+
+
+def test_what_was_taken_back_is_booked_once_beside_what_is_settled_later(store: Store) -> None:
+    found = added(store, 2)
+    first = sharded(store, found)
+    price = Price(Decimal("0.5"), "local: $1/h of upstream time")
+    for _ in range(2):
+        store.ledger.book_taken_back(first, {0: price, 1: price}, NOW)
+    store.ledger.book_taken_back(first, {}, NOW)
+    assert store.ledger.spent(found.id) == 1
+    settle(store, first, succeeded(0, "2"))
+    store.rows.release(first.id, count_attempt=True)
+    second = sharded(store, found, 2)
+    store.ledger.book_taken_back(second, {1: price}, NOW)
+    assert store.ledger.spent(found.id) == Decimal("3.5")

@@ -1,0 +1,137 @@
+"""The schema: what the migrations make is what the tables say, whoever makes it and however often it is cut off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect, text
+
+from orchestrator.errors import StorageError
+from orchestrator.store import Store
+from orchestrator.store.database import HEAD, migrations_folder
+from orchestrator.store.tables import metadata
+from tests.support.stored import added
+
+OPEN = "import sys; from orchestrator.store import Store; Store.open(sys.argv[1]).close()"
+
+# Ends itself, as a kill would, before the n-th statement that changes something.
+CUT = """
+import os, sys
+from sqlalchemy import event
+from orchestrator.store import Store
+store, left = Store(sys.argv[1]), [int(sys.argv[2])]
+@event.listens_for(store._database._engine, "before_cursor_execute")
+def count(connection, cursor, statement, *rest):
+    if statement.lstrip().split()[0].upper() in ("CREATE", "INSERT", "UPDATE"):
+        left[0] -= 1
+        if left[0] == 0:
+            os._exit(9)
+store._database.open()
+"""
+
+
+def scripts() -> ScriptDirectory:
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()))
+    return ScriptDirectory.from_config(config)
+
+
+def differences(url: str) -> list[Any]:
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            return list(compare_metadata(context, metadata))
+    finally:
+        engine.dispose()
+
+
+def execute(url: str, statement: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+def test_the_migrations_make_what_the_tables_say(database_url: str) -> None:
+    Store.open(database_url).close()
+    assert differences(database_url) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ALTER TABLE jobs ADD COLUMN more INTEGER", "DROP INDEX ix_requests_job_id_state", "DROP TABLE tags"],
+    ids=["a column more", "an index less", "a table less"],
+)
+def test_the_comparison_sees_a_difference(database_url: str, statement: str) -> None:
+    Store.open(database_url).close()
+    execute(database_url, statement)
+    assert differences(database_url) != []
+
+
+def test_foreign_keys_and_unique_constraints_are_those_of_the_tables(database_url: str) -> None:
+    Store.open(database_url).close()
+    engine = create_engine(database_url)
+    there = inspect(engine)
+    for table in metadata.tables.values():
+        keys = {
+            (tuple(key["constrained_columns"]), key["referred_table"], key["options"].get("ondelete"))
+            for key in there.get_foreign_keys(table.name)
+        }
+        assert keys == {
+            (tuple(key.column_keys), key.referred_table.name, key.ondelete) for key in table.foreign_key_constraints
+        }
+    engine.dispose()
+
+
+def test_the_head_that_the_store_knows_is_the_newest_script() -> None:
+    assert scripts().get_heads() == [HEAD]
+
+
+def test_a_current_database_is_opened_without_alembic(tmp_path: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'orch.db'}"
+    Store.open(url).close()
+    code = f"{OPEN}; sys.exit('alembic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, url], check=False).returncode == 0
+
+
+def test_opening_again_keeps_what_is_there(database_url: str) -> None:
+    with Store.open(database_url) as store:
+        added(store)
+    with Store.open(database_url) as store:
+        assert store.jobs.get("contracts-1").name == "contracts"
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: str) -> None:
+    with Store.open(database_url) as store:
+        added(store)
+    execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(StorageError) as raised:
+        Store.open(database_url)
+    assert raised.value.message == "the database is at version 9999, which is newer than this orch knows"
+    assert raised.value.hint == "upgrade orch"
+    execute(database_url, f"UPDATE alembic_version SET version_num = '{HEAD}'")
+    with Store.open(database_url) as store:
+        assert store.jobs.get("contracts-1").name == "contracts"
+
+
+def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: str) -> None:
+    started = [subprocess.Popen([sys.executable, "-c", OPEN, database_url]) for _ in range(3)]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    assert differences(database_url) == []
+
+
+@pytest.mark.parametrize("statement", [1, 2, 5, 12])
+def test_a_migration_that_is_killed_is_done_at_the_next_start(database_url: str, statement: int) -> None:
+    killed = subprocess.run([sys.executable, "-c", CUT, database_url, str(statement)], check=False)
+    assert killed.returncode == 9
+    with Store.open(database_url) as store:
+        added(store)
+    assert differences(database_url) == []
