@@ -33,7 +33,11 @@ class Store:
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:
         """A store whose schema is current. Raises StorageError."""
         store = cls(url, timeout=timeout)
-        store._database.open()
+        try:
+            store._database.open()
+        except BaseException:
+            store.close()
+            raise
         return store
 
     def close(self) -> None:

@@ -304,6 +304,30 @@ def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, t
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
 
 
+def test_two_runs_started_together_are_one_job(
+    run_orch: Orch, letters: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    write_batch_file(tmp_path / "one.jsonl", 500)
+    both = [run_orch.start("run", str(tmp_path / "one.jsonl"), "-q") for _ in range(3)]
+
+    assert [process.wait(60) for process in both] == [0, 0, 0]
+    assert len(json.loads(run_orch("status", "--json").stdout)) == 1
+    assert set(upstream.counts().values()) == {1}
+
+
+def test_a_build_that_was_killed_is_not_a_job(run_orch: Orch, letters: Path, tmp_path: Path) -> None:
+    write_batch_file(tmp_path / "large.jsonl", 60_000)
+    building = run_orch.start("submit", str(tmp_path / "large.jsonl"))
+    wait_until(lambda: json.loads(run_orch("status", "--json").stdout), 20)
+    building.kill()
+    building.wait()
+    assert job_of(run_orch)["state"] == "building"
+
+    assert run_orch("submit", str(tmp_path / "large.jsonl")).returncode == 0
+    (job,) = json.loads(run_orch("status", "--json").stdout)
+    assert (job["state"], job["requests"]["total"]) == ("queued", 60_000)
+
+
 def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     # $36 an hour is a cent a second.
     done = run_orch("run", str(tmp_path / "in.jsonl"), "--budget", "0.05")

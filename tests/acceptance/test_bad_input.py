@@ -1,0 +1,315 @@
+"""Files that cannot be right, given to the command line: what it exits with and says, and that it leaves nothing.
+
+docs/bad-input.md is this table for users.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.store import Store
+from tests.support.batchapi import jsonl, row
+from tests.support.cli import Orch, write_config
+from tests.support.limits import prefix
+from tests.support.process import Upstream, upstreams, wait_until
+
+JOB = """\
+name: letters
+documents: {path: documents}
+tasks:
+  - id: sender
+    model: small
+    prompt: Who wrote this?
+models: {small: some-model}
+"""
+GOOD = jsonl([row("a"), row("b")])
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    """A good line with changed fields; one given as None is left out."""
+    return {name: value for name, value in {**row("x"), **changes}.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A home whose database is there, a folder for files, an upstream that must hear of nothing."""
+
+    orch: Orch
+    folder: Path
+    upstream: Upstream
+
+    def file(self, name: str, content: str | bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def jobs(self) -> list[str]:
+        with Store.open(f"sqlite:///{self.orch.home / 'orch.db'}") as store:
+            return [job.id for job in store.jobs.newest()]
+
+    def nothing_is_left(self) -> None:
+        assert self.jobs() == []
+        assert list(self.orch.home.glob("jobs/*")) == []
+        assert self.upstream.requests() == []
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("bad")
+    home = folder / "home"
+    (folder / "documents").mkdir()
+    (folder / "documents" / "1.txt").write_text("Dear reader", encoding="utf-8")
+    (folder / "empty").mkdir()
+    home.mkdir()
+    with upstreams(folder) as make:
+        upstream = make()
+        write_config(home, [upstream.base_url], retry_delay=0.01)
+        orch = Orch(home)
+        assert orch("status").returncode == 0
+        yield Bench(orch, folder, upstream)
+        orch.close()
+
+
+TO_DO = "correct these lines and run the same command again; nothing was sent"
+BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
+    "not-json": (
+        jsonl([row("a"), b"{broken", row("b"), b"nope"]),
+        ["FILE:2: This line is not parseable as valid JSON.", "FILE:4: This line is not parseable", TO_DO],
+    ),
+    "not-utf8": (jsonl([row("a"), b'{"custom_id": "\xff"}']), ["FILE:2: ", "not parseable", TO_DO]),
+    "nul-bytes": (GOOD + b"\x00\x00\n", ["FILE:3: This line is not parseable as valid JSON.", TO_DO]),
+    "no-custom-id": (jsonl([line(custom_id=None)]), ["FILE:1: custom_id: Missing required parameter: 'custom_id'."]),
+    "no-body": (jsonl([row("a"), line(body=None)]), ["FILE:2: body: Missing required parameter: 'body'."]),
+    "no-model": (
+        jsonl([line(body={"messages": [{"role": "user", "content": "x"}]})]),
+        ["FILE:1: body.model: Model parameter is required."],
+    ),
+    "duplicate": (
+        jsonl([row("a"), row("b"), row("a")]),
+        ["FILE:3: custom_id: The custom_id 'a' for this request is a duplicate", "Line 1 has it first.", TO_DO],
+    ),
+    "url": (jsonl([line(url="/v1/chats")]), ["FILE:1: url: The URL must be one of /v1/responses, /v1/chat/comp"]),
+    "method": (jsonl([line(method="GET")]), ["FILE:1: method: The method must be 'POST'."]),
+    "stream": (
+        jsonl([line(body={**row("x")["body"], "stream": True})]),
+        ["FILE:1: body.stream: Streaming is not supported in the Batch API."],
+    ),
+    "one-line-of-50-mb": (
+        jsonl([row("a"), row("big", "x" * 50_000_000)]),
+        ["FILE:2: This line is longer than 33,554,432 bytes.", TO_DO],
+    ),
+    "empty": (b"", ["FILE: the file has no request lines", "write one request a line"]),
+    "only-blank-lines": (b"\n \r\n", ["FILE: the file has no request lines"]),
+}
+
+
+@pytest.mark.parametrize(("content", "texts"), BATCH_FILES.values(), ids=BATCH_FILES)
+def test_a_bad_batch_file(bench: Bench, content: bytes, texts: list[str]) -> None:
+    file = bench.file("bad.jsonl", content)
+    done = bench.orch("run", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    for text in texts:
+        assert text.replace("FILE", str(file)) in done.stderr
+    assert "Traceback" not in done.stderr
+    bench.nothing_is_left()
+
+
+def changed(old: str, new: str) -> str:
+    assert old in JOB
+    return JOB.replace(old, new)
+
+
+JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
+    "broken-yaml": (changed("{path: documents}", "{path: documents"), 2, ["FILE:3: is not valid YAML: expected ','"]),
+    "tab": (changed("  - id", "\t- id"), 2, ["FILE:4: is not valid YAML", "'\\t'"]),
+    "empty": ("", 2, ["FILE: is empty or no mapping; a job file begins with `name:`"]),
+    "key-twice": (JOB + "name: other\n", 2, ["FILE:8: name: the key 'name' is given twice (first in line 1)"]),
+    "fields-missing": ("name: x\n", 2, ["FILE:1: documents: is required", "FILE:1: tasks: is required"]),
+    "unknown-field": (
+        changed("    prompt", "    promt: x\n    prompt"), 2,
+        ["FILE:6: tasks[0].promt: is no known field here", "did you mean 'prompt'?"],
+    ),
+    "no-number": (
+        changed("small\n    p", "small\n    max_tokens: many\n    p"), 2,
+        ["FILE:6: tasks[0].max_tokens: ", "valid integer"],
+    ),
+    "unknown-alias": (
+        changed("model: small", "model: smal"), 2,
+        ["FILE:5: tasks[0].model: the model alias 'smal' is not declared (known: small)", "add to the job file"],
+    ),
+    "unknown-variable": (
+        changed("Who wrote this?", "Who wrote {{ nmae }}?"), 2,
+        ["FILE:6: tasks[0].prompt: the template uses {{ nmae }}, which no document has", "did you mean {{ name }}?"],
+    ),
+    "bad-template": (
+        changed("Who wrote this?", '"{% if %}"'), 2,
+        ["FILE:6: tasks[0].prompt: is no Jinja2 template: Expected an expression", "line 1 of the text"],
+    ),
+    "no-schema": (
+        changed("    prompt", "    schema: {type: objekt}\n    prompt"), 2,
+        ["FILE:6: tasks[0].schema: is no JSON Schema: type: 'objekt' is not valid"],
+    ),
+    "empty-folder": (
+        changed("path: documents", "path: empty"), 2,
+        ["FOLDER/empty: path: There are no documents", "files ending in .txt", "add files or correct `include`"],
+    ),
+    "missing-folder": (
+        changed("path: documents", "path: nowhere"), 2,
+        ["FOLDER/nowhere: path: There is no file or folder", "correct the path"],
+    ),
+    "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is no deadline; write 8h, 90m, 06:00 or"]),
+    "deadline-in-the-past": (
+        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["the deadline 2020-01-01 00:00 UTC has passed", "give a later one"],
+    ),
+    "unknown-backend": (
+        JOB + "allow: {backends: [gpu]}\n", 2,
+        ["FILE:8: allow.backends: there is no backend 'gpu' in HOME/orch.toml", "known: local"],
+    ),
+    "budget": (JOB + "budget: -1\n", 2, ["FILE:8: budget: ", "greater than or equal to 0"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "code", "texts"), JOB_FILES.values(), ids=JOB_FILES)
+def test_a_bad_job_file(bench: Bench, content: str, code: int, texts: list[str]) -> None:
+    file = bench.file("bad.yaml", content)
+    done = bench.orch("run", str(file))
+    assert (done.returncode, done.stdout) == (code, "")
+    for text in texts:
+        expected = text.replace("FILE", str(file)).replace("FOLDER", str(bench.folder))
+        assert expected.replace("HOME", str(bench.orch.home)) in done.stderr
+    assert "Traceback" not in done.stderr
+    bench.nothing_is_left()
+
+
+COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
+    "no-such-file": (["FOLDER/nope.yaml"], 2, ["FOLDER/nope.yaml: there is no such file"]),
+    "a-folder": (["FOLDER"], 2, ["FOLDER: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)"]),
+    "backend": (["GOOD", "--backend", "gpu"], 2, ["--backend gpu: there is no such backend in ", "known: local"]),
+    "deadline": (["GOOD", "--deadline", "soon"], 2, ["--deadline: 'soon' is no deadline; write 8h"]),
+    "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has passed already", "give a later one"]),
+    "budget": (["GOOD", "--budget", "much"], 2, ["'much' is no amount of dollars"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "code", "texts"), COMMANDS.values(), ids=COMMANDS)
+def test_a_bad_command(bench: Bench, arguments: list[str], code: int, texts: list[str]) -> None:
+    good = bench.file("good.yaml", JOB)
+    folder = str(bench.folder)
+    done = bench.orch("run", *(word.replace("FOLDER", folder).replace("GOOD", str(good)) for word in arguments))
+    assert (done.returncode, done.stdout) == (code, "")
+    for text in texts:
+        assert text.replace("FOLDER", folder) in done.stderr
+    bench.nothing_is_left()
+
+
+CONFIGS: dict[str, tuple[str, int, list[str]]] = {
+    "none": ("", 3, ["no backend is configured (CONFIG)", "write into orch.toml:", "[backends.local]"]),
+    "no-toml": ("[backends.local\n", 2, ["CONFIG:1: is not valid TOML: Expected ']'"]),
+    "unknown-field": (
+        "[backends.local]\nupstream = 5\n", 2,
+        ["CONFIG:2: backends.local.upstream: is no known field here", "did you mean 'upstreams'?"],
+    ),
+    "not-allowed": (
+        '[backends.cloud]\nupstreams = ["http://127.0.0.1:9/v1"]\nidle = true\n', 3,
+        ["no backend may run this job:", 'cloud: the job is local only, and this backend is not declared location = "'],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "code", "texts"), CONFIGS.values(), ids=CONFIGS)
+def test_a_bad_configuration(bench: Bench, config: str, code: int, texts: list[str]) -> None:
+    file, job = bench.file("orch.toml", config), bench.file("local.yaml", JOB + "allow: {location: local}\n")
+    done = bench.orch("run", str(job), env={"ORCH_CONFIG": str(file)})
+    assert (done.returncode, done.stdout) == (code, "")
+    for text in texts:
+        assert text.replace("CONFIG", str(file)) in done.stderr
+    bench.nothing_is_left()
+
+
+def test_good_runs_follow_bad_ones(upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "1.txt").write_text("Dear reader", encoding="utf-8")
+    job, batch = tmp_path / "job.yaml", tmp_path / "batch.jsonl"
+    job.write_text(JOB.replace("small\n    p", "small\n    p_: 1\n    p"), encoding="utf-8")
+    batch.write_bytes(GOOD + b"{")
+    for file in (job, batch):
+        assert run_orch("run", str(file)).returncode == 2
+    assert run_orch("status", "--json").stdout == "[]\n"
+    job.write_text(JOB, encoding="utf-8")
+    # A BOM and Windows line ends are what editors put there, and mean nothing.
+    batch.write_bytes(b"\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"))
+    for file in (job, batch):
+        done = run_orch("run", str(file))
+        assert done.returncode == 0, done.stderr
+    found = json.loads(run_orch("status", "--json").stdout)
+    assert [(one["state"], one["requests"]["succeeded"]) for one in found] == [("completed", 2), ("completed", 1)]
+    assert sorted(upstream.counts().values()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "inner-folder"])
+def test_documents_that_may_not_be_read(
+    upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path, what: str
+) -> None:
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    (tmp_path / "documents" / "inner").mkdir(parents=True)
+    for name in ("1.txt", "2.txt", "inner/3.txt"):
+        (tmp_path / "documents" / name).write_text(f"letter {name}", encoding="utf-8")
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB, encoding="utf-8")
+    shut = tmp_path / {"folder": "documents", "file": "documents/1.txt", "inner-folder": "documents/inner"}[what]
+    shut.chmod(0)
+    done = run_orch("run", str(job), "--json", prefix=prefix(no_override=True))
+    shut.chmod(0o755)
+    if what == "folder":
+        assert done.returncode == 2
+        assert f"{shut}: The folder cannot be listed (Permission denied); give this user read" in done.stderr
+        assert run_orch("status", "--json").stdout == "[]\n"
+        return
+    # What cannot be read fails by name; everything else is done.
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["requests"]["succeeded"], found["requests"]["failed"]) == (2, 1)
+    (reason,) = found["reasons"]
+    assert (reason["code"], reason["rows"]) == ("unreadable", 1)
+    assert "give read permission" in reason["message"]
+    # It is asked again when it can be read.
+    again = json.loads(run_orch("run", str(job), "--json").stdout)
+    assert again["requests"]["succeeded"] == 3
+    assert set(upstream.counts().values()) == {1}
+
+
+def test_documents_that_vanish_while_they_are_read(
+    upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path
+) -> None:
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    names = [f"{number:04}.txt" for number in range(3000)]
+    for name in names:
+        (folder / name).write_text(f"letter {name}", encoding="utf-8")
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB, encoding="utf-8")
+    process = run_orch.start("submit", str(job), "--json")
+    # Once the first requests are written the folder is listed, and the process is stopped before its end.
+    wait_until(lambda: any(path.stat().st_size for path in orch_home.glob("jobs/*/requests.jsonl")))
+    os.kill(process.pid, signal.SIGSTOP)
+    for name in names[-200:]:
+        (folder / name).unlink()
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(60) == 0, run_orch.output(process)
+    (job_id,) = (path.name for path in orch_home.glob("jobs/*"))
+    found = json.loads(run_orch("status", job_id, "--json").stdout)
+    assert found["requests"]["total"] == 3000
+    (reason,) = found["reasons"]
+    assert (reason["code"], reason["rows"]) == ("vanished", found["requests"]["failed"])
+    assert "was listed and is gone" in reason["message"]
+    assert 0 < reason["rows"] <= 200
