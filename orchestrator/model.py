@@ -126,7 +126,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request as it is built: identity, and where its line lies in the job's request file.
+    """One request as it is built: its place in the job, and who it is.
 
     `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
     """
@@ -139,7 +139,6 @@ class Row:
     model: str
     fingerprint: str
     prompt_version: str
-    span: Span
     cut_from_tokens: int | None = None
     problem: tuple[str, str] | None = None
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -18,27 +19,23 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator import tokens
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.errors import InputError
 from orchestrator.jobspec import JobSpec, Task
+from orchestrator.model import Row
 
 ENDPOINT = "/v1/chat/completions"
 _ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
 
+# What a template may trip over in the fields of one document: `{{ amount * 2 }}` where the amount is text.
+_RENDERING = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One request. `line` is its JSON line without newline; empty where `problem` (code, message) says why not."""
+    """One request and its JSON line without newline; the line is empty where the row has a problem."""
 
-    custom_id: str
-    document: str
-    task: str
-    endpoint: str
-    model: str
-    fingerprint: str
-    prompt_version: str
+    row: Row
     line: bytes
-    cut_from_tokens: int | None = None
-    problem: tuple[str, str] | None = None
 
 
 def custom_id(document_key: str, task_id: str) -> str:
@@ -108,6 +105,7 @@ class Builder:
 
     def __init__(self, spec: JobSpec, extractor: str) -> None:
         self._questions: Sequence[_Question] = [_Question(task, extractor) for task in spec.tasks]
+        self._number = count()
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """One request a task, in the order of the tasks; a problem of the document fails each of them."""
@@ -117,7 +115,7 @@ class Builder:
                 continue
             try:
                 yield self._request(question, document)
-            except TemplateError as error:
+            except _RENDERING as error:
                 problem = ("template", f"the prompt cannot be made for this document: {error}")
                 yield self._failed(question, document.key, document.digest, problem)
 
@@ -126,21 +124,32 @@ class Builder:
         text, cut_from = document.text, None
         if task.max_document_tokens is not None:
             text, cut_from = tokens.cut(text, task.max_document_tokens)
-        row_id = custom_id(document.key, task.id)
         body = {"model": task.model, "messages": question.messages(document, text), **question.body}
-        line = msgspec.json.encode({"custom_id": row_id, "method": "POST", "url": ENDPOINT, "body": body})
-        return Built(
-            row_id, document.key, task.id, ENDPOINT, task.model, question.fingerprint(document.digest),
-            question.version, line, cut_from,
-        )  # fmt: skip
+        # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
+        fingerprint = question.fingerprint(f"{document.digest}\0{document.text}")
+        row = self._row(question, document.key, fingerprint, cut_from=cut_from)
+        line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
+        return Built(row, msgspec.json.encode(line))
 
-    @staticmethod
-    def _failed(question: _Question, key: str, digest: str, problem: tuple[str, str]) -> Built:
+    def _failed(self, question: _Question, key: str, digest: str, problem: tuple[str, str]) -> Built:
+        fingerprint = question.fingerprint(f"{digest}\0{problem[0]}\0{problem[1]}")
+        return Built(self._row(question, key, fingerprint, problem=problem), b"")
+
+    def _row(
+        self,
+        question: _Question,
+        key: str,
+        fingerprint: str,
+        *,
+        cut_from: int | None = None,
+        problem: tuple[str, str] | None = None,
+    ) -> Row:
         task = question.task
-        mark = question.fingerprint(f"{digest}\0{problem[0]}\0{problem[1]}")
-        return Built(
-            custom_id(key, task.id), key, task.id, ENDPOINT, task.model, mark, question.version, b"", None, problem
-        )
+        row_id = custom_id(key, task.id)
+        return Row(
+            next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
+            cut_from, problem,
+        )  # fmt: skip
 
 
 class _Line(msgspec.Struct):
@@ -168,17 +177,3 @@ def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[s
     if found is None:
         return None
     return found if isinstance(found, str) else found.get(backend)
-
-
-def check_models(spec: JobSpec, models: Mapping[str, object], file: str, lines: Mapping[int, int | None]) -> None:
-    """Raises InputError for the first task whose alias nobody declares; `lines` gives each task's line."""
-    for index, task in enumerate(spec.tasks):
-        if task.model not in models:
-            known = ", ".join(sorted(models)) or "none"
-            raise InputError(
-                f"the model alias {task.model!r} is not declared (known: {known})",
-                file=file,
-                line=lines.get(index),
-                field=f"tasks[{index}].model",
-                hint=f"add to the job file:  models: {{{task.model}: NAME_OF_THE_MODEL}}",
-            )

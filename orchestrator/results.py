@@ -19,6 +19,9 @@ from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
 
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises on whatever a file or a model came up with; a model may well repeat `[` to its end."""
+
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
@@ -49,7 +52,7 @@ def read(path: Path) -> Iterator[Found]:
         for _, offset, raw in wire.lines(file):
             try:
                 line = _decode_line(raw)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except NO_JSON:
                 line = None
             yield Found(Span(offset, len(raw)), line)
 
@@ -75,16 +78,21 @@ class OutputCheck:
         if answer.text is None or not answer.text.strip():
             if answer.has_other:
                 return None
+            if answer.finish_reason == "length":
+                return "truncated", "the answer ended at max_tokens before it began; raise max_tokens"
             return "empty_answer", "the model answered with nothing"
         if self._validate is None:
             return None
         try:
             value = msgspec.json.decode(answer.text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NO_JSON as error:
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
             return "invalid_json", _short(f"the answer is no JSON: {error}")
-        wrong = self._validate(value)
+        try:
+            wrong = self._validate(value)
+        except RecursionError:
+            wrong = "the answer is nested too deeply to be checked"
         return None if wrong is None else ("schema_mismatch", _short(wrong))
 
     @property
@@ -123,7 +131,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
     """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
     try:
         parsed = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_JSON:
         return Answer(None, None, False)
     if parsed.choices:
         choice = parsed.choices[0]
@@ -152,8 +160,11 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
         return _failed(seq, kind, found, line, code, message)
     response = line.response
     if not 200 <= response.status_code < 300:
-        found_code, message = _error_in(response.body)
-        return _failed(seq, kind, found, line, found_code or f"http_{response.status_code}", message)
+        said, message = _error_in(response.body, line.error)
+        status = f"http_{response.status_code}"
+        # Where the status says that it may pass, no word of the provider's may hide it.
+        code = status if said is None or is_passing(status) else said
+        return _failed(seq, kind, found, line, code, message)
     return _answered(seq, kind, found, line, response.body, check)
 
 
@@ -162,7 +173,7 @@ def _answered(
 ) -> Outcome:
     try:
         usage, model = wire.read_answer(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_JSON:
         return _failed(seq, kind, found, line, "invalid_response", "the answer's body is no JSON object")
     problem = check.problem(answer_of(body)) if check is not None else None
     orch = line.orch
@@ -172,7 +183,7 @@ def _answered(
         kind,
         found.span,
         Usage(usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens),
-        model,
+        _short(model) if model is not None else None,
         orch.upstream if orch else None,
         orch.latency_ms if orch else None,
         orch.upstream_seconds if orch else 0.0,
@@ -190,29 +201,41 @@ def _failed(seq: int, kind: str, found: Found, line: wire.ResultLine, code: str,
         upstream=orch.upstream if orch else None,
         latency_ms=orch.latency_ms if orch else None,
         upstream_seconds=orch.upstream_seconds if orch else 0.0,
-        error_code=code,
+        error_code=_short(code),
         error_message=_short(message),
     )
 
 
 def _error(error: Any) -> tuple[str, str]:
-    if isinstance(error, dict):
-        return str(error.get("code") or error.get("type") or "error"), str(error.get("message") or "no message")
-    return "error", "the backend gave neither an answer nor an error" if error is None else str(error)
+    inner = _inner(error)
+    if isinstance(inner, dict):
+        return str(inner.get("code") or inner.get("type") or "error"), str(inner.get("message") or "no message")
+    return "error", "the backend gave neither an answer nor an error" if inner is None else str(inner)
 
 
-def _error_in(body: msgspec.Raw) -> tuple[str | None, str]:
+def _error_in(body: msgspec.Raw, beside: Any) -> tuple[str | None, str]:
+    """Code and message of a body that is no answer, or of the line's `error` (`vllm run-batch` puts them there).
+
+    A code that is a number says no more than the status.
+    """
     try:
-        found = msgspec.json.decode(body, type=_ErrorBody).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        found = None
+        found = _inner(msgspec.json.decode(body, type=_ErrorBody).error or beside)
+    except NO_JSON:
+        found = _inner(beside)
     if isinstance(found, dict):
         code = found.get("code")
-        return str(code) if code else None, str(found.get("message") or "no message")
+        return code if isinstance(code, str) and code else None, str(found.get("message") or "no message")
     return None, "no error message" if found is None else str(found)
 
 
+def _inner(error: Any) -> Any:
+    """The error object, also where it is wrapped once more in `{"error": ...}`."""
+    return error["error"] if isinstance(error, dict) and error.get("error") else error
+
+
 def _short(text: str) -> str:
+    """What a report shows and every database takes: Postgres knows no NUL."""
+    text = text.replace("\0", "\ufffd")
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 
@@ -226,7 +249,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             answer = answer_of(response.body)
             output, finish_reason = answer.text, answer.finish_reason
             if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                output = msgspec.json.decode(answer.text)
+                output = msgspec.Raw(answer.text.encode())
             elif answer.text is None:
                 output = response.body
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}

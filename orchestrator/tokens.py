@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 BYTES_PER_TOKEN = 4
 _CHARS_PER_TOKEN_AT_MOST = 16
+# The encoder's time grows with the square of a run that has no break (64,000 letters or spaces: a minute), so a long
+# run is cut into pieces. They may give a token more than the whole; ordinary text has no such run.
+_LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 
 
 @cache
@@ -21,12 +25,17 @@ def estimate(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
+def _encode(text: str) -> list[int]:
+    pieces = filter(None, _LONG_RUN.split(text))
+    return [token for piece in pieces for token in _encoding().encode(piece, disallowed_special=())]
+
+
 def cut(text: str, limit: int) -> tuple[str, int | None]:
     """The first `limit` tokens of a text, and how many tokens it had if it was cut (estimated when it is long)."""
     if len(text) * 4 <= limit or len(text.encode()) <= limit:
         return text, None  # a token is at least one byte
     head = text[: limit * _CHARS_PER_TOKEN_AT_MOST]
-    tokens = _encoding().encode(head, disallowed_special=())
+    tokens = _encode(head)
     if len(tokens) <= limit:
         return (text, None) if len(head) == len(text) else (head, round(len(tokens) * len(text) / len(head)))
     had = len(tokens) if len(head) == len(text) else round(len(tokens) * len(text) / len(head))

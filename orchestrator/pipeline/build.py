@@ -24,6 +24,7 @@ from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Span
+from orchestrator.requests import Builder, Built, variables
 from orchestrator.results import is_passing
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
@@ -44,14 +45,6 @@ class BuildReport:
     carried: int = 0
     input_bytes: int = 0
     problems: list[tuple[str, str, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A row whose span is not known yet, with its line's bytes."""
-
-    row: Row
-    line: bytes
 
 
 @contextmanager
@@ -97,12 +90,14 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
 
 def discard(store: Store, home: Home, job: Job) -> None:
     """Leave nothing of a job of which nothing was sent."""
-    store.jobs.discard(job.id)
-    home.requests(job.id).unlink(missing_ok=True)
-    home.build_lock(job.id).unlink(missing_ok=True)
-    folder = home.job(job.id)
-    if folder.is_dir():
-        folder.rmdir()
+    try:
+        store.jobs.discard(job.id)
+    finally:
+        home.requests(job.id).unlink(missing_ok=True)
+        home.build_lock(job.id).unlink(missing_ok=True)
+        folder = home.job(job.id)
+        if folder.is_dir():
+            folder.rmdir()
 
 
 def build(
@@ -145,23 +140,23 @@ def build(
 
 
 def _record(
-    store: Store, job: Job, runs: list[JobId], file: BinaryIO, chunk: list[_Line], report: BuildReport, now: datetime
+    store: Store, job: Job, runs: list[JobId], file: BinaryIO, chunk: list[Built], report: BuildReport, now: datetime
 ) -> None:
-    rows = []
+    rows, spans = [built.row for built in chunk], []
     offset = file.tell()
-    for item in chunk:
-        rows.append(_placed(item.row, Span(offset, len(item.line))))
-        if item.line:
-            file.write(item.line + b"\n")
-            offset += len(item.line) + 1
+    for built in chunk:
+        spans.append(Span(offset, len(built.line)))
+        if built.line:
+            file.write(built.line + b"\n")
+            offset += len(built.line) + 1
     earlier = _to_carry(store, runs, rows)
     try:
-        store.rows.add(job.id, rows, earlier, now)
+        store.rows.add(job.id, list(zip(rows, spans, strict=True)), earlier, now)
     except InputError:
         raise _twice(store, job, rows) from None
     report.requests += len(rows)
     report.carried += len(earlier)
-    report.input_bytes += sum(row.span.length for row in rows if row.custom_id not in earlier)
+    report.input_bytes += sum(len(built.line) for built in chunk if built.row.custom_id not in earlier)
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
@@ -177,13 +172,6 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
         field="documents",
         hint="give the sources `include` or `exclude` patterns that do not overlap",
     )
-
-
-def _placed(row: Row, span: Span) -> Row:
-    return Row(
-        row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint, row.prompt_version,
-        span, row.cut_from_tokens, row.problem,
-    )  # fmt: skip
 
 
 def _earlier_runs(store: Store, job: Job) -> list[JobId]:
@@ -205,15 +193,13 @@ def _to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Ear
     }
 
 
-def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]) -> Iterator[_Line]:
+def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]) -> Iterator[Built]:
     from orchestrator import documents
-    from orchestrator.requests import Builder
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
     builder = Builder(spec, documents.EXTRACTOR_VERSION)
-    seq = 0
     seen: list[SeenDocument] = []
     for source in spec.documents:
         for document in documents.read(source, base):
@@ -223,15 +209,7 @@ def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocum
                 seen.append(SeenDocument(document.key, "", document.size, document.code.value))
             else:
                 seen.append(SeenDocument(document.key, document.digest, document.size, None))
-            for built in builder.build(document):
-                yield _Line(
-                    Row(
-                        seq, built.custom_id, built.document, built.task, built.endpoint, built.model,
-                        built.fingerprint, built.prompt_version, Span(0, 0), built.cut_from_tokens, built.problem,
-                    ),
-                    built.line,
-                )  # fmt: skip
-                seq += 1
+            yield from builder.build(document)
             if len(seen) >= CHUNK:
                 saw(seen)
                 seen.clear()
@@ -241,7 +219,6 @@ def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocum
 def check_variables(spec: JobSpec, file: Path) -> None:
     """Raises InputError for a template variable that no document has, with the nearest name that one has."""
     from orchestrator import documents
-    from orchestrator.requests import variables
 
     known: set[str] = set()
     for source in spec.documents:
@@ -261,10 +238,10 @@ def check_variables(spec: JobSpec, file: Path) -> None:
             )
 
 
-def _from_batch_file(job: Job, report: BuildReport) -> Iterator[_Line]:
+def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Built]:
     for seq, (checked, raw) in enumerate(batch_lines(Path(job.source))):
         report.documents += 1
-        yield _Line(_batch_row(seq, checked, raw), raw)
+        yield Built(_batch_row(seq, checked, raw), raw)
 
 
 def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
@@ -306,7 +283,7 @@ def _duplicate(path: Path, custom_id: str) -> wire.LineError:
 
 def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
-    return Row(seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", Span(0, 0))
+    return Row(seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "")
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

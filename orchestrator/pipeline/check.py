@@ -47,8 +47,8 @@ def _check_documents(path: Path, spec: JobSpec) -> Finding:
             number += 1
             for built in builder.build(document):
                 requests += 1
-                if built.problem is not None:
-                    problems.append((built.document, *built.problem))
+                if built.row.problem is not None:
+                    problems.append((built.row.document, *built.row.problem))
     return Finding(JobKind.DOCUMENTS, number, requests, tuple(dict.fromkeys(problems)), tuple(_warnings(spec)))
 
 

@@ -154,11 +154,11 @@ def submit(
     job = draft(path, config, home, options, now())
     route = route_for(config, job)
     with ExitStack() as claimed:
-        unfinished = _record(store, home, job, claimed, look=not options.new)
-        if unfinished is not None:
-            reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
-            return Intake(unfinished, How.RESUMED, reason)
         try:
+            unfinished = _record(store, home, job, claimed, look=not options.new)
+            if unfinished is not None:
+                reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
+                return Intake(unfinished, How.RESUMED, reason)
             report = build.build(store, home, job, now(), progress)
             same = build.same_as(store, job, report)
             if same is not None:
@@ -187,8 +187,10 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
         with build.locked(home.intake_lock, wait=True):
             found = _unfinished(store, job) if look else None
             if found is None:
-                store.jobs.add(job, tags)
+                _check_deadline(job)
+                # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(build.claim(home, job))
+                store.jobs.add(job, tags)
                 return None
         if found.built_at is not None:
             return found

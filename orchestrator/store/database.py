@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, Table, create_engine, event, exc, text
+from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
 from orchestrator.errors import OrchError, StorageError
 
@@ -20,14 +20,14 @@ class Database:
     """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else."""
 
     def __init__(self, url: str, *, timeout: float = 10.0) -> None:
-        self.url = url
+        self._url = _parsed(url)
         self.is_sqlite = url.startswith("sqlite")
-        with translated(url):
+        with self._translated():
             self._engine = _sqlite(url, timeout) if self.is_sqlite else _postgres(url, timeout)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
-        with translated(self.url):
+        with self._translated():
             version = self._version()
             if version == HEAD:
                 return
@@ -44,7 +44,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: one consistent view."""
-        with translated(self.url), self._engine.connect() as connection:
+        with self._translated(), self._engine.connect() as connection:
             yield connection
 
     def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
@@ -55,10 +55,25 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A write transaction: all of it durable at the end, or nothing."""
-        with translated(self.url), self._engine.connect() as plain:
+        with self._translated(), self._engine.connect() as plain:
             connection = plain.execution_options(orch_write=True)
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is told."""
+        try:
+            yield
+        except OrchError:
+            raise
+        except (exc.SQLAlchemyError, ModuleNotFoundError, sqlite3.Error) as error:
+            cause = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
+            hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
+            name, secrets = _public(self._url)
+            for secret in secrets:
+                cause = cause.replace(secret, "***")
+            raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
         """An INSERT that knows ON CONFLICT, in this database's dialect."""
@@ -145,22 +160,32 @@ def _postgres(url: str, timeout: float) -> Engine:
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options})
 
 
-@contextmanager
-def translated(url: str) -> Iterator[None]:
-    """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is told."""
+def _parsed(text: str) -> URL:
     try:
-        yield
-    except OrchError:
-        raise
-    except (exc.SQLAlchemyError, ModuleNotFoundError, sqlite3.Error) as error:
-        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
-        name = url.removeprefix("sqlite:///") if url.startswith("sqlite") else url.rsplit("@", 1)[-1]
-        raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
+        return make_url(text)
+    except (exc.ArgumentError, ValueError):
+        # The text is not told: a password is often what made it unreadable.
+        raise StorageError(
+            "the database's address is no URL", hint="such as postgresql://user:password@host:5432/name"
+        ) from None
+
+
+def _public(url: URL) -> tuple[str, list[str]]:
+    """What may be told of an address, and what may not."""
+    if url.drivername.startswith("sqlite"):
+        return url.database or "", []
+    # A password with an @ that is not escaped ends up in the host.
+    rest, _, host = (url.host or str(url.query.get("host", ""))).rpartition("@")
+    name = f"{host}{f':{url.port}' if url.port else ''}/{url.database or ''}"
+    secrets = (url.password, url.query.get("password"), url.query.get("sslpassword"), rest)
+    return name, [str(secret) for secret in secrets if secret]
 
 
 _ADVICE = (
     ("database is locked", "another program holds it; end that one, or set ORCH_DATABASE_TIMEOUT higher"),
+    ("lock timeout", "another program holds it; end that one, or set ORCH_DATABASE_TIMEOUT higher"),
+    ("connection failed", "start Postgres, or correct ORCH_DATABASE_URL"),
+    ("failed to resolve host", "correct ORCH_DATABASE_URL"),
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
     ("disk is full", "make room on the disk and run the command again; nothing is lost"),

@@ -58,19 +58,21 @@ class Rows:
         with self._db.write() as tx:
             tx.execute(delete(requests).where(requests.c.job_id == job_id))
 
-    def add(self, job_id: JobId, rows: Sequence[Row], earlier: dict[str, Earlier], now: datetime) -> None:
-        """Record rows; those in `earlier` (by custom_id) carry that outcome over and cost nothing again.
+    def add(
+        self, job_id: JobId, rows: Sequence[tuple[Row, Span]], earlier: dict[str, Earlier], now: datetime
+    ) -> None:
+        """Record rows with where their lines lie; those in `earlier` (by custom_id) carry that outcome over, unpaid.
 
         Raises InputError naming a custom_id that the job has already.
         """
         fresh: list[dict[str, Any]] = []
         carried: list[dict[str, Any]] = []
-        for row in rows:
+        for row, span in rows:
             known = earlier.get(row.custom_id)
             if known is None:
-                fresh.append(_new(job_id, row, now))
+                fresh.append(_new(job_id, row, span, now))
             else:
-                carried.append({**_new(job_id, row, now), **known.facts, "carried_from": known.job_id})
+                carried.append({**_new(job_id, row, span, now), **known.facts, "carried_from": known.job_id})
         try:
             with self._db.write() as tx:
                 for batch in (fresh, carried):
@@ -263,7 +265,7 @@ class Rows:
             return [(code, message or "", number) for code, message, number in tx.execute(query)]
 
 
-def _new(job_id: JobId, row: Row, now: datetime) -> dict[str, Any]:
+def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
     code, message = row.problem or (None, None)
     return {
         "job_id": job_id,
@@ -275,8 +277,8 @@ def _new(job_id: JobId, row: Row, now: datetime) -> dict[str, Any]:
         "model": row.model,
         "fingerprint": row.fingerprint,
         "prompt_version": row.prompt_version,
-        "offset": row.span.offset,
-        "length": row.span.length,
+        "offset": span.offset,
+        "length": span.length,
         "cut_from_tokens": row.cut_from_tokens,
         "state": RequestState.PENDING if code is None else RequestState.FAILED,
         "settled_at": None if code is None else now,

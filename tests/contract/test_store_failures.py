@@ -115,7 +115,10 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"PK\x03\x04" * 500, "file is not a database"), (b"SQLite format 3\0" + b"\xff" * 5000, "")],
+    [
+        (b"PK\x03\x04" * 500, "file is not a database"),
+        (b"SQLite format 3\0" + b"\xff" * 5000, "file is not a database"),
+    ],
     ids=["another file", "a damaged database"],
 )
 def test_a_file_that_is_no_database_is_told_and_left_as_it_is(tmp_path: Path, content: bytes, says: str) -> None:
@@ -159,7 +162,7 @@ def test_a_server_that_is_not_there_is_told_without_its_password(url: str) -> No
         Store.open(url, timeout=1)
     told = f"{raised.value}{raised.value.message}{raised.value.hint}"
     assert "g3h3im" not in told
-    assert "cannot be used" in told
+    assert told.startswith("the database")
 
 
 def test_postgres_that_is_down_says_what_to_do() -> None:

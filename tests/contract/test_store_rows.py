@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -26,7 +25,7 @@ def states(store: Store, job_id: str = "contracts-1") -> list[RequestState]:
 def test_rows_that_wait_come_by_endpoint_model_and_place(store: Store) -> None:
     store.jobs.add(job(), {})
     rows = [row(0, model="b"), row(1, model="a"), row(2, endpoint="/v1/embeddings"), row(3, model="a")]
-    store.rows.add(JobId("contracts-1"), [replace(each, span=Span(0, each.seq + 5)) for each in rows], {}, NOW)
+    store.rows.add(JobId("contracts-1"), [(each, Span(0, each.seq + 5)) for each, _ in rows], {}, NOW)
     assert list(store.rows.waiting(JobId("contracts-1"))) == [
         Waiting(1, CHAT, "a", 6),
         Waiting(3, CHAT, "a", 8),

@@ -39,12 +39,13 @@ def job(job_id: str = "contracts-1", **facts: Any) -> Job:
     return Job(JobId(job_id), **{**given, **facts})
 
 
-def row(seq: int, **facts: Any) -> Row:
+def row(seq: int, *, span: Span | None = None, **facts: Any) -> tuple[Row, Span]:
+    """A row and where its line lies: 99 bytes at its hundred, unless said otherwise."""
     given = {
         "custom_id": f"r{seq}", "document": f"d{seq}", "task": "t", "endpoint": CHAT, "model": "m",
-        "fingerprint": f"f{seq}", "prompt_version": "v", "span": Span(seq * 100, 99),
+        "fingerprint": f"f{seq}", "prompt_version": "v",
     }  # fmt: skip
-    return Row(seq, **{**given, **facts})
+    return Row(seq, **{**given, **facts}), span or Span(seq * 100, 99)
 
 
 def added(store: Store, rows: int = 3, job_id: str = "contracts-1", **facts: Any) -> Job:
