@@ -25,7 +25,15 @@ import httpx2
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.clock import now
 from orchestrator.config import Config, LocalBackend
-from orchestrator.errors import BackendError, InputError, OrchError, RefusedError, StateConflict, StorageError
+from orchestrator.errors import (
+    BackendError,
+    InputError,
+    OrchError,
+    RefusedError,
+    StateConflict,
+    StorageError,
+    UsageError,
+)
 from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Lane, Lanes, Pipeline
@@ -219,7 +227,7 @@ class Engine:
         return self._health
 
     def open(self, name: str) -> Lane:
-        """A backend, its server started at the first use. Raises BackendError, InputError."""
+        """A backend, its server started at the first use. Raises BackendError, UsageError."""
         lane = self._opened.get(name)
         if lane is None:
             settings = self._config.backends.get(name)
@@ -244,12 +252,16 @@ class Engine:
 
 
 def server_settings(backend: LocalBackend, *, dispatch: bool) -> Settings:
-    """What a local backend's server is told. Raises InputError where its key's variable is not set."""
+    """What a local backend's server is told. Raises UsageError where its key's variable is not set."""
     api_key = None
     if backend.api_key_env is not None:
         api_key = os.environ.get(backend.api_key_env)
         if not api_key:
-            raise InputError(f"the environment variable {backend.api_key_env} is not set", field="api_key_env")
+            # No fault of the job's: it stays as it is, for the next start that has the key.
+            raise UsageError(
+                f"the environment variable {backend.api_key_env} is not set, which holds the key of the upstreams",
+                hint="set it, then run the same command again",
+            )
     return Settings(
         upstreams=backend.upstreams,
         api_key=api_key,

@@ -5,7 +5,7 @@ A price that is not known is an error or marked `estimated`; it is never zero (P
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from orchestrator.errors import InputError
@@ -44,6 +44,15 @@ def hosted_price(provider: str, model: str, usage: Usage, *, batch: bool, at: da
         raise InputError(
             f"no price is known for {provider}:{model}: {error}", hint="name a model of the genai-prices table"
         ) from None
+    for name, tokens, price in (
+        ("input", usage.input_tokens, plain.input_price),
+        ("output", usage.output_tokens, plain.output_price),
+    ):
+        if tokens and not price:
+            raise InputError(
+                f"no price is known for {provider}:{model}: the table has none for its {name} tokens",
+                hint="name a model that is sold by the token",
+            )
     source = f"genai-prices: {provider}:{plain.model.id}"
     if not batch:
         return Price(plain.total_price.quantize(PICO), source)
@@ -63,4 +72,4 @@ def hosted_price(provider: str, model: str, usage: Usage, *, batch: bool, at: da
 
 def _holds(constraint: object, at: datetime) -> bool:
     start = getattr(constraint, "start_date", None)
-    return start is None or at.date() >= start
+    return start is None or at.astimezone(UTC).date() >= start

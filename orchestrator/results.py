@@ -7,6 +7,7 @@ by `outcome`; what it does not say is the pipeline's to decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -249,7 +250,8 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             answer = answer_of(response.body)
             output, finish_reason = answer.text, answer.finish_reason
             if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                output = msgspec.Raw(answer.text.encode())
+                with suppress(*NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
+                    output = msgspec.json.decode(answer.text)
             elif answer.text is None:
                 output = response.body
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}

@@ -67,6 +67,8 @@ def run(
 
     The same command again while the job is unfinished takes it up where it stopped.
     """
+    if output is not None and not output.absolute().parent.is_dir():
+        raise UsageError(f"-o {output}: there is no such folder", hint="make it, or name another file")
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = take_in(context.store, context.home, context.config, file,
                          Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip

@@ -176,6 +176,19 @@ def submit(
     return Intake(store.jobs.get(job.id), How.NEW, reason, report, route)
 
 
+def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
+    """The unfinished job, with the deadline and budget that this command names."""
+    terms: dict[str, datetime | Decimal] = {}
+    if options.deadline is not None and wanted.deadline_at is not None:
+        terms["deadline_at"] = wanted.deadline_at
+    if options.budget is not None:
+        terms["budget"] = options.budget
+    if terms:
+        store.jobs.revise(job.id, **terms)
+        store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+    return store.jobs.get(job.id)
+
+
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:
     """Record a job and claim its build, or give the built one of the same content that is unfinished.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, select, update
@@ -106,6 +107,10 @@ class Jobs:
     def mark_built(self, job_id: JobId, now: datetime) -> None:
         """The requests of the job are complete. Raises StateConflict where they already were."""
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
+
+    def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
+        """Give an unfinished job another `deadline_at` or `budget`."""
+        self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
     def request_cancel(self, job_id: JobId, reason: str, now: datetime) -> bool:
         """Ask for the end of a job; False where it was asked for, or over, before."""

@@ -340,6 +340,22 @@ def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_
     assert 0 < float(job["cost_usd"]) <= 0.05
 
 
+def test_an_output_that_cannot_be_is_told_before_anything_runs(
+    letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
+) -> None:
+    done = run_orch("run", str(letters), "-o", str(tmp_path / "nowhere" / "out.jsonl"))
+    assert done.returncode == 2
+    assert "there is no such folder" in done.stderr
+    assert upstream.requests() == []
+
+
+def test_an_unfinished_job_takes_another_deadline_and_budget(letters: Path, run_orch: Orch) -> None:
+    run_orch("submit", str(letters), "--budget", "1")
+    run_orch("submit", str(letters), "--budget", "2.50", "--deadline", "2099-01-01T00:00+00:00")
+    (job,) = json.loads(run_orch("status", "--json").stdout)
+    assert (job["budget_usd"], job["deadline_at"]) == ("2.5", "2099-01-01T00:00:00+00:00")
+
+
 def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
     wait_until(lambda: len(slow.requests()) > 10, 20)

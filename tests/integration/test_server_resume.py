@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.errors import StorageError
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.service import Settings
@@ -195,8 +197,6 @@ def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstre
     records = Records(tmp_path / "server.db")
     records._db.execute("PRAGMA user_version = 99")
     records.close()
-    from orchestrator.errors import StorageError
-
     with pytest.raises(StorageError, match="written by a newer orch"), in_process(tmp_path, upstream):
         pass
 
@@ -268,6 +268,9 @@ def test_what_cannot_be_stored_is_refused_whole(tmp_path: Path, upstream: Upstre
         files = sorted(path.name for path in (server.folder / "files").iterdir())
         server.limit_files(1000)
         content = jsonl([row(f"r{number}") for number in range(100)])
+        large = tmp_path / "large.jsonl"
+        large.write_bytes(content)
+        backend = OpenAIBackend("local", over_unix_socket(server.socket))
         error = sdk.refused(
             (lambda api: api.files.create(file=("in.jsonl", content), purpose="batch"))
             if what == "file"
@@ -279,6 +282,9 @@ def test_what_cannot_be_stored_is_refused_whole(tmp_path: Path, upstream: Upstre
         )
         assert (error.status_code, error.code, error.type) == (507, "storage", "server_error")
         assert "The server cannot write" in error.message
+        with pytest.raises(StorageError, match="cannot upload: The server cannot write"):
+            backend.upload(large, "in.jsonl")
+        backend.close()
         server.limit_files(-1)
         assert sorted(path.name for path in (server.folder / "files").iterdir()) == files
         assert sdk(lambda api: api.batches.list()).data == []

@@ -1,0 +1,261 @@
+"""Result lines -> outcomes, whatever a file holds; and outcomes -> merged rows."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator import results
+from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.results import Answer, Found, NotExecuted, OutputCheck
+from orchestrator.wire import ResultLine
+
+USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+SPAN = Span(100, 50)
+SCHEMA = {"type": "object", "required": ["months"], "properties": {"months": {"type": "integer"}}}
+
+
+def chat(content: object, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": finish}
+    return {"model": "tiny", "choices": [choice], "usage": USAGE}
+
+
+def answered(body: object, status: int = 200, **more: Any) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": "x", "body": body}
+    return {"id": "batch_req_1", "custom_id": "a", "response": response, "error": None, **more}
+
+
+def refused(error: object, status: int = 400) -> dict[str, Any]:
+    return answered({"error": error}, status)
+
+
+def unanswered(error: object) -> dict[str, Any]:
+    return {"id": "batch_req_1", "custom_id": "a", "response": None, "error": error}
+
+
+def told(line: dict[str, Any], check: OutputCheck | None = None) -> Outcome | NotExecuted:
+    decoded = msgspec.json.decode(json.dumps(line), type=ResultLine)
+    return results.outcome(7, "error", Found(SPAN, decoded), check)
+
+
+def test_an_answer_is_a_success_with_its_tokens_and_its_place() -> None:
+    orch = {"upstream": "http://gpu/v1", "latency_ms": 12, "upstream_seconds": 0.25, "attempts": 2}
+    assert told(answered(chat("yes"), orch=orch)) == Outcome(
+        7, RequestState.SUCCEEDED, "error", SPAN, Usage(10, 3, 4), "tiny", "http://gpu/v1", 12, 0.25
+    )
+
+
+EMBEDDING = {"object": "list", "data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 8}}
+RESPONSES = {"output": [{"content": [{"type": "output_text", "text": "ja"}]}], "usage": {"input_tokens": 1}}
+FAILURES = {
+    "a request refused": (refused({"message": "too long", "code": "context_length"}), "context_length", "too long"),
+    "refused without a code": (refused({"message": "no", "code": None}), "http_400", "no"),
+    "a code that is a number": (refused({"message": "no", "code": 400}), "http_400", "no"),
+    "without a message": (refused({"code": "c"}), "c", "no message"),
+    "an error that is a string": (refused("bad request"), "http_400", "bad request"),
+    "an error that is a list": (refused(["x"]), "http_400", "['x']"),
+    "an error that is null": (refused(None), "http_400", "no error message"),
+    "no body": (answered(None, 404), "http_404", "no error message"),
+    "a body that is a string": (answered("Bad Gateway", 418), "http_418", "no error message"),
+    "an error body in the error": (refused({"error": {"message": "in", "code": "c"}}), "c", "in"),
+    "no status": (answered({"x": 1}, 0), "http_0", "no error message"),
+    "a redirect": (answered({}, 302), "http_302", "no error message"),
+    # What the status says may pass counts as that, whatever the provider calls it.
+    "too many requests": (refused({"message": "slow", "code": "rate_limit"}, 429), "http_429", "slow"),
+    "a server error": (refused({"message": "sorry", "code": "server_error"}, 500), "http_500", "sorry"),
+    "overload with a number": (refused({"message": "full", "code": 503}, 503), "http_503", "full"),
+    "no response, an error": (unanswered({"code": "c", "message": "m"}), "c", "m"),
+    "no response, a type only": (unanswered({"type": "t", "message": "m"}), "t", "m"),
+    "no response, a string": (unanswered("Request must not be sent in stream mode"), "error", "Request must not"),
+    "no response, no error": (unanswered(None), "error", "the backend gave neither an answer nor an error"),
+    "no response, a list": (unanswered([1]), "error", "[1]"),
+    "no response, empty": (unanswered({}), "error", "no message"),
+    "no keys at all": ({"custom_id": "a"}, "error", "the backend gave neither an answer nor an error"),
+    # `vllm run-batch`: a null body, the error beside it, as an object or as a string.
+    "vllm, an object": (answered(None, 404, error={"error": {"message": "m", "code": 404}}), "http_404", "m"),
+    "vllm, a string": (answered(None, 400, error="stream mode"), "http_400", "stream mode"),
+    "an answer that is no object": (answered(None), "invalid_response", "the answer's body is no JSON object"),
+    "an answer that is a list": (answered([1]), "invalid_response", "the answer's body is no JSON object"),
+    "NUL, which Postgres does not take": (refused({"message": "a\0b", "code": "c\0"}), "c\ufffd", "a\ufffdb"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "code", "message"), FAILURES.values(), ids=FAILURES.keys())
+def test_a_failure_has_a_code_and_a_message(line: dict[str, Any], code: str, message: str) -> None:
+    found = told(line)
+    assert isinstance(found, Outcome)
+    assert (found.state, found.kind, found.span) == (RequestState.FAILED, "error", SPAN)
+    assert found.error_code == code
+    assert found.error_message is not None
+    assert found.error_message.startswith(message)
+    assert (found.usage, found.model) == (Usage(), None)
+
+
+@pytest.mark.parametrize("code", ["batch_expired", "batch_cancelled"])
+def test_a_row_that_was_not_run_is_no_outcome(code: str) -> None:
+    assert told(unanswered({"code": code, "message": "x"})) == NotExecuted(code)
+    orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 0.5, "attempts": 1}
+    assert told({**unanswered({"code": code}), "orch": orch}) == NotExecuted(code, 0.5)
+
+
+def test_a_refusal_after_work_keeps_what_it_took() -> None:
+    orch = {"upstream": "u", "latency_ms": 5, "upstream_seconds": 1.5, "attempts": 3}
+    found = told({**refused({"message": "x"}), "orch": orch})
+    assert isinstance(found, Outcome)
+    assert (found.upstream, found.latency_ms, found.upstream_seconds) == ("u", 5, 1.5)
+
+
+def test_a_message_is_cut_to_what_a_report_shows() -> None:
+    found = told(refused({"message": "x" * 9999, "code": "y" * 9999}))
+    assert isinstance(found, Outcome)
+    assert found.error_message == "x" * 499 + "…"
+    assert len(found.error_code or "") == 500
+
+
+TEXTS = {
+    "chat": (chat("yes"), Answer("yes", "stop", False)),
+    "chat, cut": (chat("ye", "length"), Answer("ye", "length", False)),
+    "chat, tools": (chat(None, tool_calls=[{"id": "1"}]), Answer(None, "stop", True)),
+    "chat, no tools": (chat(None, tool_calls=[]), Answer(None, "stop", False)),
+    "completion": ({"choices": [{"text": "yes", "finish_reason": "stop"}]}, Answer("yes", "stop", False)),
+    "responses": (RESPONSES, Answer("ja", None, False)),
+    "responses, a tool": ({"output": [{"type": "function_call"}]}, Answer(None, None, True)),
+    "embedding": (EMBEDDING, Answer(None, None, True)),
+    "no choices": ({"choices": []}, Answer(None, None, False)),
+    "nothing": ({}, Answer(None, None, False)),
+    "another shape": ({"choices": "x"}, Answer(None, None, False)),
+    "deep": ({"data": None, "output": [[[]]]}, Answer(None, None, True)),
+}
+
+
+@pytest.mark.parametrize(("body", "answer"), TEXTS.values(), ids=TEXTS.keys())
+def test_the_text_of_an_answer(body: dict[str, Any], answer: Answer) -> None:
+    assert results.answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
+
+
+CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
+    "text": (None, Answer("yes", "stop", False), None, ""),
+    "text that was cut": (None, Answer("ye", "length", False), None, ""),
+    "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model answered with nothing"),
+    "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model answered with nothing"),
+    "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
+    "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer ended at max_tokens"),
+    "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
+    "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is no JSON: "),
+    "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), "invalid_json", "the answer is no"),
+    "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is no JSON"),
+    "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer ended at max_tokens"),
+    "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
+    "a field missing": (SCHEMA, Answer("{}", "stop", False), "schema_mismatch", "the answer: 'months' is a required"),
+    "another type": (SCHEMA, Answer('{"months": "x"}', "stop", False), "schema_mismatch", "months: 'x' is not"),
+    "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer ended at"),
+    "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is no JSON: maximum"),
+    "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is no JSON"),
+    "a schema without end": ({"$ref": "#"}, Answer("1", "stop", False), "schema_mismatch", "the answer is nested"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "answer", "code", "message"), CHECKS.values(), ids=CHECKS.keys())
+def test_answers_are_checked(schema: dict[str, Any] | None, answer: Answer, code: str | None, message: str) -> None:
+    problem = OutputCheck(schema).problem(answer)
+    assert (problem[0] if problem else None) == code
+    assert problem is None or problem[1].startswith(message)
+
+
+def test_an_answer_that_fails_its_check_is_a_failure_that_was_paid_for() -> None:
+    found = told(answered(chat("twelve")), OutputCheck(SCHEMA))
+    assert isinstance(found, Outcome)
+    assert (found.state, found.error_code, found.usage.output_tokens) == (RequestState.FAILED, "invalid_json", 4)
+
+
+PASSING = {
+    "upstream_error": True, "batch_expired": True, "batch_cancelled": True, "missing_result": True,
+    "budget_exhausted": True, "http_500": True, "http_503": True, "http_429": True, "http_408": True,
+    "http_400": False, "http_404": False, "http_4290": True, "invalid_json": False, "truncated": False,
+    "schema_mismatch": False, "encrypted": False, "": False, None: False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "passing"), PASSING.items(), ids=str)
+def test_which_failures_another_night_tries_again(code: str | None, passing: bool) -> None:
+    assert results.is_passing(code) is passing
+
+
+def finished(**facts: Any) -> FinishedRow:
+    given = {
+        "seq": 7, "custom_id": "a", "document": "docs/a", "task": "t", "model": "small", "prompt_version": "v",
+        "cut_from_tokens": None, "state": RequestState.SUCCEEDED, "attempt": 0, "result": ("j.001", "output", SPAN),
+        "answered_by": "tiny", "upstream": "u", "latency_ms": 5, "usage": Usage(10, 3, 4), "cost": Decimal("1E-12"),
+        "error_code": None, "error_message": None, "carried_from": None, "backend": "gpu", "batch_id": "batch_1",
+    }  # fmt: skip
+    return FinishedRow(**{**given, **facts})
+
+
+def merged(row: FinishedRow, line: dict[str, Any] | None, check: OutputCheck | None = None) -> dict[str, Any]:
+    raw = results.merged_row(row, None if line is None else json.dumps(line).encode(), check)
+    assert b"\n" not in raw
+    return dict(json.loads(raw))
+
+
+def test_a_merged_row_says_what_and_where_from() -> None:
+    assert merged(finished(), answered(chat("yes\nno"))) == {
+        "custom_id": "a", "document": "docs/a", "task": "t", "status": "succeeded", "output": "yes\nno",
+        "error": None,
+        "provenance": {
+            "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "attempt": 1,
+            "tokens": {"input": 10, "cached": 3, "output": 4}, "cost_usd": "0.000000000001", "latency_ms": 5,
+            "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None, "carried_from": None,
+        },
+    }  # fmt: skip
+
+
+OUTPUTS = {
+    "JSON where a schema is": (chat(' {"months":\n 12}'), OutputCheck(SCHEMA), {}, {"months": 12}),
+    "text where none is": (chat('{"months": 12}'), OutputCheck(None), {}, '{"months": 12}'),
+    "text of a row that failed its check": (
+        chat("twelve"),
+        OutputCheck(SCHEMA),
+        {"state": RequestState.FAILED, "error_code": "invalid_json", "error_message": "x"},
+        "twelve",
+    ),
+    "the body where there is no text": (EMBEDDING, None, {}, EMBEDDING),
+}
+
+
+@pytest.mark.parametrize(("body", "check", "facts", "output"), OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_the_output_of_a_merged_row(
+    body: dict[str, Any], check: OutputCheck | None, facts: dict[str, Any], output: object
+) -> None:
+    assert merged(finished(**facts), answered(body), check)["output"] == output
+
+
+@pytest.mark.parametrize("line", [None, refused({"message": "no"}), unanswered("x")], ids=["none", "4xx", "error"])
+def test_a_merged_row_without_an_answer_has_an_error_and_no_output(line: dict[str, Any] | None) -> None:
+    row = finished(state=RequestState.FAILED, error_code="c", error_message="m", result=None)
+    found = merged(row, line)
+    assert (found["status"], found["output"], found["error"]) == ("failed", None, {"code": "c", "message": "m"})
+
+
+def test_a_row_of_a_batch_file_is_openais_line_without_our_own_additions() -> None:
+    line = answered(chat("yes"), orch={"upstream": "u"})
+    found = json.loads(results.batch_row(finished(), json.dumps(line).encode()))
+    assert found == answered(chat("yes"))
+
+
+def test_a_row_of_a_batch_file_without_a_line_is_told_as_an_error() -> None:
+    row = finished(state=RequestState.CANCELLED, result=None)
+    assert json.loads(results.batch_row(row, None)) == {
+        "id": "batch_req_7",
+        "custom_id": "a",
+        "response": None,
+        "error": {"code": "cancelled", "message": "This request is cancelled."},
+    }
+
+
+def test_a_result_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+    assert list(results.read(tmp_path / "nowhere")) == []
