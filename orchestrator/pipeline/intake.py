@@ -158,7 +158,7 @@ def submit(
             unfinished = _record(store, home, job, claimed, look=not options.new)
             if unfinished is not None:
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
-                return Intake(unfinished, How.RESUMED, reason)
+                return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             report = build.build(store, home, job, now(), progress)
             same = build.same_as(store, job, report)
             if same is not None:
