@@ -89,9 +89,10 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
 
 
 def discard(store: Store, home: Home, job: Job) -> None:
-    """Leave nothing of a job of which nothing was sent."""
+    """Leave nothing of a job that is not built; one that is stays."""
     try:
-        store.jobs.discard(job.id)
+        if store.jobs.find(job.id) is not None and not store.jobs.discard(job.id):
+        return
     finally:
         home.requests(job.id).unlink(missing_ok=True)
         home.build_lock(job.id).unlink(missing_ok=True)

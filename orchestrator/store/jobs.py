@@ -141,10 +141,10 @@ class Jobs:
         """The job as a whole cannot go on."""
         self._set(job_id, jobs.c.finished_at.is_(None), error=error)
 
-    def discard(self, job_id: JobId) -> None:
-        """Forget a job of which nothing was ever sent."""
+    def discard(self, job_id: JobId) -> bool:
+        """Forget a job that is not built; False where it is, since an engine may have sent rows of it by now."""
         with self._db.write() as tx:
-            tx.execute(delete(jobs).where(jobs.c.id == job_id))
+            return tx.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.built_at.is_(None))).rowcount == 1
 
     def _set(self, job_id: JobId, condition: Any, **values: Any) -> None:
         with self._db.write() as tx:
