@@ -90,15 +90,21 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
 
 def discard(store: Store, home: Home, job: Job) -> None:
     """Leave nothing of a job that is not built; one that is stays."""
+    stays = False
     try:
-        if store.jobs.find(job.id) is not None and not store.jobs.discard(job.id):
-        return
+        stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
     finally:
-        home.requests(job.id).unlink(missing_ok=True)
-        home.build_lock(job.id).unlink(missing_ok=True)
-        folder = home.job(job.id)
-        if folder.is_dir():
-            folder.rmdir()
+        # Also where the database refuses: an unbuilt job is built anew by whoever comes next.
+        if not stays:
+            _remove_files(home, job)
+
+
+def _remove_files(home: Home, job: Job) -> None:
+    home.requests(job.id).unlink(missing_ok=True)
+    home.build_lock(job.id).unlink(missing_ok=True)
+    folder = home.job(job.id)
+    if folder.is_dir():
+        folder.rmdir()
 
 
 def build(

@@ -216,6 +216,6 @@ def _drop_broken_lines(path: Path) -> None:
 def _parse(raw: bytes) -> ResultLine | None:
     try:
         row = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return row if row.custom_id is not None else None

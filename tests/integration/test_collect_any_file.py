@@ -1,0 +1,213 @@
+"""One row, one outcome, whatever the files of a batch hold: missing, doubled, unknown, broken, in any order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.backends import Backend, LineProblem
+from orchestrator.home import Home
+from orchestrator.model import FinishedRow, Job, Price, RequestState, Shard, ShardState
+from orchestrator.pipeline import collect
+from orchestrator.results import OutputCheck
+from orchestrator.store import Store
+from tests.support.stored import NOW, added, sharded
+
+ROWS = 5
+PER_ROW = Decimal("0.001")
+SCHEMA = {"type": "object"}
+NO_BACKEND = cast(Backend, None)  # the files are here already: nothing is asked of it
+
+
+def line(kind: str, row: int) -> bytes:
+    custom_id: Any = f"r{row}"
+    response: Any = None
+    error: Any = None
+    text = "{}"
+    match kind:
+        case "broken":
+            return b'{"custom_id": "r0", "resp'
+        case "no id":
+            custom_id = None
+        case "unknown":
+            custom_id = f"x{row}"
+        case "bad answer":
+            text = "no JSON"
+        case "refused":
+            response = {"status_code": 400, "body": {"error": {"message": "no", "code": "c"}}}
+        case "expired" | "cancelled":
+            error = {"code": f"batch_{kind}", "message": "not run"}
+        case "unanswered":
+            error = "?"
+    if response is None and error is None:
+        response = {"status_code": 200, "body": {"choices": [{"message": {"content": text}}]}}
+    return json.dumps({"custom_id": custom_id, "response": response, "error": error}).encode()
+
+
+KINDS = ("answer", "bad answer", "refused", "expired", "cancelled", "unanswered", "broken", "no id", "unknown")
+LINES = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, ROWS - 1)), max_size=12)
+
+
+class Place(NamedTuple):
+    """A store and a home for many jobs in turn."""
+
+    store: Store
+    home: Home
+    numbers: Iterator[int]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
+        yield Place(store, Home(tmp_path), itertools.count(1))
+
+
+class Collected(NamedTuple):
+    """A job whose batch has been collected, and its rows."""
+
+    job: Job
+    shard: Shard
+    tally: collect.Tally
+    rows: list[FinishedRow]
+
+
+def collected(
+    place: Place, output: list[bytes], error: list[bytes], *, status: str = "completed", cancelled: bool = False,
+    on_late: str = "finish", attempts: int = 0, problems: tuple[LineProblem, ...] = (),
+) -> Collected:  # fmt: skip
+    store, home, numbers = place
+    job = added(store, ROWS, f"job-{next(numbers)}", spec={"on_late": on_late})
+    for number in range(1, attempts + 1):
+        store.rows.release(sharded(store, job, number).id, count_attempt=True)
+    if cancelled:
+        store.jobs.request_cancel(job.id, "by the user", NOW)
+        job = store.jobs.get(job.id)
+    shard = sharded(store, job, attempts + 1, state=ShardState.ENDED)
+    shard = replace(shard, provider_status=status)
+    for kind, lines in (("output", output), ("error", error)):
+        path = home.results(shard.id, kind)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\n".join(lines))
+    tally = again(place, job, shard, problems)
+    return Collected(job, store.shards.get(shard.id), tally, list(store.rows.finished(job.id)))
+
+
+def again(place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = ()) -> collect.Tally:
+    price = Price(PER_ROW, "a row")
+    checks = {"t": OutputCheck(SCHEMA)}
+    return collect.collect(place.store, place.home, job, shard, NO_BACKEND, checks, lambda _: price, problems, NOW)
+
+
+def expected(lines: list[tuple[str, int]], row: int) -> RequestState | None:
+    """What the first line that says something of a row says; None where none does."""
+    for kind, about in lines:
+        if about == row and kind == "answer":
+            return RequestState.SUCCEEDED
+        if about == row and kind in ("bad answer", "refused", "unanswered"):
+            return RequestState.FAILED
+    return None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    LINES, LINES, st.sampled_from(["completed", "expired", "cancelled", "failed"]), st.booleans(),
+    st.sampled_from(["finish", "expire"]), st.integers(0, 2),
+)  # fmt: skip
+def test_every_row_has_one_outcome_or_goes_on(
+    place: Place, output: list[tuple[str, int]], error: list[tuple[str, int]], status: str, cancelled: bool,
+    on_late: str, attempts: int,
+) -> None:  # fmt: skip
+    found = collected(
+        place, [line(*each) for each in output], [line(*each) for each in error],
+        status=status, cancelled=cancelled, on_late=on_late, attempts=attempts,
+    )  # fmt: skip
+    told = {row: expected(output + error, row) for row in range(ROWS)}
+    assert len(found.rows) == ROWS
+    for row in found.rows:
+        wanted = told[row.seq]
+        if wanted is None and cancelled:
+            wanted = RequestState.CANCELLED
+        elif wanted is None and status == "expired":
+            wanted = RequestState.EXPIRED if on_late == "expire" else RequestState.PENDING
+        elif wanted is None:
+            wanted = RequestState.FAILED if attempts == 2 else RequestState.PENDING
+        assert row.state is wanted
+        assert row.state is not RequestState.FAILED or row.error_code
+    # Files, rows, counts and ledger agree.
+    lines = {row: state for row, state in told.items() if state is not None}
+    assert sum(found.tally.settled.values()) + found.tally.released == ROWS
+    assert found.tally.released == sum(row.state is RequestState.PENDING for row in found.rows)
+    assert place.store.ledger.spent(found.job.id) == PER_ROW * len(lines)
+    assert {row.seq for row in found.rows if row.result is not None} == lines.keys()
+    assert found.shard.state is ShardState.COLLECTED
+    waiting = {each.seq for each in place.store.rows.waiting(found.job.id)}
+    assert waiting == {row.seq for row in found.rows if row.state is RequestState.PENDING}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.permutations([("answer", 0), ("answer", 1), ("refused", 2), ("expired", 3), ("broken", 0), ("unknown", 1)]))
+def test_the_order_of_the_lines_does_not_matter(place: Place, lines: list[tuple[str, int]]) -> None:
+    found = collected(place, [line(*each) for each in lines], [])
+    states = [row.state.value for row in found.rows]
+    assert states == ["succeeded", "succeeded", "failed", "pending", "pending"]
+    assert (found.tally.broken, found.tally.unknown, found.tally.released) == (1, 1, 2)
+
+
+def test_a_doubled_line_counts_once_and_the_first_holds(place: Place) -> None:
+    found = collected(place, [line("answer", 0), line("bad answer", 0), line("answer", 0)], [line("refused", 0)])
+    assert (found.rows[0].state, found.tally.duplicates) == (RequestState.SUCCEEDED, 3)
+    assert place.store.ledger.spent(found.job.id) == PER_ROW
+
+
+def test_a_row_that_was_not_run_here_but_answered_there_is_answered(place: Place) -> None:
+    found = collected(place, [line("expired", 0), line("answer", 0)], [line("cancelled", 1), line("answer", 1)])
+    assert [row.state.value for row in found.rows[:2]] == ["succeeded", "succeeded"]
+
+
+def test_collecting_again_after_a_crash_changes_nothing(place: Place) -> None:
+    found = collected(place, [line("answer", 0), line("refused", 1)], [])
+    # As if the process had died just before the shard was closed: its rows are settled and released already.
+    ended = replace(found.shard, state=ShardState.ENDED)
+    with pytest.raises(Exception, match="is no longer ended"):
+        again(place, found.job, ended)
+    assert list(place.store.rows.finished(found.job.id)) == found.rows
+    assert place.store.ledger.spent(found.job.id) == PER_ROW * 2
+
+
+def test_the_lines_that_a_validation_names_fail_and_the_others_go_on(place: Place) -> None:
+    problems = (LineProblem("invalid_json_line", "bad", 2), LineProblem("x", "unknown", 99))
+    found = collected(place, [], [], status="failed", problems=problems)
+    assert [row.state.value for row in found.rows] == ["pending", "failed", *["pending"] * 3]
+    assert (found.rows[1].error_code, found.rows[1].error_message) == ("invalid_json_line", "bad")
+    assert [row.attempt for row in found.rows] == [1, 0, 1, 1, 1]
+
+
+def test_a_batch_that_is_refused_as_a_whole_fails_every_row(place: Place) -> None:
+    problems = (LineProblem("token_limit_exceeded", "too many", None),)
+    found = collected(place, [], [], status="failed", problems=problems)
+    assert {row.state for row in found.rows} == {RequestState.FAILED}
+
+
+def test_rows_of_a_batch_that_is_gone_go_on(place: Place) -> None:
+    problems = (LineProblem("batch_gone", "nobody knows it", None),)
+    found = collected(place, [], [], status="failed", problems=problems)
+    assert {row.state for row in found.rows} == {RequestState.PENDING}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00", b"[" * 100_000, b"\n\n\r\n", b"null", b"{}"],
+    ids=["bytes", "brackets", "blank", "null", "empty"],
+)
+def test_a_file_of_something_else_ends_no_row(place: Place, content: bytes) -> None:
+    found = collected(place, [content], [])
+    assert {row.state for row in found.rows} == {RequestState.PENDING}

@@ -1,0 +1,164 @@
+"""Append-only result files: durable in groups, mended after a kill, whole lines or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.server.results import ResultFile, Writer, cut_torn_tail, recover
+
+
+def line(custom_id: str) -> bytes:
+    return json.dumps({"custom_id": custom_id, "response": None, "error": {"code": "x"}}).encode()
+
+
+def ids(path: Path) -> list[str | None]:
+    return [row.custom_id for row in recover(path)]
+
+
+def run_now(callback: Callable[[], None]) -> None:
+    callback()
+
+
+def test_what_is_written_is_there_in_order_and_each_row_is_told_once(tmp_path: Path) -> None:
+    file, done = ResultFile(tmp_path / "output.jsonl"), []
+    writer = Writer(run_now)
+    for number in range(500):
+        writer.put(file, line(f"r{number}"), lambda number=number: done.append(number))
+    writer.close()
+    file.close()
+    assert done == list(range(500))
+    assert ids(tmp_path / "output.jsonl") == [f"r{number}" for number in range(500)]
+    assert file.durable == (tmp_path / "output.jsonl").stat().st_size
+    assert not writer.is_full
+
+
+def test_a_row_is_told_only_when_its_line_is_on_the_disk(tmp_path: Path) -> None:
+    file, sizes = ResultFile(tmp_path / "output.jsonl"), []
+    writer = Writer(run_now)
+    writer.put(file, line("a"), lambda: sizes.append((tmp_path / "output.jsonl").stat().st_size))
+    writer.close()
+    file.close()
+    assert sizes == [len(line("a")) + 1]
+
+
+def test_a_file_that_is_opened_again_is_gone_on_with(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        file = ResultFile(tmp_path / "output.jsonl")
+        file.append(line(name) + b"\n")
+        file.close()
+    assert ids(tmp_path / "output.jsonl") == ["a", "b"]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from orchestrator.server.results import ResultFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = ResultFile(__import__("pathlib").Path(sys.argv[1]))
+file.append(b"x" * 90 + b"\\n")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+try:
+    file.append(b"y" * 90 + b"\\n")
+except OSError as error:
+    print(error.errno, file.durable)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+file.append(b"z\\n")
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE") or not hasattr(signal, "SIGXFSZ"), reason="POSIX")
+def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path) -> None:
+    path = tmp_path / "output.jsonl"
+    ended = subprocess.run([sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[1] == "91"
+    assert path.read_bytes() == b"x" * 90 + b"\nz\n"
+
+
+def test_one_file_that_refuses_does_not_hold_up_another(tmp_path: Path) -> None:
+    good, bad = ResultFile(tmp_path / "good.jsonl"), ResultFile(tmp_path / "bad.jsonl")
+    os.close(bad._fd)
+    bad._fd = os.open(tmp_path / "bad.jsonl", os.O_RDONLY)  # what a file system that turns read-only does
+    done: list[str] = []
+    writer = Writer(run_now)
+    writer.put(bad, line("b"), lambda: done.append("b"))
+    writer.put(good, line("a"), lambda: done.append("a"))
+    writer.close()
+    assert done == ["a"]
+    assert writer.problem is not None
+    assert str(tmp_path / "bad.jsonl") in writer.problem
+    assert writer.is_full
+    good.close()
+    bad.close()
+
+
+TORN = {
+    "whole": (b"%b\n%b\n", ["a", "b"]),
+    "half a line at the end": (b'%b\n%b\n{"custom_id": "c', ["a", "b"]),
+    "a line without its newline": (b"%b\n%b", ["a"]),
+    "zeros at the end": (b"%b\n%b\n" + b"\0" * 100, ["a", "b"]),
+    "zeros and a newline": (b"%b\n\0\0\0\n%b\n", ["a", "b"]),
+    "a broken line between": (b"%b\n{broken\n%b\n", ["a", "b"]),
+    "a line without an id": (b'%b\n{"custom_id": null}\n%b\n', ["a", "b"]),
+    "brackets without end": (b"%b\n" + b"[" * 100_000 + b"\n%b\n", ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize(("content", "left"), TORN.values(), ids=TORN.keys())
+def test_what_a_kill_left_behind_is_cut_and_the_file_is_good_again(
+    tmp_path: Path, content: bytes, left: list[str]
+) -> None:
+    path = tmp_path / "output.jsonl"
+    path.write_bytes(content.replace(b"%b", line("a"), 1).replace(b"%b", line("b"), 1))
+    assert ids(path) == left
+    assert path.read_bytes() == b"".join(line(name) + b"\n" for name in left)
+    file = ResultFile(path)
+    file.append(line("z") + b"\n")
+    file.close()
+    assert ids(path) == [*left, "z"]
+
+
+def test_a_file_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
+    assert ids(tmp_path / "nowhere.jsonl") == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_a_tail_of_any_length_is_cut(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "output.jsonl"
+    path.write_bytes(b"good\n" + b"x" * size)
+    cut_torn_tail(path)
+    assert path.read_bytes() == b"good\n"
+    path.write_bytes(b"x" * size)
+    cut_torn_tail(path)
+    assert path.read_bytes() == b""
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([line("a"), line("b"), b"\n", b"\r\n", b"{", b"\0", b"\xff", b"null", b" "])))
+def test_whatever_a_file_holds_it_is_good_afterwards(tmp_path: Path, parts: list[bytes]) -> None:
+    path = tmp_path / "output.jsonl"
+    path.write_bytes(b"".join(parts))
+    first = ids(path)
+    mended = path.read_bytes()
+    assert mended == b"" or mended.endswith(b"\n")
+    assert ids(path) == first
+    assert path.read_bytes() == mended
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10_000))
+def test_a_file_cut_anywhere_keeps_every_whole_line(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "output.jsonl"
+    whole = b"".join(line(f"r{number}") + b"\n" for number in range(20))
+    kept = whole[: length % (len(whole) + 1)]
+    path.write_bytes(kept)
+    assert ids(path) == [f"r{number}" for number in range(kept.count(b"\n"))]
