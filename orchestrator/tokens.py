@@ -25,9 +25,12 @@ def estimate(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
+def _pieces(text: str) -> list[str]:
+    return [piece for piece in _LONG_RUN.split(text) if piece]
+
+
 def _encode(text: str) -> list[int]:
-    pieces = filter(None, _LONG_RUN.split(text))
-    return [token for piece in pieces for token in _encoding().encode(piece, disallowed_special=())]
+    return [token for piece in _pieces(text) for token in _encoding().encode(piece, disallowed_special=())]
 
 
 def cut(text: str, limit: int) -> tuple[str, int | None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # `tests` is importable from here on, from the test files too, whatever the folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -14,6 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.cli import Orch
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
+
+# How long an example takes says more about the machine than about the code, and a folder may serve many examples.
+settings.register_profile(
+    "orch", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("orch")
 
 MakeUpstream = Callable[..., Upstream]
 

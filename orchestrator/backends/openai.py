@@ -129,6 +129,12 @@ def _store(chunks: Iterator[bytes], path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    # The backend's copy is deleted next: the name must survive a power cut as well as the bytes.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _window(seconds: int) -> str:

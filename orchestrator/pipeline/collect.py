@@ -87,11 +87,12 @@ def collect(
     store.ledger.book_taken_back(shard, {seq: price(seconds) for seq, seconds in taken_back.items()}, now)
     counted = shard.provider_status != BatchStatus.EXPIRED
     tally.released = store.rows.release(shard.id, count_attempt=counted)
-    store.shards.move(shard, ShardState.COLLECTED, collected_at=now)
+    # Before the last move: a kill in between does this again, where one after it would leave the files for ever.
     home.shard_input(shard.id).unlink(missing_ok=True)
     for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id):
         if file_id is not None:
             backend.forget_file(file_id)
+    store.shards.move(shard, ShardState.COLLECTED, collected_at=now)
     return tally
 
 

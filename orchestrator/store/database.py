@@ -67,7 +67,7 @@ class Database:
             yield
         except OrchError:
             raise
-        except (exc.SQLAlchemyError, ModuleNotFoundError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, OverflowError, sqlite3.Error) as error:
             cause = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
             hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
             name, secrets = _public(self._url)

@@ -238,6 +238,7 @@ def test_a_bad_configuration(bench: Bench, config: str, code: int, texts: list[s
         assert text.replace("CONFIG", str(file)) in done.stderr
 
 
+@pytest.mark.slow
 def test_good_runs_follow_bad_ones(upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     (tmp_path / "documents").mkdir()

@@ -115,6 +115,7 @@ def test_a_disk_too_full_for_the_database(batch: Path, run_orch: Orch, orch_home
     done(run_orch, batch, GOOD)
 
 
+@pytest.mark.slow
 def test_a_disk_too_full_for_the_results(batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream) -> None:
     """Answers of 20 kB each: their file is the first that grows too large."""
     ids = [f"e{number}" for number in range(100)]
@@ -151,6 +152,7 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert upstream.counts() == Counter(GOOD)
 
 
+@pytest.mark.slow
 def test_an_upstream_that_dies_in_the_middle(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -172,6 +174,7 @@ def test_an_upstream_that_dies_in_the_middle(
     assert all(upstream.counts()[custom_id] == 1 for custom_id in kept)
 
 
+@pytest.mark.slow
 def test_a_key_that_is_missing_and_one_that_is_wrong(
     batch: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_key_that_is_missing_and_one_that_is_wrong(
     assert stored == []
 
 
+@pytest.mark.slow
 def test_a_job_is_taken_up_though_its_deadline_has_passed(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:
@@ -220,19 +224,18 @@ def test_a_dry_run_beside_an_engine_sends_nothing(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
-    (tmp_path / "documents").mkdir()
-    for number in range(2000):
-        (tmp_path / "documents" / f"{number}.txt").write_text(f"letter {number}", encoding="utf-8")
+    (tmp_path / "letters.csv").write_text("text\n" + "".join(f"letter {n}\n" for n in range(5000)), encoding="utf-8")
     job = tmp_path / "job.yaml"
     job.write_text(
-        "name: dry\ndocuments: {path: documents}\nmodels: {m: m}\ntasks: [{id: t, model: m, prompt: 'Who?'}]\n",
+        "name: dry\ndocuments: {path: letters.csv, text_column: text}\nmodels: {m: m}\n"
+        "tasks: [{id: t, model: m, prompt: 'Who?'}]\n",
         encoding="utf-8",
     )
     engine = run_orch.start("up")
     wait_until(lambda: "is up" in run_orch.output(engine))
     planned = run_orch("submit", str(job), "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "requests   2,000" in planned.stdout
+    assert "requests   5,000" in planned.stdout
     assert no_job(run_orch)
     engine.terminate()
     assert engine.wait(30) == 0, run_orch.output(engine)

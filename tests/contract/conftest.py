@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from sqlalchemy import make_url
 
 from orchestrator.server.app import build
 from orchestrator.server.host import ServerThread
 from orchestrator.server.service import Service, Settings
 from orchestrator.store import Store
 from tests.support.batchapi import Sdk, sdk_at
+from tests.support.postgres import PostgresServer
 from tests.support.process import Upstream, upstreams, wait_until
 
 
@@ -63,8 +66,36 @@ def sdk(request: pytest.FixtureRequest, served: Served) -> Iterator[Sdk]:
         yield found
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database that holds the tables and nothing else, to be copied."""
+    path = tmp_path_factory.mktemp("migrated") / "orch.db"
+    Store.open(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: PostgresServer) -> Iterator[str]:
+    """The name of a Postgres database that holds the tables and nothing else."""
+    with postgres.database() as url:
+        Store.open(url).close()
+        yield str(make_url(url).database)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh database of each kind in turn, with its tables: copied, as migrations take longer than most tests."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "orch.db")
+        yield f"sqlite:///{tmp_path / 'orch.db'}"
+    else:
+        template = request.getfixturevalue("migrated_template")
+        with request.getfixturevalue("postgres").database(template) as url:
+            yield url
+
+
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(store_url: str) -> Iterator[Store]:
     """A store on an empty database, of each kind in turn."""
-    with Store.open(database_url) as opened:
+    with Store.open(store_url) as opened:
         yield opened

@@ -7,6 +7,9 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -45,12 +48,11 @@ def as_nobody(url: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder that another user may enter: pytest's own parents are closed to them."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.getuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o755)
-    return tmp_path
+def open_folder() -> Iterator[Path]:
+    """A folder that another user may enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="orch-open-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def test_a_locked_sqlite_database_says_so_after_its_timeout(tmp_path: Path) -> None:
@@ -134,6 +136,12 @@ def test_a_folder_in_the_databases_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "orch.db").mkdir()
     with pytest.raises(StorageError, match="unable to open database file"):
         Store.open(f"sqlite:///{tmp_path / 'orch.db'}")
+
+
+def test_a_number_that_no_database_holds_is_told(store: Store) -> None:
+    with pytest.raises(StorageError, match=r"cannot be used: .*(too large|out of range)"):
+        store.jobs.add(job(budget=Decimal("1e10")), {})
+    assert store.jobs.newest() == []
 
 
 def closed_port() -> int:

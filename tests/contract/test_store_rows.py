@@ -118,7 +118,7 @@ def test_a_row_of_another_job_with_the_same_place_is_left_alone(store: Store) ->
     assert (states(store, "a-1"), states(store, "a-2")) == ([SUCCEEDED, PENDING], [PENDING, PENDING])
 
 
-def test_two_connections_that_settle_at_once_book_each_row_once(store: Store, database_url: str) -> None:
+def test_two_connections_that_settle_at_once_book_each_row_once(store: Store, store_url: str) -> None:
     rows, price = 200, Decimal("0.000123456789")
     found = added(store, rows)
     batch = sharded(store, found)
@@ -127,7 +127,7 @@ def test_two_connections_that_settle_at_once_book_each_row_once(store: Store, da
 
     def work() -> None:
         try:
-            with Store.open(database_url) as own:
+            with Store.open(store_url) as own:
                 barrier.wait()
                 for start in range(0, rows, 50):
                     settled.append(settle(own, batch, *outcomes[start : start + 50]))

@@ -115,12 +115,12 @@ def test_an_unknown_shard_cannot_be_moved(store: Store) -> None:
         store.shards.move(shard(job("nowhere-1")), ShardState.SUBMITTING)
 
 
-def test_of_many_that_move_a_shard_at_once_one_wins(store: Store, database_url: str) -> None:
+def test_of_many_that_move_a_shard_at_once_one_wins(store: Store, store_url: str) -> None:
     found = sharded(store, added(store), state=ShardState.PENDING)
     barrier, ends = threading.Barrier(6), []
 
     def work() -> None:
-        with Store.open(database_url) as own:
+        with Store.open(store_url) as own:
             barrier.wait()
             try:
                 own.shards.move(found, ShardState.SUBMITTING)
@@ -136,13 +136,13 @@ def test_of_many_that_move_a_shard_at_once_one_wins(store: Store, database_url: 
     assert sorted(ends) == ["conflict"] * 5 + ["moved"]
 
 
-def test_of_two_that_take_the_same_rows_at_once_one_wins(store: Store, database_url: str) -> None:
+def test_of_two_that_take_the_same_rows_at_once_one_wins(store: Store, store_url: str) -> None:
     found = added(store, 50)
     [rows] = ranges(store, found)
     barrier, ends = threading.Barrier(4), []
 
     def work(number: int) -> None:
-        with Store.open(database_url) as own:
+        with Store.open(store_url) as own:
             barrier.wait()
             try:
                 own.shards.add(shard(found, number, rows=50), rows)

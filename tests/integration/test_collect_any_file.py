@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import Backend, LineProblem
@@ -117,7 +117,7 @@ def expected(lines: list[tuple[str, int]], row: int) -> RequestState | None:
     return None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     LINES, LINES, st.sampled_from(["completed", "expired", "cancelled", "failed"]), st.booleans(),
     st.sampled_from(["finish", "expire"]), st.integers(0, 2),
@@ -153,7 +153,7 @@ def test_every_row_has_one_outcome_or_goes_on(
     assert waiting == {row.seq for row in found.rows if row.state is RequestState.PENDING}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(st.permutations([("answer", 0), ("answer", 1), ("refused", 2), ("expired", 3), ("broken", 0), ("unknown", 1)]))
 def test_the_order_of_the_lines_does_not_matter(place: Place, lines: list[tuple[str, int]]) -> None:
     found = collected(place, [line(*each) for each in lines], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -217,7 +218,7 @@ def test_an_upstream_that_comes_late(tmp_path: Path, upstream: Upstream) -> None
     with served(tmp_path, upstream.base_url) as sdk:
         batch = create(sdk, [row(custom_id) for custom_id in ids])
         wait_until(lambda: (health(sdk)["upstreams"][0]["problem"] or "").startswith("unreachable"))
-        assert retrieve(sdk, batch.id).status == "in_progress"
+        wait_until(lambda: retrieve(sdk, batch.id).status == "in_progress")
         assert health(sdk)["status"] == "ok"
         upstream.start()
         ended(sdk, batch.id).check(ids)
@@ -273,6 +274,25 @@ def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_u
     assert all(1 <= upstream.counts()[custom_id] <= 4 for custom_id in poison)
 
 
+def test_the_last_try_of_a_row_that_was_cut_is_made_alone(tmp_path: Path, make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream(slots=8, latency_ms=30)
+    ids = [f"r{number}" for number in range(150)]
+    cut = {"r3", "r4"}
+    lines = [row(custom_id, f"{custom_id}[[fault:cut:3]]" if custom_id in cut else None) for custom_id in ids]
+    with served(tmp_path, upstream.base_url, request_timeout=5.0) as sdk:
+        end = run_batch(sdk, lines)
+    end.check(ids)
+    assert end.counts == (150, 150, 0)
+    log = upstream.requests()
+    last_tries = [number for number, entry in enumerate(log) if entry.get("try") == 4]
+    assert {log[number]["marker"] for number in last_tries} == cut
+    assert last_tries[-1] < 149, "it should not have waited until nothing else was left"
+    for number in last_tries:
+        assert (log[number]["running"], log[number]["waiting"]) == (0, 0)
+        for later in log[number + 1 : number + 2]:
+            assert later["time"] - log[number]["time"] >= 0.02, "a row was sent beside it"
+
+
 def test_a_key_that_is_refused_fails_no_row(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(api_key="right")
     ids = ["a", "b", "c"]
@@ -289,9 +309,13 @@ def test_a_key_that_is_refused_fails_no_row(tmp_path: Path, make_upstream: MakeU
 def test_a_key_that_only_the_models_page_takes_counts_as_one_outage(tmp_path: Path) -> None:
     with canned(b'{"error":{"message":"no"}}', 401) as upstream, served(tmp_path, upstream.base_url) as sdk:
         batch = create(sdk, [row("a"), row("b")])
-        wait_until(lambda: len(upstream.bodies) >= 6)
+        wait_until(lambda: health(sdk)["upstreams"][0]["problem"])
+        seen = time.monotonic()
+        wait_until(lambda: len(upstream.bodies) >= 7)
+        known = time.monotonic() - seen
         # It was probed well and refused a row again and again: the outage is as old as its beginning.
-        wait_until(lambda: health(sdk)["upstreams"][0]["problem_seconds"] > 1.0)
+        wait_until(lambda: health(sdk)["upstreams"][0]["problem"])
+        assert health(sdk)["upstreams"][0]["problem_seconds"] >= known - 0.1
         upstream.status = 200
         ended(sdk, batch.id).check(["a", "b"])
         wait_until(lambda: health(sdk)["upstreams"][0]["problem"] is None)

@@ -139,6 +139,7 @@ def line_without_id(data: bytes) -> bytes:
 
 TORN = {
     "half-a-line-behind": (torn_tail, 0),
+    "only-the-newline-missing": (lambda data: data[:-1], 1),
     "the-last-line-cut": (torn_in_the_last_line, 1),
     "nul-bytes-in-the-middle": (broken_line, 1),
     "a-line-of-nobody": (line_without_id, 1),

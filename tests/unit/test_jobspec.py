@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -262,7 +262,7 @@ def test_what_is_no_deadline_is_refused_with_a_sentence(text: str) -> None:
         deadline_at(text, utc("2026-11-21 20:00"))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(minute=st.integers(0, 24 * 60 - 1), seconds=st.integers(0, 365 * 86_400))
 @pytest.mark.usefixtures("berlin")
 def test_a_time_of_day_is_the_next_one(minute: int, seconds: int) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import InputError
 from orchestrator.located import line_of, load_toml, load_yaml, spell, validated
 
-on_one_file = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+on_one_file = settings(max_examples=150)
 
 
 def written(folder: Path, text: str | bytes, name: str = "a.yaml") -> Path:

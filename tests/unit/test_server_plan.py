@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.plan import Plan, make_plan
@@ -69,7 +69,7 @@ def test_too_many_rows_are_told_and_as_many_as_may_be_are_not(tmp_path: Path) ->
     assert isinstance(planned(tmp_path, content, max_rows=4), Plan)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from([line("a"), line("b"), line("c", "other"), b"{", b"", b"\xff", b" "]), max_size=12))
 def test_a_file_has_a_plan_of_all_its_rows_or_errors(tmp_path: Path, lines: list[bytes]) -> None:
     content = b"\n".join(lines)

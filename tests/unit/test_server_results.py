@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.results import ResultFile, Writer, cut_torn_tail, recover
@@ -142,7 +142,7 @@ def test_a_tail_of_any_length_is_cut(tmp_path: Path, size: int) -> None:
     assert path.read_bytes() == b""
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(st.lists(st.sampled_from([line("a"), line("b"), b"\n", b"\r\n", b"{", b"\0", b"\xff", b"null", b" "])))
 def test_whatever_a_file_holds_it_is_good_afterwards(tmp_path: Path, parts: list[bytes]) -> None:
     path = tmp_path / "output.jsonl"
@@ -154,7 +154,7 @@ def test_whatever_a_file_holds_it_is_good_afterwards(tmp_path: Path, parts: list
     assert path.read_bytes() == mended
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_a_file_cut_anywhere_keeps_every_whole_line(tmp_path: Path, length: int) -> None:
     path = tmp_path / "output.jsonl"
