@@ -55,7 +55,8 @@ class _Question:
         self.places_text = "text" in meta.find_undeclared_variables(_ENVIRONMENT.parse(task.prompt))
         self.body = _fixed_body(task)
         about = {"body": self.body, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens}
-        digest = sha256(json.dumps(about, sort_keys=True, default=str).encode())
+        # Not sorted: the order of a schema's properties is the order in which they are answered.
+        digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
         digest.update(f"{extractor}\0{task.model}".encode())
         self.identity = digest.hexdigest()

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from orchestrator.wire import BatchStatus
 
+BATCH_GONE = "batch_gone"
+"""The problem of a batch that its backend has lost: its rows go on in another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class LineProblem:
@@ -50,7 +53,7 @@ class Backend(Protocol):
         """The batch that carries this metadata, or None."""
 
     def retrieve(self, batch_id: str) -> RemoteBatch:
-        """The batch as it is now."""
+        """The batch as it is now; one that is gone is told as failed, with the problem BATCH_GONE."""
 
     def cancel(self, batch_id: str) -> None:
         """Ask for its end; one that is over already is left as it is."""

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 
-from orchestrator.backends import LineProblem, RemoteBatch
+from orchestrator.backends import BATCH_GONE, LineProblem, RemoteBatch
 from orchestrator.errors import BackendError, StorageError
 from orchestrator.wire import BatchStatus
 
@@ -76,7 +76,11 @@ class OpenAIBackend:
 
     def retrieve(self, batch_id: str) -> RemoteBatch:
         with self._translated(f"retrieve {batch_id}"):
-            return _remote(self._client.batches.retrieve(batch_id))
+            try:
+                return _remote(self._client.batches.retrieve(batch_id))
+            except openai.NotFoundError:
+                gone = LineProblem(BATCH_GONE, "the backend knows this batch no longer")
+                return RemoteBatch(batch_id, BatchStatus.FAILED, problems=(gone,))
 
     def cancel(self, batch_id: str) -> None:
         with self._translated(f"cancel {batch_id}"):

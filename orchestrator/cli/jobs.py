@@ -19,6 +19,7 @@ from orchestrator.clock import now
 from orchestrator.console import Progress, job_detail, money, out, progress
 from orchestrator.engine import Engine, engine_lock, running_engine
 from orchestrator.errors import UsageError
+from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.model import Job, RequestState
 from orchestrator.pipeline.intake import How, Intake, Options, dry_run
 from orchestrator.pipeline.intake import submit as take_in
@@ -34,8 +35,8 @@ class _Money(click.ParamType[Decimal]):
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
             self.fail(f"{value!r} is no amount of dollars", param, ctx)
-        if not amount.is_finite() or amount < 0:
-            self.fail(f"{value!r} is no amount of dollars", param, ctx)
+        if not amount.is_finite() or not 0 <= amount <= MAX_BUDGET:
+            self.fail(f"{value!r} is no amount of dollars up to {MAX_BUDGET:,}", param, ctx)
         return amount
 
 

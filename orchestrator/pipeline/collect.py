@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from orchestrator import results
-from orchestrator.backends import Backend, LineProblem
+from orchestrator.backends import BATCH_GONE, Backend, LineProblem
 from orchestrator.errors import StorageError
 from orchestrator.home import Home
 from orchestrator.model import Job, Outcome, Price, RequestState, Shard, ShardState
@@ -155,7 +155,7 @@ def _decide(
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return
-    if shard.provider_status == BatchStatus.FAILED and problems and problems[0].code != "batch_gone":
+    if shard.provider_status == BatchStatus.FAILED and problems and problems[0].code != BATCH_GONE:
         yield from _refused(rows, untold, problems)
         return
     for row in untold:

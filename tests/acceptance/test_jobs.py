@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,25 @@ def test_a_build_that_was_killed_is_not_a_job(run_orch: Orch, letters: Path, tmp
     assert run_orch("submit", str(tmp_path / "large.jsonl")).returncode == 0
     (job,) = json.loads(run_orch("status", "--json").stdout)
     assert (job["state"], job["requests"]["total"]) == ("queued", 60_000)
+
+
+def test_a_batch_that_the_server_lost_is_run_again(
+    slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
+) -> None:
+    running = run_orch.start("run", str(tmp_path / "in.jsonl"))
+    wait_until(lambda: len(slow.requests()) > 4, 20)
+    running.kill()
+    running.wait()
+    shutil.rmtree(orch_home / "servers")
+    write_config(orch_home, [make_upstream().base_url])
+
+    assert run_orch("run", str(tmp_path / "in.jsonl")).returncode == 0
+    job = job_of(run_orch)
+    assert job["requests"]["succeeded"] == 200
+    assert [shard["rows"] for shard in job["shards"]] == [200, 200]
+    assert {
+        row["provenance"]["attempt"] for row in rows_of(run_orch("fetch", job["job"], "--format", "jsonl").stdout)
+    } == {2}
 
 
 def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
