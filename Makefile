@@ -27,8 +27,9 @@ test: install
 	-$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE) && $(BIN)/python -m orchestrator.vllm model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 
+# The inner loop, under a minute: what decides, and the contracts of store and server.
 test-fast: install
-	$(PYTEST) -m "not slow and not soak and not vllm"
+	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
