@@ -6,14 +6,22 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
+from orchestrator.errors import InputError
+
 _STARTED = time.monotonic()
 
 
 def now() -> datetime:
-    """The time, in UTC; with `ORCH_NOW` set, that time plus what has passed since this process began."""
+    """The time, in UTC; with `ORCH_NOW` set, that time plus what has passed since this process began.
+
+    Raises InputError where ORCH_NOW is no time.
+    """
     fixed = os.environ.get("ORCH_NOW")
     if fixed is None:
         return datetime.now(UTC)
-    start = datetime.fromisoformat(fixed)
-    start = start.astimezone(UTC) if start.tzinfo else start.replace(tzinfo=UTC)
-    return start + timedelta(seconds=time.monotonic() - _STARTED)
+    try:
+        start = datetime.fromisoformat(fixed)
+        start = start.astimezone(UTC) if start.tzinfo else start.replace(tzinfo=UTC)
+        return start + timedelta(seconds=time.monotonic() - _STARTED)
+    except (ValueError, OverflowError):
+        raise InputError(f"{fixed!r} is no time such as 2026-12-01T06:00+01:00", field="ORCH_NOW") from None

@@ -32,12 +32,17 @@ STATE_STYLE = {
 
 def out() -> Console:
     """Results. Plain and unwrapped where stdout is no terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    return _plain(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def err() -> Console:
     """Progress and messages."""
-    return Console(stderr=True, highlight=False)
+    return _plain(stderr=True)
+
+
+def _plain(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Strings are shown as they are: what a model or a path says is no markup. Styles come as Text or `style=`."""
+    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def money(cost: Decimal) -> str:
@@ -220,7 +225,7 @@ class Progress:
         """A message that stays; what was drawn before it goes."""
         if self._live is not None:
             self._live.update(Text(), refresh=True)
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def reading(self, documents: int, requests: int) -> None:
         """While documents are read."""
@@ -244,7 +249,7 @@ class Progress:
             self._live.update(view, refresh=True)
         elif not self._quiet and plain != self._said and time.monotonic() - self._said_at >= PLAIN_SECONDS:
             self._said_at, self._said = time.monotonic(), plain
-            self._console.print(plain, soft_wrap=True, markup=False)
+            self._console.print(plain, soft_wrap=True)
 
 
 def _live_view(detail: JobDetail, rate: float, eta: str) -> RenderableType:

@@ -28,7 +28,7 @@ from orchestrator.config import Config, LocalBackend
 from orchestrator.errors import (
     BackendError,
     InputError,
-    OrchError,
+    JobFilesError,
     RefusedError,
     StateConflict,
     StorageError,
@@ -36,7 +36,7 @@ from orchestrator.errors import (
 )
 from orchestrator.home import Home
 from orchestrator.model import Job
-from orchestrator.pipeline import Lane, Lanes, Pipeline
+from orchestrator.pipeline import REACTION_SECONDS, Lane, Lanes, Pipeline
 from orchestrator.pipeline.routes import models_of, plan_for, row_price
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.service import Settings
@@ -144,42 +144,52 @@ class Engine:
         tick: Callable[[Engine], None] = lambda engine: None,
         *,
         only: Job | None = None,
-        patient: bool = False,
+        mine: Job | None = None,
     ) -> None:
         """Advance the home's jobs (or `only` one) until `until()` or `stop`; `tick` is called after each round.
 
-        Raises StorageError; and BackendError where no upstream answers for longer than its `patience`, unless
-        `patient`.
+        What keeps one job from going on keeps no other: it is noted, and raised only where that job is `mine`, the
+        one that the caller waits for; BackendError once no upstream of it answers for longer than the `patience`
+        of its backend. What the home itself suffers from is raised always: StorageError.
         """
         wait = SHORTEST_WAIT
         while not until() and not self.stop.is_set():
             began = time.monotonic()
-            moved = self._round(only)
-            self._look(patient)
+            moved = self._round(only, mine)
+            self._look(mine)
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
-            wait = max(wait, BUSY_SHARE * (time.monotonic() - began)) if not moved else wait
+            if not moved:
+                wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
                 self.stop.wait(wait)
 
-    def _round(self, only: Job | None) -> bool:
+    def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False
         for job in self._store.jobs.unfinished(self._home.identity()):
-            if only is None or job.id == only.id:
-                moved |= self._advance(job)
+            if only is not None and job.id != only.id:
+                continue
+            made_under = job.options.get("config", str(self._config.path))
+            if only is None and made_under != str(self._config.path):
+                # Names of backends and models mean what that file says; another's would send rows elsewhere.
+                self._say(job, f"waits for an engine under the settings it was made with: {made_under}")
+                continue
+            moved |= self._advance(job, mine is not None and mine.id == job.id)
         return moved
 
-    def _advance(self, job: Job) -> bool:
+    def _advance(self, job: Job, is_mine: bool) -> bool:
         try:
             moved = self.pipeline.advance(job)
         except StateConflict as conflict:
             log.info("%s", conflict)  # somebody else moved it; the next round reads what is
             return True
-        except BackendError as error:
+        except (BackendError, UsageError, RefusedError, JobFilesError) as error:
             self._say(job, str(error))
+            if is_mine and not isinstance(error, BackendError):
+                raise
             return False
-        except (InputError, RefusedError) as error:
+        except InputError as error:
             self._store.jobs.fail(job.id, str(error))
             self._store.jobs.note(job.id, "failed", str(error), now())
             return True
@@ -191,7 +201,7 @@ class Engine:
             self._problems[job.id] = problem
             self._store.jobs.note(job.id, "waiting", problem, now())
 
-    def _look(self, patient: bool) -> None:
+    def _look(self, mine: Job | None) -> None:
         """Ask the servers how they are, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
@@ -209,17 +219,23 @@ class Engine:
                 )
             down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
             if health["running_batches"] and len(down) == len(health["upstreams"]):
-                self._upstreams_down(name, settings, down, patient)
+                self._upstreams_down(name, settings, down, mine)
 
-    def _upstreams_down(self, name: str, settings: LocalBackend, down: list[dict[str, Any]], patient: bool) -> None:
+    def _upstreams_down(
+        self, name: str, settings: LocalBackend, down: list[dict[str, Any]], mine: Job | None
+    ) -> None:
         first = min(down, key=lambda upstream: float(upstream["problem_seconds"]))
         seconds = float(first["problem_seconds"])
         self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
-        if seconds > settings.patience and not patient:
+        if seconds > settings.patience and mine is not None and self._is_there(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
                 hint="start it, then run the same command again: the job goes on where it stopped",
             )
+
+    def _is_there(self, job: Job, backend: str) -> bool:
+        shards = self._store.shards.of_job(job.id)
+        return any(shard.backend == backend and not shard.state.is_final for shard in shards)
 
     @property
     def health(self) -> dict[str, Any]:
@@ -285,8 +301,3 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
             return found
     except (httpx2.HTTPError, ValueError):
         return None
-
-
-def failure_of(error: BaseException) -> int:
-    """The exit code that an error stands for."""
-    return error.exit_code if isinstance(error, OrchError) else 1

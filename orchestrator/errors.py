@@ -6,6 +6,7 @@
     ├── RefusedError         3  nothing is wrong, but doing it would break a promise (budget, deadline, location)
     ├── BackendError         4  a backend or upstream is away, or answers what it must not
     ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
+    │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
     └── StateConflict        1  a compare-and-set move found another state than it expected
 
 Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
@@ -85,6 +86,10 @@ class StorageError(OrchError):
     """The database or the disk refuses: full, locked, read-only, or migrated by another version."""
 
     exit_code = 4
+
+
+class JobFilesError(StorageError):
+    """One job's own files are gone, or its output cannot be written."""
 
 
 class StateConflict(OrchError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +70,30 @@ class Home:
         path = self.root / "home.id"
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                with path.open("x") as file:
-                    file.write(uuid.uuid4().hex[:12])
-            except FileExistsError:
-                pass
-            return path.read_text().strip()
+            if not path.exists():
+                _write_once(path, uuid.uuid4().hex[:12])
+            found = path.read_text(errors="replace").strip("\0 \r\n\t")
         except OSError as error:
             raise StorageError(
                 f"{self.root} cannot be used: {error.strerror}", hint="set ORCH_HOME to a folder you may write"
             ) from error
+        if not found:
+            raise StorageError(
+                f"{path} is empty: this home does not know which jobs are its own",
+                hint="put the id from a backup back; without one, remove the file and submit unfinished jobs again",
+            )
+        return found
+
+
+def _write_once(path: Path, text: str) -> None:
+    """A file with this text, whole from its first moment; one that is there by then stays as it is."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with beside.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import InputError
 
@@ -38,10 +39,7 @@ def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
 
 
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
-    """Read where everything is. Raises InputError for a number that is none.
-
-    A file that is broken is not told here: `config.load` tells it with line and field.
-    """
+    """Read where everything is. Raises InputError for a file that cannot be read and a number that is none."""
     path = find_file(environ, start or Path.cwd())
     said = _said(path)
     home = Path(environ.get("ORCH_HOME") or _beside(path, said.get("home")) or _default_home(environ))
@@ -51,11 +49,24 @@ def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -
 
 
 def _said(path: Path | None) -> dict[str, str]:
-    try:
-        data = tomllib.loads(path.read_text("utf-8-sig")) if path is not None else {}
-    except (OSError, ValueError):
+    if path is None:
         return {}
-    return {name: data[name] for name in ("home", "database_url") if isinstance(data.get(name), str)}
+    try:
+        data = tomllib.loads(path.read_text("utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        data = _told(path)
+    said = {name: data[name] for name in ("home", "database_url") if name in data}
+    for name, value in said.items():
+        if not isinstance(value, str):
+            raise InputError("Input should be a valid string", file=path, field=name)
+    return said
+
+
+def _told(path: Path) -> dict[str, Any]:
+    """Read it again by what knows the line of a mistake, and is too heavy to be imported where there is none."""
+    from orchestrator.located import load_toml
+
+    return load_toml(path)[0]
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

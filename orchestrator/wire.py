@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from hashlib import blake2b
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
@@ -27,7 +26,7 @@ NO_BODY = msgspec.Raw(b"null")
 
 
 class BatchStatus(StrEnum):
-    """A batch's status word. Compare with `BatchStatus.parse`: some providers spell in upper case."""
+    """A batch's status word, in lower case; a provider's own spelling is lowered where it enters."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -298,13 +297,6 @@ def duplicate_error(custom_id: str) -> LineError:
         "The custom_id parameter must be unique for each request in a batch.",
         "custom_id",
     )
-
-
-def read_span(path: Path, offset: int, length: int) -> bytes:
-    """The bytes of one line of a result or request file."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
 
 
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

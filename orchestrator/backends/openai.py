@@ -98,9 +98,10 @@ class OpenAIBackend:
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         with self._translated(f"read {batch_id}"):
-            content = self._client.get(f"/batches/{batch_id}/{kind}", cast_to=httpx2.Response)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.content)
+            # A Stream for its open response alone: the body is as large as the batch, and goes to disk in pieces.
+            address = f"/batches/{batch_id}/{kind}"
+            with self._client.get(address, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream:
+                _store(stream.response.iter_bytes(), path)
             return True
 
     def forget_file(self, file_id: str) -> None:
@@ -122,6 +123,8 @@ class OpenAIBackend:
             raise BackendError(message) from error
         except openai.APIError as error:
             raise BackendError(f"{self._name}: cannot {what}: {error.message}") from error
+        except httpx2.HTTPError as error:  # a body that is streamed breaks off outside the client's own care
+            raise BackendError(f"{self._name}: cannot {what}: {error}") from error
 
 
 def _store(chunks: Iterator[bytes], path: Path) -> None:

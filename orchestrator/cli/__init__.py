@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -46,6 +47,16 @@ class _Lazy(click.Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        # Here, because click makes exit code 1 of it.
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            drop_output()
+            return 0
+        return result
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -76,10 +87,14 @@ def run(argv: list[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("orch: stopped; run the same command again to go on", err=True)
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read us has gone; there is nobody to tell
-        return 0
     return result if isinstance(result, int) else 0
+
+
+def drop_output() -> None:
+    """Let what is still to be written go nowhere: whoever read us has gone, and Python would complain at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 if __name__ == "__main__":

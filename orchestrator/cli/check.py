@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -108,9 +107,9 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[str, bo
         return what, False, f"the environment variable {key_env} of backend {name} is not set", 2
     try:
         answer = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=5.0)
-        models: Any = answer.json()["data"] if answer.status_code == 200 else None
-    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+        if answer.status_code != 200:
+            return what, False, f"answers with status {answer.status_code}", 4
+        names = ", ".join(str(model.get("id")) for model in answer.json()["data"])
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
         return what, False, f"does not answer as an OpenAI-compatible server does: {error}", 4
-    if models is None:
-        return what, False, f"answers with status {answer.status_code}", 4
-    return what, True, "serves " + ", ".join(str(model.get("id")) for model in models), 0
+    return what, True, f"serves {names}", 0

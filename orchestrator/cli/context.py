@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ import click
 from orchestrator import overview
 from orchestrator.clock import now
 from orchestrator.home import Home
-from orchestrator.model import Shard
+from orchestrator.model import Shard, ShardState
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.place import Place, locate
 from orchestrator.store import Store
@@ -50,7 +51,22 @@ class Context:
 
     def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""
-        return overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+        found = overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+        running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
+        return found if problem or not running else replace(found, problem=self._problem(running))
+
+    def _problem(self, backends: Iterable[str]) -> str | None:
+        """What the servers of the engine that runs say keeps rows from running, None where all is well."""
+        from orchestrator.engine import fetch_health
+
+        for name in backends:
+            health = fetch_health(self.home, name)
+            if health is None:
+                return "no engine is running"
+            down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
+            if health["problem"] or (down and len(down) == len(health["upstreams"])):
+                return str(health["problem"] or f"waiting for {down[0]['url']} ({down[0]['problem']})")
+        return None
 
     def lines(self, limit: int | None = 20) -> list[JobLine]:
         """The newest jobs."""

@@ -21,6 +21,7 @@ from orchestrator.engine import Engine, engine_lock, running_engine
 from orchestrator.errors import UsageError
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.model import Job, RequestState
+from orchestrator.pipeline import merge
 from orchestrator.pipeline.intake import How, Intake, Options, dry_run
 from orchestrator.pipeline.intake import submit as take_in
 
@@ -68,8 +69,8 @@ def run(
 
     The same command again while the job is unfinished takes it up where it stopped.
     """
-    if output is not None and not output.absolute().parent.is_dir():
-        raise UsageError(f"-o {output}: there is no such folder", hint="make it, or name another file")
+    if output is not None:
+        merge.check_output(output, file)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = take_in(context.store, context.home, context.config, file,
                          Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip
@@ -168,7 +169,7 @@ def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
         while not is_over() and not interrupted():
             with engine_lock(context.home) as holder:
                 if holder is None:
-                    _be_engine(context, is_over, interrupted, lambda engine: draw(engine.problem))
+                    _be_engine(context, is_over, interrupted, lambda engine: draw(engine.problem), mine=job)
                     continue
             if str(holder) not in told:
                 told.add(str(holder))
@@ -186,7 +187,7 @@ def _be_engine(
     interrupted: Callable[[], bool],
     tick: Callable[[Engine], None],
     *,
-    patient: bool = False,
+    mine: Job | None = None,
 ) -> None:
     log_to(context.home)
 
@@ -196,7 +197,7 @@ def _be_engine(
         tick(engine)
 
     with Engine(context.config, context.store) as engine:
-        engine.run(lambda: until() or interrupted(), looked, patient=patient)
+        engine.run(lambda: until() or interrupted(), looked, mine=mine)
 
 
 @contextmanager
@@ -237,17 +238,14 @@ def cancel(job_id: str, as_json: bool) -> int:
     """End a job; rows that are done stay and can be fetched."""
     with opened() as context:
         job = context.store.jobs.get(job_id)
-        if not context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
-            raise UsageError(f"job {job.id} is over already, or its end was asked for before")
-        context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
-        with engine_lock(context.home) as holder:
-            if holder is None:
-                log_to(context.home)
-                # No row is sent: batches are only told to end, and what they finished is collected.
-                with Engine(context.config, context.store, dispatch=False) as engine:
-                    engine.run(lambda: context.store.jobs.get(job.id).finished_at is not None, only=job, patient=True)
-            else:
-                say(f"orch: {holder} will end it")
+        if job.finished_at is not None or job.error is not None:
+            raise UsageError(f"job {job.id} is over already")
+        if context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
+            context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
+        if job.home != context.home.identity():
+            say("orch: the job is of another home, whose engine will end it")
+            return 0
+        _see_it_end(context, job)
         detail = context.detail(job.id)
         if as_json:
             print_json(detail.to_json())
@@ -255,6 +253,33 @@ def cancel(job_id: str, as_json: bool) -> int:
             counts = detail.line.counts
             click.echo(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {counts.total:,} rows were done")
         return 0
+
+
+def _see_it_end(context: Context, job: Job) -> None:
+    """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
+    told: set[str] = set()
+
+    def tell(text: str | None) -> None:
+        if text is not None and text not in told:
+            told.add(text)
+            say(f"orch: {text}")
+
+    def is_over() -> bool:
+        current = context.store.jobs.get(job.id)
+        return current.finished_at is not None or current.error is not None
+
+    with _interruptible() as interrupted:
+        while not is_over() and not interrupted():
+            with engine_lock(context.home) as holder:
+                if holder is None:
+                    log_to(context.home)
+                    with Engine(context.config, context.store, dispatch=False) as engine:
+                        engine.run(lambda: is_over() or interrupted(), lambda e: tell(e.problem), only=job)
+                    continue
+            tell(f"{holder} has this home's engine and will end it")
+            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
+        if interrupted() and not is_over():
+            raise KeyboardInterrupt
 
 
 @click.command()
@@ -267,29 +292,29 @@ def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> 
     """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent."""
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.store.jobs.get(job_id)
-        if job.finished_at is None and job.error is None:
+        is_over = job.finished_at is not None or job.error is not None
+        if not is_over and not wait:
             raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows how far it is")
-        states = [RequestState.FAILED] if failed else [
-            RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED
-        ]  # fmt: skip
-        if job.error is not None and job.finished_at is None:
-            context.store.rows.retry(job.id, states)
-            context.store.jobs.reopen(job.id)
-            number = context.store.jobs.counts([job.id])[job.id].pending
-        elif number := context.store.rows.retry(job.id, states):
-            context.store.jobs.reopen(job.id)
-        if not number:
-            say(f"orch: job {job.id} has no rows to try again")
+        if is_over and not _try_again(context, job, failed):
+            view.say(f"orch: job {job.id} has no rows to try again")
             return 0
-        context.store.jobs.note(job.id, "retry", f"{number:,} rows are tried again", now())
-        say(f"orch: {number:,} rows of {job.id} are tried again")
         if not wait:
             holder = running_engine(context.home)
-            say(f"orch: {holder} runs it" if holder else "orch: queued; `orch up` or --wait runs it")
+            view.say(f"orch: {holder} runs it" if holder else "orch: queued; `orch up` or --wait runs it")
             return 0
         detail = _finish(context, context.store.jobs.get(job.id), view)
         view.stop()
         return _show(context, detail, None, as_json)
+
+
+def _try_again(context: Context, job: Job, failed: bool) -> bool:
+    """Make a job's rows pending again; False where none is. A job that failed while it was built is built again."""
+    others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
+    number = context.store.rows.retry(job.id, [RequestState.FAILED, *others])
+    if number:
+        context.store.jobs.note(job.id, "retry", f"{number:,} rows are tried again", now())
+        say(f"orch: {number:,} rows of {job.id} are tried again")
+    return bool(number) or job.built_at is None
 
 
 @click.command()
@@ -302,6 +327,9 @@ def up(quiet: bool) -> int:
         said: dict[str, str] = {}
 
         def tick(engine: Engine) -> None:
+            if (engine.problem or "") != said.get("", "") and not quiet:
+                said[""] = engine.problem or ""
+                say(f"orch: {engine.problem or 'all is well again'}")
             for line in context.lines():
                 text = f"{line.job.id}: {line.state}"
                 if said.setdefault(line.job.id, text if line.state.is_final else "") != text:
@@ -310,6 +338,6 @@ def up(quiet: bool) -> int:
                         say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        _be_engine(context, lambda: False, interrupted, tick, patient=True)
+        _be_engine(context, lambda: False, interrupted, tick)
         say("orch: stopped; nothing is lost")
         return 0

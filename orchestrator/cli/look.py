@@ -73,11 +73,14 @@ def _watch(context: Context, job_id: str | None) -> int:
 def fetch(job_id: str, output: Path | None, style: str | None, partial: bool) -> int:
     """Write the rows of a job, in input order."""
     from orchestrator.cli.rows import write_partial, write_rows
+    from orchestrator.pipeline.merge import check_output
 
     with opened() as context:
         job = context.store.jobs.get(job_id)
         if job.finished_at is None and not partial:
             raise UsageError(f"job {job.id} is not finished", hint="--partial gives what is done so far")
+        if output is not None:
+            check_output(output, Path(job.source))
         if partial and job.finished_at is None:
             number = write_partial(context, job, output, style)
         else:
@@ -130,10 +133,12 @@ def report_cost(
 def _since(text: str | None) -> datetime | None:
     if text is None:
         return None
-    if text[:-1].isdecimal() and text[-1] in "mhd":
-        unit = {"m": "minutes", "h": "hours", "d": "days"}[text[-1]]
-        return now() - timedelta(**{unit: int(text[:-1])})
     try:
+        if text[:-1].isdecimal() and text[-1] in "mhd":
+            unit = {"m": "minutes", "h": "hours", "d": "days"}[text[-1]]
+            return now() - timedelta(**{unit: int(text[:-1])})
         return datetime.fromisoformat(text).astimezone()
+    except OverflowError:
+        raise UsageError(f"--since {text}: is further back than a calendar reaches") from None
     except ValueError:
         raise UsageError(f"--since {text}: write 7d, 12h or a date such as 2026-11-01") from None

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
 from orchestrator.engine import Engine, engine_lock
+from orchestrator.errors import StorageError
 from orchestrator.model import Job, JobKind
 from orchestrator.pipeline import checks_of, merge, merged_lines
 from orchestrator.pipeline.partial import Apis, partial_lines
@@ -72,6 +74,13 @@ def _write(lines: Iterator[bytes], output: Path | None) -> int:
         return merge.write(output, lines)
     stream = sys.stdout.buffer
     number = 0
-    for number, line in enumerate(lines, 1):  # noqa: B007  (the last number is the count)
-        stream.write(line + b"\n")
+    try:
+        for number, line in enumerate(lines, 1):  # noqa: B007  (the last number is the count)
+            stream.write(line + b"\n")
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
     return number

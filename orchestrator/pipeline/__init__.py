@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.backends import Backend, RemoteBatch
-from orchestrator.errors import RefusedError
+from orchestrator.errors import JobFilesError, RefusedError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import (
@@ -77,8 +77,11 @@ class Pipeline:
             return self._build(job)
         if job.cancel_requested_at is not None:
             self._cancel(job)
+        shards = self._store.shards.of_job(job.id)
+        if self._stop_at_budget(job, shards):
+            return True
         moved = False
-        for shard in self._store.shards.of_job(job.id):
+        for shard in shards:
             moved |= self._advance_shard(job, shard)
         moved |= self._plan(job)
         shards = self._store.shards.of_job(job.id)
@@ -96,6 +99,9 @@ class Pipeline:
             current = self._store.jobs.find(job.id)
             if current is None or current.built_at is not None:
                 return True  # whoever had it has just ended
+            if job.options.get("dry_run"):
+                build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
+                return True
             report = build.build(self._store, self._home, job, self._now())
             if build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
@@ -111,6 +117,10 @@ class Pipeline:
         if plan.route is None:
             reasons = "; ".join(f"{refused.backend}: {refused.reason}" for refused in plan.refused)
             raise RefusedError(f"no backend may run job {job.id}: {reasons or 'none is configured'}")
+        now = self._now()
+        if job.deadline_at is not None and job.deadline_at <= now and job.spec.get("on_late") == "expire":
+            late = "the deadline passed before the row ran"
+            return bool(self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now))
         lane = self._lanes.open(plan.route.backend)
         added = submit.plan_shards(
             self._store,
@@ -129,7 +139,8 @@ class Pipeline:
         store = self._store
         match shard.state:
             case ShardState.PENDING:
-                submit.submit(store, self._home, shard, self._lane(shard).api, self._lanes.models(job), self._now)
+                api, models = self._lane(shard).api, self._lanes.models(job)
+                submit.submit(store, self._home, job, shard, api, models, self._now)
                 self._note(job, "submitted", f"batch of {shard.rows:,} rows created", shard)
             case ShardState.SUBMITTING:
                 said = submit.recover(store, shard, self._lane(shard).api, self._now())
@@ -150,6 +161,8 @@ class Pipeline:
         api = self._lane(shard).api
         batch = api.retrieve(shard.batch_id)
         facts = _facts(batch)
+        # A batch that is over is told without its seconds: what was seen last stands until its rows are booked.
+        facts["provider_seconds"] = max(batch.upstream_seconds, shard.provider_seconds)
         if batch.status.is_final:
             files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
             self._store.shards.move(shard, ShardState.ENDED, ended_at=self._now(), **facts, **files)
@@ -184,10 +197,11 @@ class Pipeline:
         """A hard cap: a job is stopped while what its upstreams cost until they have stopped still fits."""
         if job.budget is None or job.cancel_requested_at is not None:
             return False
-        running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
-        lanes = {shard.backend: self._lane(shard) for shard in running}
+        ahead_of = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+        lanes = {shard.backend: self._lane(shard) for shard in shards if shard.state in ahead_of}
+        unbooked = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
         spent = self._store.ledger.spent(job.id)
-        spent += sum((self._lane(shard).price(shard.provider_seconds).cost for shard in running), Decimal(0))
+        spent += sum((self._lane(shard).price(shard.provider_seconds).cost for shard in unbooked), Decimal(0))
         ahead = sum((lane.price(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
         stop = bool(ahead) and spent + ahead >= job.budget
         if stop:
@@ -200,10 +214,10 @@ class Pipeline:
         spec_output = job.spec.get("output")
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         path = self._home.merged(job.id, style)
-        merge.write(path, merged_lines(self._store, self._home, job, style=style))
+        _write(path, merged_lines(self._store, self._home, job, style=style))
         if spec_output:
             path = Path(job.source).parent / str(spec_output["path"])
-            merge.write(path, merged_lines(self._store, self._home, job, style=str(spec_output["format"])))
+            _write(path, merged_lines(self._store, self._home, job, style=str(spec_output["format"])))
         self._store.jobs.finish(job.id, str(path), self._now())
         self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {path}")
 
@@ -216,6 +230,13 @@ def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[
     return merge.lines(home.results, store.rows.finished(job.id), checks_of(job), style=style)
 
 
+def _write(path: Path, lines: Iterator[bytes]) -> None:
+    try:
+        merge.write(path, lines)
+    except StorageError as error:
+        raise JobFilesError(error.message, hint=error.hint) from error
+
+
 def _facts(batch: RemoteBatch) -> dict[str, object]:
     return {
         "provider_status": batch.status,
@@ -223,7 +244,6 @@ def _facts(batch: RemoteBatch) -> dict[str, object]:
         "provider_failed": batch.failed,
         "provider_input_tokens": batch.input_tokens,
         "provider_output_tokens": batch.output_tokens,
-        "provider_seconds": batch.upstream_seconds,
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
@@ -84,7 +84,8 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
     for other in store.jobs.of_series(job.series):
         if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
             rows = store.jobs.counts([other.id])[other.id].total
-            return other if rows == report.requests else None
+            alike = rows == report.requests == store.rows.same(job.id, other.id)
+            return other if alike else None
     return None
 
 
@@ -104,7 +105,8 @@ def _remove_files(home: Home, job: Job) -> None:
     home.build_lock(job.id).unlink(missing_ok=True)
     folder = home.job(job.id)
     if folder.is_dir():
-        folder.rmdir()
+        with suppress(OSError):  # an engine may have looked in just now; an empty folder does no harm
+            folder.rmdir()
 
 
 def build(
@@ -190,12 +192,11 @@ def _earlier_runs(store: Store, job: Job) -> list[JobId]:
 
 def _to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
     """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
-    found = store.rows.earlier(runs, [row.custom_id for row in rows])
+    found = store.rows.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
         for row in rows
         if (known := found.get(row.custom_id)) is not None
-        and known.fingerprint == row.fingerprint
         and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
     }
 

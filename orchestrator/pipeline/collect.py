@@ -77,7 +77,7 @@ def collect(
         pending.clear()
 
     taken_back: dict[int, float] = {}
-    for outcome in _outcomes(home, job, shard, rows, checks, problems, tally, taken_back):
+    for outcome in _outcomes(home, job, shard, rows, checks, problems, tally, taken_back, now):
         # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
         pending.append((outcome, price(outcome.upstream_seconds) if outcome.span is not None else None))
         tally.settled[outcome.state] += 1
@@ -113,6 +113,7 @@ def _outcomes(
     problems: tuple[LineProblem, ...],
     tally: Tally,
     taken_back: dict[int, float],
+    now: datetime,
 ) -> Iterator[Outcome]:
     """One outcome for each row that ends here; the others are left without one.
 
@@ -138,11 +139,16 @@ def _outcomes(
             told.add(custom_id)
             yield said
     untold = [row for custom_id, row in rows.items() if custom_id not in told]
-    yield from _decide(job, shard, list(rows.values()), untold, problems)
+    yield from _decide(job, shard, list(rows.values()), untold, problems, now)
 
 
 def _decide(
-    job: Job, shard: Shard, rows: list[InShard], untold: list[InShard], problems: tuple[LineProblem, ...]
+    job: Job,
+    shard: Shard,
+    rows: list[InShard],
+    untold: list[InShard],
+    problems: tuple[LineProblem, ...],
+    now: datetime,
 ) -> Iterator[Outcome]:
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     if job.cancel_requested_at is not None:
@@ -151,7 +157,9 @@ def _decide(
             yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
         return
     if shard.provider_status == BatchStatus.EXPIRED:
-        if job.spec.get("on_late") == "expire":
+        # A deadline that was put off since leaves its rows time: they go on.
+        late = job.deadline_at is None or job.deadline_at <= now
+        if late and job.spec.get("on_late") == "expire":
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -121,7 +121,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
         kind=kind,
         source=str(path),
         spec=data,
-        options={"backend": options.backend, "carry": not options.new},
+        options={"backend": options.backend, "carry": not options.new, "config": str(config.path)},
         created_at=now,
         deadline_at=_deadline(deadline, now),
         budget=options.budget if options.budget is not None else (spec.budget if spec else None),
@@ -165,10 +165,11 @@ def submit(
                 build.discard(store, home, job)
                 reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
                 return Intake(same, How.UNCHANGED, reason, report)
-            store.jobs.mark_built(job.id, now())
         except (Exception, KeyboardInterrupt):
             build.discard(store, home, job)
             raise
+        # Behind the clearing away: a commit whose answer was lost may have made the job one that an engine runs.
+        store.jobs.mark_built(job.id, now())
     reason = f"{report.requests:,} requests of {report.documents:,} documents"
     if report.carried:
         reason += f", {report.carried:,} unchanged since an earlier run"
@@ -219,6 +220,7 @@ def dry_run(
 ) -> Intake:  # fmt: skip
     """What `submit` would do; nothing is left of it."""
     job = draft(path, config, home, options, now())
+    job = replace(job, options={**job.options, "dry_run": True})
     route = route_for(config, job)
     _check_deadline(job)
     with build.claim(home, job):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator import results
-from orchestrator.errors import StorageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.model import FinishedRow
 from orchestrator.results import OutputCheck
 
 MAX_OPEN = 64
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 Locate = Callable[[str, str], Path]
 
 
@@ -27,13 +29,16 @@ class ResultLines:
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
 
     def read(self, row: FinishedRow) -> bytes | None:
-        """The result line of a row, None where it has none. Raises StorageError where its file is gone."""
+        """The result line of a row, None where it has none. Raises StorageError where its file is gone or cut."""
         if row.result is None:
             return None
         shard, kind, span = row.result
         file = self._file(shard, kind)
         file.seek(span.offset)
-        return file.read(span.length)
+        line = file.read(span.length)
+        if len(line) < span.length:
+            raise StorageError(f"the result file {file.name} is cut: it ends before the line of {row.custom_id!r}")
+        return line
 
     def _file(self, shard: str, kind: str) -> BinaryIO:
         file = self._open.pop((shard, kind), None)
@@ -81,24 +86,74 @@ def lines(
         reader.close()
 
 
-def write(path: Path, merged: Iterable[bytes]) -> int:
-    """Write lines to a file, whole or not at all; how many. Raises StorageError."""
+def check_output(path: Path, source: Path | None) -> None:
+    """Raises UsageError where `write` could not, or must not, put rows; `source` is the file that the job is made of."""
+    try:
+        fault = _fault(path, source)
+    except OSError as error:
+        fault = f"cannot be written: {error.strerror}", "name another file"
+    if fault is not None:
+        raise UsageError(f"-o {path}: {fault[0]}", hint=fault[1])
+
+
+def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
+    """What is wrong with an output's name, and what to do about it."""
+    target = _resolved(path)
+    if target.is_dir():
+        return "is a folder", "name a file in it"
+    if not target.parent.exists():
+        return "there is no such folder", "make it, or name another file"
+    if not target.parent.is_dir():
+        return f"{target.parent} is no folder", "name another file"
+    if target.exists() and not target.is_file():
+        return "is no regular file", "name another file; `orch fetch` without -o writes to stdout"
+    if source is not None and target.exists() and source.exists() and target.samefile(source):
+        return "is the file that the job is made of", "name another file"
+    _beside(target).exists()  # raises OSError where the name is too long
+    return None
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # what pathlib makes of it until Python 3.12
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
+def _beside(target: Path) -> Path:
     # One name, not one a process: what a kill leaves is overwritten by the next try.
-    partial = path.with_name(f".{path.name}.partial")
+    return target.with_name(f".{target.name}.partial")
+
+
+def write(path: Path, merged: Iterable[bytes]) -> int:
+    """Write lines to a file, whole or not at all; how many. Where it is a link, to what that names.
+
+    Raises StorageError.
+    """
+    try:
+        target = _resolved(path)
+        if target.exists() and not target.is_file():
+            raise StorageError(f"cannot write {path}: it is no regular file")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _claimed(_beside(target)) as file:
+            return _fill(file, merged, target)
+    except OSError as error:
+        hint = "make room, then run it again" if error.errno in NO_ROOM else None
+        raise StorageError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
+
+
+def _fill(file: BinaryIO, merged: Iterable[bytes], target: Path) -> int:
+    """Write the lines and move the file to its place; it goes while we still hold it where that fails."""
     number = 0
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(partial) as file:
-            for number, line in enumerate(merged, 1):  # noqa: B007  (the last number is the count)
-                file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
+        for number, line in enumerate(merged, 1):  # noqa: B007  (the last number is the count)
+            file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+        _beside(target).replace(target)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            _beside(target).unlink(missing_ok=True)
         raise
     return number
 
@@ -110,7 +165,14 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            if _is_at(path, file):
                 file.truncate(0)
                 yield file
                 return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -18,6 +18,8 @@ from orchestrator.store import Store
 
 Apis = Callable[[str], Backend]
 Prices = Callable[[str, float], Price]
+PREVIEW = "#preview"
+"""What a shard's id is followed by where its copy of a running batch's results is meant."""
 
 
 @contextmanager
@@ -33,8 +35,8 @@ def partial_lines(
                 found.update(_of_shard(store, shard, apis(shard.backend), checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
-            ahead = folder / f"{shard_id}.{kind}"
-            return ahead if ahead.exists() else home.results(shard_id, kind)
+            # A row that settles meanwhile lies elsewhere in the collected file than in the copy: each has its own key.
+            return folder / f"{shard_id}.{kind}" if shard_id.endswith(PREVIEW) else home.results(shard_id, kind)
 
         def rows() -> Iterator[FinishedRow]:
             for row in store.rows.finished(job.id):
@@ -49,7 +51,7 @@ def _of_shard(
     assert shard.batch_id is not None
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     for kind in ("output", "error"):
-        path = folder / f"{shard.id}.{kind}"
+        path = folder / f"{shard.id}{PREVIEW}.{kind}"
         if not api.partial(shard.batch_id, kind, path):
             continue
         for line in results.read(path):
@@ -67,7 +69,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, price: Prices) -> Fi
     return replace(
         row,
         state=outcome.state,
-        result=(shard.id, outcome.kind, outcome.span),
+        result=(f"{shard.id}{PREVIEW}", outcome.kind, outcome.span),
         answered_by=outcome.model,
         upstream=outcome.upstream,
         latency_ms=outcome.latency_ms,

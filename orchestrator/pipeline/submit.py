@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from orchestrator.backends import Backend
-from orchestrator.errors import InputError, StorageError
+from orchestrator.errors import InputError, JobFilesError
 from orchestrator.home import Home
 from orchestrator.model import Job, Shard, ShardId, ShardState
 from orchestrator.requests import resolve_model, with_model
@@ -30,7 +31,7 @@ def plan_shards(
 ) -> list[Shard]:
     """Give every waiting row of a job a shard; the shards that are new."""
     number = store.shards.next_number(job.id)
-    window, why = _window(job, now)
+    _, why = _window(job, now)
     added = []
     for rows in list(pack(store.rows.waiting(job.id), max_rows=max_rows, max_bytes=max_bytes, slack=MODEL_SLACK)):
         shard = Shard(
@@ -45,7 +46,6 @@ def plan_shards(
             rows=rows.rows,
             bytes=rows.bytes,
             created_at=now,
-            window_seconds=window,
         )
         store.shards.add(shard, rows)
         added.append(shard)
@@ -62,12 +62,17 @@ def _window(job: Job, now: datetime) -> tuple[int, str]:
 
 
 def submit(
-    store: Store, home: Home, shard: Shard, backend: Backend, models: Mapping[str, str | dict[str, str]],
-    now: Callable[[], datetime],
+    store: Store, home: Home, job: Job, shard: Shard, backend: Backend,
+    models: Mapping[str, str | dict[str, str]], now: Callable[[], datetime],
 ) -> None:  # fmt: skip
-    """Create the batch of a pending shard. Raises BackendError; the shard then tells what is known."""
+    """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
+
+    Raises BackendError; the shard then tells what is known.
+    """
     store.shards.move(shard, ShardState.SUBMITTING)
-    _send(store, home, store.shards.get(shard.id), backend, models, now)
+    window, _ = _window(job, now())
+    shard = replace(store.shards.get(shard.id), window_seconds=window)
+    _send(store, home, shard, backend, models, now)
 
 
 def recover(store: Store, shard: Shard, backend: Backend, now: datetime) -> str:
@@ -114,4 +119,4 @@ def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str 
             os.fsync(target.fileno())
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot write {path}: {error}", hint="make room, then run it again") from error

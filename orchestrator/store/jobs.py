@@ -125,18 +125,6 @@ class Jobs:
         """Every row has its outcome, and the result file is written."""
         self._set(job_id, jobs.c.finished_at.is_(None), finished_at=now, output_path=output_path)
 
-    def reopen(self, job_id: JobId) -> None:
-        """A finished job goes on: some of its rows are to be tried again."""
-        self._set(
-            job_id,
-            jobs.c.built_at.is_not(None),
-            finished_at=None,
-            output_path=None,
-            cancel_requested_at=None,
-            cancel_reason=None,
-            error=None,
-        )
-
     def fail(self, job_id: JobId, error: str) -> None:
         """The job as a whole cannot go on."""
         self._set(job_id, jobs.c.finished_at.is_(None), error=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_FRESH, IS_WAITING, ledger, requests, shards
+from orchestrator.store.tables import IS_FRESH, IS_WAITING, jobs, ledger, requests, shards
 
 PAGE = 5000
 CARRIED = (
@@ -89,20 +89,26 @@ class Rows:
         with self._db.read() as tx:
             return frozenset(tx.scalars(query))
 
-    def earlier(self, runs: Sequence[JobId], custom_ids: Sequence[str]) -> dict[str, Earlier]:
-        """The newest outcome that one of these runs (oldest first) got afresh for each of these requests."""
+    def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+        """The newest outcome that one of these runs (oldest first) got afresh for the same request.
+
+        `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
+        """
         if not runs:
             return {}
         # The runs are told apart here and not in the query: by custom_id an index finds the few fresh answers,
         # while a join by job would look for every id in every night.
         query = select(requests).where(
             IS_FRESH,
-            requests.c.custom_id.in_(custom_ids),
+            requests.c.custom_id.in_(list(wanted)),
+            requests.c.fingerprint.in_(list(set(wanted.values()))),
             requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)),
         )
         age = {job_id: number for number, job_id in enumerate(runs)}
         with self._db.read() as tx:
-            rows = [row for row in tx.execute(query) if row.job_id in age]
+            rows = [
+                row for row in tx.execute(query) if row.job_id in age and wanted[row.custom_id] == row.fingerprint
+            ]
         rows.sort(key=lambda row: age[row.job_id])
         return {
             row.custom_id: Earlier(
@@ -115,6 +121,18 @@ class Rows:
             )
             for row in rows
         }
+
+    def same(self, job_id: JobId, other_id: JobId) -> int:
+        """How many rows of a job stand in another at the same place, with the same identity and fingerprint."""
+        mine, theirs = requests.alias(), requests.alias()
+        alike = (mine.c.seq == theirs.c.seq) & (mine.c.custom_id == theirs.c.custom_id)
+        query = (
+            select(func.count())
+            .select_from(mine.join(theirs, alike & (mine.c.fingerprint == theirs.c.fingerprint)))
+            .where(mine.c.job_id == job_id, theirs.c.job_id == other_id)
+        )
+        with self._db.read() as tx:
+            return tx.scalar(query) or 0
 
     def has_waiting(self, job_id: JobId) -> bool:
         """Whether a row of the job waits for a shard."""
@@ -205,9 +223,12 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def retry(self, job_id: JobId, states: Sequence[RequestState]) -> int:
-        """Rows with these outcomes, and with a request to send, become pending again; how many."""
+        """Rows with these outcomes, and with a request to send, become pending again, and the job goes on.
+
+        Both in one transaction. Gives how many rows are pending now; with none, a job that is over stays so.
+        """
         c = requests.c
-        statement = (
+        again = (
             update(requests)
             .where(c.job_id == job_id, c.state.in_(states), c.length > 0)
             .values(
@@ -220,10 +241,23 @@ class Rows:
                 error_message=None,
                 result_shard=None,
                 result_kind=None,
+                answered_by=None,
+                upstream=None,
+                latency_ms=None,
+                input_tokens=0,
+                cached_tokens=0,
+                output_tokens=0,
+                cost=Decimal(0),
             )
         )
+        pending = select(func.count()).where(c.job_id == job_id, c.state == RequestState.PENDING)
+        over = {"finished_at": None, "output_path": None, "cancel_requested_at": None, "cancel_reason": None}
         with self._db.write() as tx:
-            return tx.execute(statement).rowcount
+            tx.execute(again)
+            number = tx.scalar(pending) or 0
+            condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
+            tx.execute(update(jobs).where(condition).values(**over, error=None))
+            return number
 
     def finished(self, job_id: JobId) -> Iterator[FinishedRow]:
         """Every row of a job in input order; those without outcome too."""

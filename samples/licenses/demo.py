@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.errors import OrchError
 
@@ -34,7 +35,8 @@ FAMILIES = {
     "PYTHON": "Python", "GPL": "GNU", "GNU": "GNU", "ISC": "other",
 }  # fmt: skip
 
-console = Console(highlight=False)
+# What models and paths say is shown as it is: styles come as Text or `style=`.
+console = Console(highlight=False, markup=False, emoji=False)
 
 
 def main() -> int:
@@ -47,10 +49,8 @@ def main() -> int:
     # A first plan needs no engine: where nothing changed, none is started.
     configure(chosen.upstream or "http://127.0.0.1:1/v1", chosen.model)
     plan = json.loads(orch("submit", "--dry-run", "--json", str(JOB), capture=True).stdout)
-    console.print(
-        f"[bold]{plan['documents']} licence files, {plan['requests']} questions[/] "
-        f"({plan['unchanged']} answered in an earlier run)"
-    )
+    asked = f"{plan['documents']} licence files, {plan['requests']} questions"
+    console.print(Text.assemble((asked, "bold"), f" ({plan['unchanged']} answered in an earlier run)"))
     if plan["unchanged"] == plan["requests"]:
         code = orch("run", str(JOB)).returncode
     else:
@@ -59,7 +59,7 @@ def main() -> int:
                 configure(url, chosen.model)
                 code = orch("run", str(JOB)).returncode
         except OrchError as error:
-            console.print(f"[red]{error}[/]")
+            console.print(str(error), style="red")
             return error.exit_code
     if code > 1:
         return code
@@ -82,7 +82,7 @@ def orch(*arguments: str, capture: bool = False) -> subprocess.CompletedProcess[
     environment.pop("ORCH_HOME", None)
     command = [sys.executable, "-m", "orchestrator.cli", *arguments]
     if not capture:
-        console.print(f"[dim]$ orch {' '.join(arguments).replace(str(ROOT) + '/', '')}[/]")
+        console.print(f"$ orch {' '.join(arguments).replace(str(ROOT) + '/', '')}", style="dim")
     done = subprocess.run(
         command, env=environment, text=True, stdout=subprocess.PIPE if capture else None, check=False
     )
@@ -121,7 +121,7 @@ def show() -> None:
     declared = {str(path): family for path, family in declared_families()}
     table = Table("package", "declared", "family", "holder", "summary", box=None, padding=(0, 2, 0, 0))
     for document, answers in list(by_document.items())[:SHOWN]:
-        said = [text(answers[task]) for task in ("family", "holder", "summary")]
+        said = [Text(text(answers[task])) for task in ("family", "holder", "summary")]
         table.add_row(package(document), declared.get(key(document)) or "—", *said)
     console.print(table)
     scored = [
@@ -134,7 +134,7 @@ def show() -> None:
     failed = [row for row in rows if row["status"] != "succeeded"]
     console.print(f"rows: {len(rows) - len(failed)} of {len(rows)} succeeded")
     for row in failed[:3]:
-        console.print(f"  {package(row['document'])} {row['task']}: {row['error']['code']}", markup=False)
+        console.print(f"  {package(row['document'])} {row['task']}: {row['error']['code']}")
     orch("report", "cost", "--job", job["job"])
     console.print(f"\nmerged rows: {os.path.relpath(job['output'])}")
 

@@ -142,6 +142,72 @@ def test_a_removed_document_alone_makes_a_new_result_without_it(
     assert len(rows_of((tmp_path / "out.jsonl").read_text())) == 8
 
 
+def test_a_document_that_comes_back_is_not_somebody_elses_row(
+    letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
+) -> None:
+    documents = letters.parent / "documents"
+    for number in (2, 3, 4):
+        (documents / f"{number}.txt").unlink()
+    out = tmp_path / "out.jsonl"
+
+    def documents_of_a_run() -> list[str]:
+        assert run_orch("run", str(letters), "-o", str(out)).returncode == 0
+        return sorted({row["document"][-5] for row in rows_of(out.read_text())})
+
+    assert documents_of_a_run() == ["0", "1"]
+    text = (documents / "1.txt").read_text()
+    (documents / "1.txt").rename(documents / "2.txt")
+    assert documents_of_a_run() == ["0", "2"]
+    (documents / "2.txt").rename(documents / "1.txt")
+    assert documents_of_a_run() == ["0", "1"]
+    sent = len(upstream.requests())
+
+    # An answer to an earlier text counts again when the text returns.
+    (documents / "1.txt").write_text("Something else.", encoding="utf-8")
+    documents_of_a_run()
+    (documents / "1.txt").write_text(text, encoding="utf-8")
+    assert documents_of_a_run() == ["0", "1"]
+    assert len(upstream.requests()) == sent + 2
+
+
+def test_one_broken_job_holds_up_no_other(letters: Path, run_orch: Orch, orch_home: Path, upstream: Upstream) -> None:
+    (letters.parent / "taken").mkdir()
+    text = letters.read_text()
+    letters.write_text(text + "output: {path: taken}\n", encoding="utf-8")
+    first = run_orch("run", str(letters))
+    assert first.returncode in (2, 4)
+    (letters.parent / "good.yaml").write_text(text.replace("name: letters", "name: good"), encoding="utf-8")
+
+    assert run_orch("run", str(letters.parent / "good.yaml")).returncode == 0
+
+
+def test_jobs_wait_for_the_settings_they_were_made_with(
+    letters: Path, run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    run_orch("submit", str(letters))
+    other = tmp_path / "other.toml"
+    other.write_text((orch_home / "orch.toml").read_text(), encoding="utf-8")
+    write_batch_file(tmp_path / "mine.jsonl", 3)
+
+    assert run_orch("run", str(tmp_path / "mine.jsonl"), env={"ORCH_CONFIG": str(other)}).returncode == 0
+
+    assert len(upstream.requests()) == 3
+    states = {line["name"]: line["state"] for line in json.loads(run_orch("status", "--json").stdout)}
+    assert states == {"mine": "completed", "letters": "queued"}
+
+
+def test_status_tells_that_the_upstream_is_away(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
+    upstream.kill()
+    running = run_orch.start("run", str(letters))
+    wait_until(lambda: "waiting for http://" in str(_problem(run_orch)), 20)
+    running.kill()
+
+
+def _problem(run_orch: Orch) -> str | None:
+    jobs = json.loads(run_orch("status", "--json").stdout)
+    return json.loads(run_orch("status", jobs[0]["job"], "--json").stdout)["problem"] if jobs else None
+
+
 def test_a_changed_prompt_sends_that_task_again_and_no_other(
     letters: Path, run_orch: Orch, upstream: Upstream
 ) -> None:
@@ -374,6 +440,12 @@ def test_an_unfinished_job_takes_another_deadline_and_budget(letters: Path, run_
     run_orch("submit", str(letters), "--budget", "2.50", "--deadline", "2099-01-01T00:00+00:00")
     (job,) = json.loads(run_orch("status", "--json").stdout)
     assert (job["budget_usd"], job["deadline_at"]) == ("2.5", "2099-01-01T00:00:00+00:00")
+
+
+def test_a_budget_of_nothing_sends_nothing(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    assert run_orch("run", str(tmp_path / "in.jsonl"), "--budget", "0").returncode == 1
+    assert slow.requests() == []
+    assert job_of(run_orch)["requests"]["cancelled"] == 200
 
 
 def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:

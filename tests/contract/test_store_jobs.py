@@ -136,25 +136,34 @@ def test_what_is_over_is_not_cancelled(store: Store, facts: dict[str, object]) -
     assert not store.jobs.request_cancel(JobId("unknown"), "late", NOW)
 
 
-def test_a_job_finishes_once_and_can_be_reopened(store: Store) -> None:
+def test_a_job_finishes_once(store: Store) -> None:
     store.jobs.add(job(built_at=NOW), {})
-    store.jobs.request_cancel(JobId("contracts-1"), "x", NOW)
     store.jobs.finish(JobId("contracts-1"), "/out", later(1))
     with pytest.raises(StateConflict):
         store.jobs.finish(JobId("contracts-1"), "/other", later(2))
     with pytest.raises(StateConflict):
         store.jobs.fail(JobId("contracts-1"), "too late")
     assert store.jobs.get("contracts-1").output_path == "/out"
-    store.jobs.reopen(JobId("contracts-1"))
+
+
+def test_a_retry_opens_the_job_in_the_same_step_as_its_rows(store: Store) -> None:
+    store.jobs.add(job(built_at=NOW), {})
+    store.rows.add(JobId("contracts-1"), [row(0), row(1)], {}, NOW)
+    store.jobs.request_cancel(JobId("contracts-1"), "x", NOW)
+    store.rows.end_open(JobId("contracts-1"), RequestState.CANCELLED, "cancelled", "x", NOW)
+    store.jobs.finish(JobId("contracts-1"), "/out", later(1))
+    assert store.rows.retry(JobId("contracts-1"), [RequestState.FAILED]) == 0
+    assert store.jobs.get("contracts-1").output_path == "/out"
+    assert store.rows.retry(JobId("contracts-1"), [RequestState.CANCELLED]) == 2
     assert store.jobs.get("contracts-1") == job(built_at=NOW)
 
 
-def test_a_broken_job_can_be_reopened_once_it_was_built(store: Store) -> None:
-    store.jobs.add(job(), {})
+def test_a_retry_opens_a_job_that_failed_while_it_was_built(store: Store) -> None:
+    store.jobs.add(job(built_at=None), {})
     store.jobs.fail(JobId("contracts-1"), "the folder is gone")
     assert store.jobs.get("contracts-1").error == "the folder is gone"
-    with pytest.raises(StateConflict):
-        store.jobs.reopen(JobId("contracts-1"))
+    assert store.rows.retry(JobId("contracts-1"), [RequestState.FAILED]) == 0
+    assert store.jobs.get("contracts-1") == job(built_at=None)
 
 
 def test_counts_are_told_for_every_job_asked_for(store: Store) -> None:

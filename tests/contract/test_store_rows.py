@@ -243,7 +243,7 @@ def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> 
     first = added(store, 3, "a-1", built_at=NOW)
     batch = sharded(store, first)
     settle(store, batch, succeeded(0, "2"), failed(1, "http_400", "too long"))
-    known = store.rows.earlier([first.id], ["r0", "r1", "r2", "r9"])
+    known = store.rows.earlier([first.id], {f"r{n}": f"f{n}" for n in (0, 1, 2, 9)})
     assert {name: (each.state, each.fingerprint, each.error_code) for name, each in known.items()} == {
         "r0": (SUCCEEDED, "f0", None),
         "r1": (FAILED, "f1", "http_400"),
@@ -266,11 +266,11 @@ def test_the_newest_answer_of_the_runs_given_is_the_one_that_is_carried(store: S
         found = added(store, 1, f"a-{number}", created_at=later(number))
         settle(store, sharded(store, found), succeeded(0, cost, model=f"model-{number}"))
     runs = [JobId("a-1"), JobId("a-2")]
-    known = store.rows.earlier(runs, ["r0"])["r0"]
+    known = store.rows.earlier(runs, {"r0": "f0"})["r0"]
     assert (known.job_id, known.facts["answered_by"]) == ("a-2", "model-2")
-    assert store.rows.earlier(list(reversed(runs)), ["r0"])["r0"].job_id == "a-1"
-    assert store.rows.earlier([], ["r0"]) == {}
-    assert store.rows.earlier(runs, []) == {}
+    assert store.rows.earlier(list(reversed(runs)), {"r0": "f0"})["r0"].job_id == "a-1"
+    assert store.rows.earlier([], {"r0": "f0"}) == {}
+    assert store.rows.earlier(runs, {}) == {}
 
 
 def test_what_was_carried_is_carried_on_from_where_it_was_answered(store: Store) -> None:
@@ -279,7 +279,7 @@ def test_what_was_carried_is_carried_on_from_where_it_was_answered(store: Store)
     for number in (2, 3):
         runs = [JobId(f"a-{earlier}") for earlier in range(1, number)]
         store.jobs.add(job(f"a-{number}", created_at=later(number)), {})
-        store.rows.add(JobId(f"a-{number}"), [row(0)], store.rows.earlier(runs, ["r0"]), later(number))
+        store.rows.add(JobId(f"a-{number}"), [row(0)], store.rows.earlier(runs, {"r0": "f0"}), later(number))
     [third] = store.rows.finished(JobId("a-3"))
     assert third.carried_from == "a-1"
     assert third.result is not None
@@ -290,7 +290,7 @@ def test_a_carried_row_that_is_retried_is_the_jobs_own_again(store: Store) -> No
     settle(store, sharded(store, first), failed(0, "http_400"))
     second = job("a-2")
     store.jobs.add(second, {})
-    store.rows.add(second.id, [row(0)], store.rows.earlier([first.id], ["r0"]), NOW)
+    store.rows.add(second.id, [row(0)], store.rows.earlier([first.id], {"r0": "f0"}), NOW)
     assert store.rows.retry(second.id, [FAILED]) == 1
     settle(store, sharded(store, second), succeeded(0, "5"))
     assert store.rows.carried(second.id) == 0
