@@ -30,6 +30,11 @@ STATE_STYLE = {
 }
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would exit with 1; a reader that has enough is no failure of ours
+
+
 def out() -> Console:
     """Results. Plain and unwrapped where stdout is no terminal."""
     return _plain(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
@@ -42,7 +47,7 @@ def err() -> Console:
 
 def _plain(*, stderr: bool = False, width: int | None = None) -> Console:
     """Strings are shown as they are: what a model or a path says is no markup. Styles come as Text or `style=`."""
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def money(cost: Decimal) -> str:

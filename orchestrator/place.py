@@ -55,7 +55,7 @@ def _said(path: Path | None) -> dict[str, str]:
         data = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         data = _told(path)
-    said = {name: data[name] for name in ("home", "database_url") if name in data}
+    said: dict[str, Any] = {name: data[name] for name in ("home", "database_url") if name in data}
     for name, value in said.items():
         if not isinstance(value, str):
             raise InputError("Input should be a valid string", file=path, field=name)

@@ -53,7 +53,7 @@ class _Lazy(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            drop_output()
+            drop_output(1, 2)
             return 0
         return result
 
@@ -90,10 +90,11 @@ def run(argv: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def drop_output() -> None:
-    """Let what is still to be written go nowhere: whoever read us has gone, and Python would complain at its end."""
+def drop_output(*streams: int) -> None:
+    """Let what is still to be written there go nowhere: nobody reads it, and Python would complain at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    for stream in streams:
+        os.dup2(nowhere, stream)
     os.close(nowhere)
 
 

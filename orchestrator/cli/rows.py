@@ -81,6 +81,6 @@ def _write(lines: Iterator[bytes], output: Path | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        drop_output()
+        drop_output(1)
         raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
     return number

@@ -87,7 +87,7 @@ def lines(
 
 
 def check_output(path: Path, source: Path | None) -> None:
-    """Raises UsageError where `write` could not, or must not, put rows; `source` is the file that the job is made of."""
+    """Raises UsageError where `write` could not, or must not, put rows. `source` is what the job is made of."""
     try:
         fault = _fault(path, source)
     except OSError as error:

@@ -35,7 +35,7 @@ def partial_lines(
                 found.update(_of_shard(store, shard, apis(shard.backend), checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
-            # A row that settles meanwhile lies elsewhere in the collected file than in the copy: each has its own key.
+            # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
             return folder / f"{shard_id}.{kind}" if shard_id.endswith(PREVIEW) else home.results(shard_id, kind)
 
         def rows() -> Iterator[FinishedRow]:

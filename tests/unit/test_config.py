@@ -61,9 +61,8 @@ def test_the_nearest_orch_toml_holds(tree: Path, there: list[str], found: str | 
 
 def test_a_named_file_that_is_not_there_is_an_error_and_not_another_file(tree: Path) -> None:
     (tree / "work" / "orch.toml").write_text("")
-    place = locate({"ORCH_CONFIG": str(tree / "nowhere.toml")}, tree / "work")
     with pytest.raises(InputError, match="there is no such file"):
-        config.load(place)
+        locate({"ORCH_CONFIG": str(tree / "nowhere.toml")}, tree / "work")
 
 
 @pytest.mark.parametrize(
@@ -96,9 +95,19 @@ def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
     assert str(raised.value) == "ORCH_DATABASE_TIMEOUT: 'soon' is no number of seconds"
 
 
-def test_a_broken_file_does_not_keep_a_command_from_finding_its_home(tmp_path: Path) -> None:
-    (tmp_path / "orch.toml").write_text("home = ")
-    assert locate({"ORCH_HOME": "/h"}, tmp_path).home == Path("/h")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = 1\nhome = ", ":2: is not valid TOML: Invalid value"),
+        ("home = 5", ": home: Input should be a valid string"),
+    ],
+    ids=["broken", "no string"],
+)
+def test_a_broken_file_is_an_error_for_a_home_too(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "orch.toml").write_text(text)
+    with pytest.raises(InputError) as raised:
+        locate({"ORCH_HOME": "/h"}, tmp_path)
+    assert str(raised.value) == f"{tmp_path / 'orch.toml'}{told}"
 
 
 def test_what_a_backend_is_when_little_is_said(tmp_path: Path) -> None:

@@ -125,6 +125,14 @@ BAD = {
         ":5: tasks[0].prompt: is no Jinja2 template: unexpected end of template, "
         "expected 'end of print statement'. (line 2 of the text)",
     ),
+    "a filter that is none": (
+        GOOD.replace("Who signs?", '"{{ text | uper }}"'),
+        ":5: tasks[0].prompt: is no Jinja2 template: No filter named 'uper'. (line 1 of the text)",
+    ),
+    "a test that is none": (
+        GOOD.replace("Who signs?", '"{{ text is lng }}"'),
+        ":5: tasks[0].prompt: is no Jinja2 template: No test named 'lng'. (line 1 of the text)",
+    ),
     "max_tokens 0": (
         GOOD.replace(TASK, TASK + "    max_tokens: 0\n"),
         ":7: tasks[0].max_tokens: Input should be greater than or equal to 1",
