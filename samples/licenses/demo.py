@@ -119,7 +119,9 @@ def show() -> None:
     for row in rows:
         by_document.setdefault(row["document"], {})[row["task"]] = row
     declared = {str(path): family for path, family in declared_families()}
-    table = Table("package", "declared", "family", "holder", "summary", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("package", "declared", "family", "holder", "summary"):
+        table.add_column(name, no_wrap=True, min_width=len(name))
     for document, answers in list(by_document.items())[:SHOWN]:
         said = [Text(text(answers[task])) for task in ("family", "holder", "summary")]
         table.add_row(package(document), declared.get(key(document)) or "—", *said)
