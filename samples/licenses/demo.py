@@ -120,8 +120,9 @@ def show() -> None:
         by_document.setdefault(row["document"], {})[row["task"]] = row
     declared = {str(path): family for path, family in declared_families()}
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("package", "declared", "family", "holder", "summary"):
-        table.add_column(name, no_wrap=True, min_width=len(name))
+    widths = {"package": 18, "declared": 8, "family": 8, "holder": 18, "summary": max(18, console.width - 62)}
+    for name, width in widths.items():
+        table.add_column(name, no_wrap=True, width=width)
     for document, answers in list(by_document.items())[:SHOWN]:
         said = [Text(text(answers[task])) for task in ("family", "holder", "summary")]
         table.add_row(package(document), declared.get(key(document)) or "—", *said)
