@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -123,7 +122,6 @@ class Engine:
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, str] = {}
-        self.stop = threading.Event()
         self.problem: str | None = None
         lanes = Lanes(
             open=self.open, route=lambda job: plan_for(config, job), models=lambda job: models_of(config, job)
@@ -146,14 +144,14 @@ class Engine:
         only: Job | None = None,
         mine: Job | None = None,
     ) -> None:
-        """Advance the home's jobs (or `only` one) until `until()` or `stop`; `tick` is called after each round.
+        """Advance the home's jobs (or `only` one) until `until()`; `tick` is called after each round.
 
         What keeps one job from going on keeps no other: it is noted, and raised only where that job is `mine`, the
         one that the caller waits for; BackendError once no upstream of it answers for longer than the `patience`
         of its backend. What the home itself suffers from is raised always: StorageError.
         """
         wait = SHORTEST_WAIT
-        while not until() and not self.stop.is_set():
+        while not until():
             began = time.monotonic()
             moved = self._round(only, mine)
             self._look(mine)
@@ -163,7 +161,7 @@ class Engine:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self.stop.wait(wait)
+                time.sleep(wait)  # a batch is asked how it is by the clock; it cannot call
 
     def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False

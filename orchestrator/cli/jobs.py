@@ -17,7 +17,7 @@ from orchestrator.cli.context import Context, json_option, log_to, opened, print
 from orchestrator.cli.rows import write_rows
 from orchestrator.clock import now
 from orchestrator.console import Progress, job_detail, money, out, progress
-from orchestrator.engine import Engine, engine_lock, running_engine
+from orchestrator.engine import Engine, Holder, engine_lock, running_engine
 from orchestrator.errors import UsageError
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.model import Job, RequestState
@@ -155,49 +155,52 @@ def _show_plan(intake: Intake, as_json: bool) -> None:
 def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
     rate = overview.RateWindow()
+
+    def draw(problem: str | None) -> None:
+        detail = context.detail(job.id, problem)
+        view.job(detail, rate.add(time.monotonic(), detail.line.done))
+
+    def be_engine(over: Callable[[], bool]) -> None:
+        with Engine(context.config, context.store) as engine:
+            engine.run(over, lambda running: draw(running.problem), mine=job)
+
+    def follow(holder: Holder, is_new: bool) -> None:
+        if is_new:
+            view.say(f"orch: {holder} has this home's engine and runs the job; following it")
+        draw(None)
+
+    _until_over(context, job, be_engine, follow)
+    return context.detail(job.id)
+
+
+def _until_over(
+    context: Context,
+    job: Job,
+    be_engine: Callable[[Callable[[], bool]], None],
+    follow: Callable[[Holder, bool], None],
+) -> None:
+    """Until a job is over: `be_engine(over)` while the home's lock is ours, `follow(holder, is_new)` while it is not.
+
+    Raises KeyboardInterrupt where a signal asked for the end first; the job then stands where it is.
+    """
     told: set[str] = set()
 
     def is_over() -> bool:
         current = context.store.jobs.get(job.id)
         return current.finished_at is not None or current.error is not None
 
-    def draw(problem: str | None) -> None:
-        detail = context.detail(job.id, problem)
-        view.job(detail, rate.add(time.monotonic(), detail.line.done))
-
     with _interruptible() as interrupted:
         while not is_over() and not interrupted():
             with engine_lock(context.home) as holder:
                 if holder is None:
-                    _be_engine(context, is_over, interrupted, lambda engine: draw(engine.problem), mine=job)
+                    log_to(context.home)
+                    be_engine(lambda: interrupted() or is_over())
                     continue
-            if str(holder) not in told:
-                told.add(str(holder))
-                view.say(f"orch: {holder} has this home's engine and runs the job; following it")
-            draw(None)
+            follow(holder, str(holder) not in told)
+            told.add(str(holder))
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
         if interrupted() and not is_over():
             raise KeyboardInterrupt
-    return context.detail(job.id)
-
-
-def _be_engine(
-    context: Context,
-    until: Callable[[], bool],
-    interrupted: Callable[[], bool],
-    tick: Callable[[Engine], None],
-    *,
-    mine: Job | None = None,
-) -> None:
-    log_to(context.home)
-
-    def looked(engine: Engine) -> None:
-        if interrupted():
-            engine.stop.set()
-        tick(engine)
-
-    with Engine(context.config, context.store) as engine:
-        engine.run(lambda: until() or interrupted(), looked, mine=mine)
 
 
 @contextmanager
@@ -259,27 +262,20 @@ def _see_it_end(context: Context, job: Job) -> None:
     """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
     told: set[str] = set()
 
-    def tell(text: str | None) -> None:
-        if text is not None and text not in told:
-            told.add(text)
-            say(f"orch: {text}")
+    def tell(engine: Engine) -> None:
+        if engine.problem is not None and engine.problem not in told:
+            told.add(engine.problem)
+            say(f"orch: {engine.problem}")
 
-    def is_over() -> bool:
-        current = context.store.jobs.get(job.id)
-        return current.finished_at is not None or current.error is not None
+    def be_engine(over: Callable[[], bool]) -> None:
+        with Engine(context.config, context.store, dispatch=False) as engine:
+            engine.run(over, tell, only=job)
 
-    with _interruptible() as interrupted:
-        while not is_over() and not interrupted():
-            with engine_lock(context.home) as holder:
-                if holder is None:
-                    log_to(context.home)
-                    with Engine(context.config, context.store, dispatch=False) as engine:
-                        engine.run(lambda: is_over() or interrupted(), lambda e: tell(e.problem), only=job)
-                    continue
-            tell(f"{holder} has this home's engine and will end it")
-            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
-        if interrupted() and not is_over():
-            raise KeyboardInterrupt
+    def follow(holder: Holder, is_new: bool) -> None:
+        if is_new:
+            say(f"orch: {holder} has this home's engine and will end it")
+
+    _until_over(context, job, be_engine, follow)
 
 
 @click.command()
@@ -338,6 +334,8 @@ def up(quiet: bool) -> int:
                         say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        _be_engine(context, lambda: False, interrupted, tick)
+        log_to(context.home)
+        with Engine(context.config, context.store) as engine:
+            engine.run(interrupted, tick)
         say("orch: stopped; nothing is lost")
         return 0

@@ -28,7 +28,7 @@ def plan_for(config: Config, job: Job) -> Plan:
     return choose(
         [_candidate(name, backend) for name, backend in config.backends.items()],
         allowed=allowed,
-        local_only=local_only or bool(job.options.get("local_only")),
+        local_only=local_only,
         wanted=job.options.get("backend"),
         models={name: {alias: resolve_model(alias, name, models) for alias in aliases} for name in config.backends},
     )
