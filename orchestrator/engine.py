@@ -38,7 +38,7 @@ from orchestrator.model import Job
 from orchestrator.pipeline import REACTION_SECONDS, Lane, Lanes, Pipeline
 from orchestrator.pipeline.routes import models_of, plan_for, row_price
 from orchestrator.server.host import ServerThread, socket_path
-from orchestrator.server.service import Settings
+from orchestrator.server.settings import Settings
 from orchestrator.store import Store
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ import msgspec
 from orchestrator import wire
 from orchestrator.clock import now as clock_now
 from orchestrator.errors import StorageError
-from orchestrator.server import results
-from orchestrator.server.fanout import FanOut
-from orchestrator.server.plan import Plan, make_plan
-from orchestrator.server.records import Records
-from orchestrator.server.run import Run
+from orchestrator.server.dispatch import results
+from orchestrator.server.dispatch.fanout import FanOut
+from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.run import Run
+from orchestrator.server.records import BatchRecord, Records
 from orchestrator.wire import Batch, BatchStatus, LineErrors
 
 log = logging.getLogger(__name__)
@@ -63,25 +63,29 @@ class Batches:
 
     def resume(self) -> None:
         """Take up every batch that is not at its end."""
-        for batch, provenance in self._records.open_batches():
-            self._begin(batch, provenance=provenance)
+        for record in self._records.open_batches():
+            self._begin(record)
 
-    def create(self, batch: Batch, *, provenance: bool) -> Batch:
+    def create(self, record: BatchRecord) -> Batch:
         """Record a batch and begin it. Raises OSError or StorageError, and then there is no batch."""
-        folder = self._folder(batch.id)
+        folder = self._folder(record.batch.id)
         folder.mkdir(parents=True)
         try:
-            self._records.add_batch(batch, provenance=provenance)
+            self._records.add_batch(record)
         except BaseException:
             folder.rmdir()
             raise
-        self._begin(batch, provenance=provenance)
-        return batch
+        self._begin(record)
+        return record.batch
 
-    def get(self, batch_id: str) -> Batch | None:
+    def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
         """The batch as it is now; counts and usage are those of its durable results."""
         run = self.runs.get(batch_id)
-        return self._records.batch(batch_id) if run is None else run.counted()
+        if run is None:
+            return self._records.batch(batch_id, tenant)
+        if tenant not in (None, run.tenant):
+            return None
+        return BatchRecord(run.counted(), run.options, run.tenant)
 
     def cancel(self, batch_id: str) -> None:
         """Ask a running batch to stop; the call returns at once."""
@@ -102,10 +106,10 @@ class Batches:
         for run in self.runs.values():
             run.close()
 
-    def _begin(self, batch: Batch, *, provenance: bool) -> None:
-        folder = self._folder(batch.id)
+    def _begin(self, record: BatchRecord) -> None:
+        folder = self._folder(record.batch.id)
         folder.mkdir(parents=True, exist_ok=True)
-        run = self.runs[batch.id] = Run(batch, folder, provenance=provenance)
+        run = self.runs[record.batch.id] = Run(record, folder)
         task = asyncio.create_task(self._live(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -157,11 +161,11 @@ class Batches:
 
     async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
         found = self._records.file(run.batch.input_file_id)
-        if found is None or found[0].purpose != "batch":
+        if found is None or found.file.purpose != "batch" or found.tenant != run.tenant:
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
             self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
             return None, None
-        path = self._root / found[1]
+        path = self._root / found.path
         done = await asyncio.to_thread(run.recover)
         plan = await asyncio.to_thread(make_plan, path, run.endpoint, done, self._max_rows)
         if isinstance(plan, list):
@@ -216,14 +220,16 @@ class Batches:
     def _publish(self, run: Run, kind: str) -> str:
         path = run.path(kind)
         # The id follows from the batch's, so that a finish that is cut off and done again names the same files.
+        created, kept = _seconds(), run.options.output_seconds
         file = wire.File(
             id=f"file-{run.batch.id.removeprefix('batch_')}-{kind}",
             bytes=path.stat().st_size,
-            created_at=_seconds(),
+            created_at=created,
             filename=f"{run.batch.id}_{kind}.jsonl",
             purpose="batch_output",
+            expires_at=None if kept is None else created + kept,
         )
-        self._records.add_file(file, str(path.relative_to(self._root)))
+        self._records.add_file(file, str(path.relative_to(self._root)), run.tenant)
         return file.id
 
     def _fail(self, run: Run, errors: list[wire.LineError]) -> None:

@@ -14,7 +14,8 @@ import uvicorn
 
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.server.app import build
-from orchestrator.server.service import Service, Settings
+from orchestrator.server.service import Service
+from orchestrator.server.settings import Settings
 
 MAX_SOCKET_PATH = 100
 START_SECONDS = 60.0

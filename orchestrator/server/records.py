@@ -1,140 +1,149 @@
-"""What files and batches the server has: a small SQLite database beside its files.
+"""What files and batches the server has, and whose they are.
 
 Rows and their results are not here. The result files are the truth about those, and a batch's record only names
-them. One process owns a database, so plain short transactions are enough.
+them. A tenant is who an API key belongs to; where no keys are asked for, everything is the tenant's "".
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from orchestrator.errors import StorageError
+from orchestrator.server.database import Database
 from orchestrator.wire import Batch, File
 
-SCHEMA = (
-    """
-    CREATE TABLE files (
-        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, purpose TEXT NOT NULL, path TEXT NOT NULL, object BLOB NOT NULL
-    );
-    CREATE TABLE batches (
-        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, final INTEGER NOT NULL, provenance INTEGER NOT NULL,
-        object BLOB NOT NULL
-    );
-    CREATE INDEX batches_open ON batches (serial) WHERE NOT final;
-    """,
-)
-"""One script a version, oldest first; `PRAGMA user_version` counts those that ran."""
+
+class BatchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a create call asks for beyond OpenAI's fields."""
+
+    provenance: bool = False
+    in_order: bool = False
+    """Rows go out in the order of the file, not by shared prefix."""
+    output_seconds: int | None = None
+    """How long the result files are kept, from their creation on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file, its path under the server's folder, and its tenant."""
+
+    file: File
+    path: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch as recorded last, what it asked for, and its tenant."""
+
+    batch: Batch
+    options: BatchOptions
+    tenant: str
+
+
+_file = msgspec.json.Decoder(File).decode
+_batch = msgspec.json.Decoder(Batch).decode
+_options = msgspec.json.Decoder(BatchOptions).decode
+_encode = msgspec.json.encode
 
 
 class Records:
-    """Files and batches by id. Every method is one durable transaction; sqlite errors become StorageError."""
+    """Files and batches by id. Where a tenant is given, another's are not there. Raises StorageError."""
 
-    def __init__(self, path: Path) -> None:
-        with _translated(path):
-            self._path = path
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._migrate()
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
-    def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > len(SCHEMA):
-            raise StorageError(f"{self._path} was written by a newer orch", hint="upgrade orch")
-        for number, script in enumerate(SCHEMA[version:], version + 1):
-            self._db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version={number}; COMMIT;")
-
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
-
-    def add_file(self, file: File, path: str) -> None:
+    def add_file(self, file: File, path: str, tenant: str) -> None:
         """Record a file whose content already lies, durable, at `path` (relative to the server's folder)."""
-        with _translated(self._path):
-            self._db.execute(
-                "INSERT OR IGNORE INTO files SELECT ?, coalesce(max(serial), 0) + 1, ?, ?, ? FROM files",
-                (file.id, file.purpose, path, msgspec.json.encode(file)),
-            )
+        self._db.execute(
+            "INSERT OR IGNORE INTO files (id, serial, purpose, path, object, tenant, expires_at)"
+            " SELECT ?, coalesce(max(serial), 0) + 1, ?, ?, ?, ?, ? FROM files",
+            (file.id, file.purpose, path, _encode(file), tenant, file.expires_at),
+        )
 
-    def file(self, file_id: str) -> tuple[File, str] | None:
-        """The file object and its path, or None."""
-        with _translated(self._path):
-            row = self._db.execute("SELECT object, path FROM files WHERE id = ?", (file_id,)).fetchone()
-        return None if row is None else (msgspec.json.decode(row[0], type=File), row[1])
+    def file(self, file_id: str, tenant: str | None = None) -> FileRecord | None:
+        """The file, or None."""
+        rows = self._db.query("SELECT object, path, tenant FROM files WHERE id = ?", (file_id,))
+        found = [FileRecord(_file(row[0]), row[1], row[2]) for row in rows if tenant in (None, row[2])]
+        return found[0] if found else None
 
     def file_paths(self) -> set[str]:
         """The path of every file."""
-        with _translated(self._path):
-            return {row[0] for row in self._db.execute("SELECT path FROM files")}
+        return {row[0] for row in self._db.query("SELECT path FROM files")}
+
+    def expired_files(self, now: int, limit: int = 100) -> list[FileRecord]:
+        """Files whose time is over, longest ago first."""
+        rows = self._db.query(
+            "SELECT object, path, tenant FROM files WHERE expires_at <= ? ORDER BY expires_at LIMIT ?", (now, limit)
+        )
+        return [FileRecord(_file(row[0]), row[1], row[2]) for row in rows]
 
     def delete_file(self, file_id: str) -> None:
         """Forget a file."""
-        with _translated(self._path):
-            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
 
-    def files(self, after: str | None, limit: int, *, ascending: bool, purpose: str | None) -> list[File]:
+    def files(
+        self, tenant: str, after: str | None, limit: int, *, ascending: bool, purpose: str | None
+    ) -> list[File]:
         """Up to `limit` files by age, from the one behind `after` on."""
-        with _translated(self._path):
-            rows = self._db.execute(
-                f"SELECT object FROM files WHERE (? IS NULL OR purpose = ?) {_behind('files', ascending)}",
-                (purpose, purpose, after, after, limit),
-            ).fetchall()
-        return [msgspec.json.decode(row[0], type=File) for row in rows]
+        rows = self._db.query(
+            f"SELECT object FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?) {_behind('files', ascending)}",
+            (tenant, purpose, purpose, after, after, tenant, limit),
+        )
+        return [_file(row[0]) for row in rows]
 
-    def add_batch(self, batch: Batch, *, provenance: bool) -> None:
+    def add_batch(self, record: BatchRecord) -> None:
         """Record a new batch."""
-        with _translated(self._path):
-            self._db.execute(
-                "INSERT INTO batches SELECT ?, coalesce(max(serial), 0) + 1, 0, ?, ? FROM batches",
-                (batch.id, provenance, msgspec.json.encode(batch)),
-            )
+        self._db.execute(
+            "INSERT INTO batches (id, serial, final, object, tenant, options)"
+            " SELECT ?, coalesce(max(serial), 0) + 1, 0, ?, ?, ? FROM batches",
+            (record.batch.id, _encode(record.batch), record.tenant, _encode(record.options)),
+        )
 
     def save_batch(self, batch: Batch) -> None:
         """Record a batch's new state."""
-        with _translated(self._path):
-            self._db.execute(
-                "UPDATE batches SET object = ?, final = ? WHERE id = ?",
-                (msgspec.json.encode(batch), batch.status.is_final, batch.id),
-            )
+        self._db.execute(
+            "UPDATE batches SET object = ?, final = ? WHERE id = ?",
+            (_encode(batch), batch.status.is_final, batch.id),
+        )
 
-    def batch(self, batch_id: str) -> Batch | None:
+    def batch(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
         """The batch, or None."""
-        with _translated(self._path):
-            row = self._db.execute("SELECT object FROM batches WHERE id = ?", (batch_id,)).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Batch)
+        rows = self._db.query("SELECT object, options, tenant FROM batches WHERE id = ?", (batch_id,))
+        found = [_record(row) for row in rows if tenant in (None, row[2])]
+        return found[0] if found else None
 
-    def batches(self, after: str | None, limit: int) -> list[Batch]:
+    def batches(self, tenant: str, after: str | None, limit: int) -> list[Batch]:
         """Up to `limit` batches, newest first, from the one behind `after` on."""
-        with _translated(self._path):
-            rows = self._db.execute(
-                f"SELECT object FROM batches WHERE TRUE {_behind('batches', False)}", (after, after, limit)
-            ).fetchall()
-        return [msgspec.json.decode(row[0], type=Batch) for row in rows]
+        rows = self._db.query(
+            f"SELECT object FROM batches WHERE tenant = ? {_behind('batches', False)}",
+            (tenant, after, after, tenant, limit),
+        )
+        return [_batch(row[0]) for row in rows]
 
-    def open_batches(self) -> list[tuple[Batch, bool]]:
-        """Batches that are not at their end, oldest first, and whether each wants provenance in its results."""
-        with _translated(self._path):
-            rows = self._db.execute(
-                "SELECT object, provenance FROM batches WHERE NOT final ORDER BY serial"
-            ).fetchall()
-        return [(msgspec.json.decode(row[0], type=Batch), bool(row[1])) for row in rows]
+    def open_batches(self) -> list[BatchRecord]:
+        """Batches that are not at their end, oldest first."""
+        rows = self._db.query("SELECT object, options, tenant FROM batches WHERE NOT final ORDER BY serial")
+        return [_record(row) for row in rows]
+
+    def learned_concurrency(self) -> dict[str, int]:
+        """The concurrency that each upstream was found to take, by its URL."""
+        return dict(self._db.query("SELECT upstream, concurrency FROM learned"))
+
+    def learn_concurrency(self, upstream: str, concurrency: int) -> None:
+        """Remember an upstream's concurrency for the next start."""
+        self._db.execute("INSERT OR REPLACE INTO learned VALUES (?, ?)", (upstream, concurrency))
+
+
+def _record(row: tuple[Any, ...]) -> BatchRecord:
+    return BatchRecord(_batch(row[0]), _options(row[1]), row[2])
 
 
 def _behind(table: str, ascending: bool) -> str:
     sign, order = (">", "ASC") if ascending else ("<", "DESC")
     return (
-        f"AND (? IS NULL OR serial {sign} (SELECT serial FROM {table} WHERE id = ?)) ORDER BY serial {order} LIMIT ?"
+        f"AND (? IS NULL OR serial {sign} (SELECT serial FROM {table} WHERE id = ? AND tenant = ?))"
+        f" ORDER BY serial {order} LIMIT ?"
     )
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StorageError(f"the server's database {path} cannot be used: {error}") from error

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import wire
 from orchestrator.server.batches import Batches
-from orchestrator.server.fanout import FanOut
+from orchestrator.server.database import Database
+from orchestrator.server.dispatch.fanout import FanOut
+from orchestrator.server.dispatch.results import Writer
+from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.records import Records
-from orchestrator.server.results import Writer
-from orchestrator.server.upstreams import Upstream
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a server needs to know; bytes, rows and seconds. `dispatch=False` serves and cancels, but sends no row."""
-
-    upstreams: Sequence[str]
-    api_key: str | None = None
-    request_timeout: float = 600.0
-    retry_delay: float = 0.5
-    max_concurrency: int = 1024
-    max_file_bytes: int = 512 * 1024 * 1024
-    max_rows: int = 50_000
-    dispatch: bool = True
+from orchestrator.server.settings import Settings
 
 
 class Service:
@@ -35,7 +22,6 @@ class Service:
     def __init__(self, root: Path, settings: Settings) -> None:
         self.root = root
         self.settings = settings
-        self.max_file_bytes = settings.max_file_bytes
         self.upstreams: list[Upstream] = []
         self.failure: Exception | None = None
 
@@ -46,7 +32,8 @@ class Service:
         """
         settings, loop = self.settings, asyncio.get_running_loop()
         (self.root / "files").mkdir(parents=True, exist_ok=True)
-        self.records = Records(self.root / "server.db")
+        self.database = Database(self.root / "server.db")
+        self.records = Records(self.database)
         self._sweep()
         self._writer = Writer(loop.call_soon_threadsafe)
         self.upstreams = [
@@ -86,7 +73,7 @@ class Service:
         for upstream in self.upstreams:
             await upstream.close()
         self.batches.close_files()
-        self.records.close()
+        self.database.close()
 
     def _sweep(self) -> None:
         """Remove what uploads left that a kill cut off: bytes that no record names."""
@@ -102,6 +89,10 @@ class Service:
     def is_in_use(self, file_id: str) -> bool:
         """Whether a running batch reads the file."""
         return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
+
+    def endpoints(self) -> tuple[str, ...]:
+        """The paths that a batch may name."""
+        return wire.ENDPOINTS
 
     def health(self) -> dict[str, Any]:
         """What a person wants to know when nothing moves."""

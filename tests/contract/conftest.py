@@ -15,7 +15,8 @@ from sqlalchemy import make_url
 
 from orchestrator.server.app import build
 from orchestrator.server.host import ServerThread
-from orchestrator.server.service import Service, Settings
+from orchestrator.server.service import Service
+from orchestrator.server.settings import Settings
 from orchestrator.store import Store
 from tests.support.batchapi import Sdk, sdk_at
 from tests.support.postgres import PostgresServer

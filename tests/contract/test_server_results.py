@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.server.host import ServerThread
-from orchestrator.server.service import Settings
+from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served
 from tests.support.answers import echo

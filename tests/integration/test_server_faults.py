@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.server.host import ServerThread
-from orchestrator.server.service import Settings
+from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.support.answers import NOT_JSON, echo
 from tests.support.batchapi import Sdk, create, ended, health, read_rows, retrieve, row, run_batch, sdk_at

@@ -17,7 +17,7 @@ from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.errors import StorageError
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
-from orchestrator.server.service import Settings
+from orchestrator.server.settings import Settings
 from orchestrator.wire import BatchStatus
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, jsonl, retrieve, row, run_batch, sdk_at

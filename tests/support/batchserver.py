@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from orchestrator.server.host import ServerThread, socket_path
-from orchestrator.server.service import Settings
+from orchestrator.server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0

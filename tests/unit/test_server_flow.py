@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.flow import FLOOR, START, Flow, Gauges
+from orchestrator.server.dispatch.flow import FLOOR, START, Flow, Gauges
 
 GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1))
 

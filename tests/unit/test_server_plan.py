@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.plan import Plan, make_plan
+from orchestrator.server.dispatch.plan import Plan, make_plan
 from orchestrator.wire import MAX_LINE_ERRORS, LineError, id_key
 
 CHAT = "/v1/chat/completions"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.results import ResultFile, Writer, cut_torn_tail, recover
+from orchestrator.server.dispatch.results import ResultFile, Writer, cut_torn_tail, recover
 
 
 def line(custom_id: str) -> bytes:
@@ -62,7 +62,7 @@ def test_a_file_that_is_opened_again_is_gone_on_with(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, signal, sys
-from orchestrator.server.results import ResultFile
+from orchestrator.server.dispatch.results import ResultFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 file = ResultFile(__import__("pathlib").Path(sys.argv[1]))
 file.append(b"x" * 90 + b"\\n")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.retry import MAX_DELAY, MAX_TRIES, Action, End, Verdict, judge
+from orchestrator.server.dispatch.retry import MAX_DELAY, MAX_TRIES, Action, End, Verdict, judge
 
 KEEP = Verdict(Action.KEEP)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator import wire
-from orchestrator.server.upstreams import Reply
+from orchestrator.server.dispatch.upstreams import Reply
 from orchestrator.wire import ErrorObject
 
 _encode = msgspec.json.encode

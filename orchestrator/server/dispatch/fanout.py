@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from orchestrator.server.retry import MAX_TRIES, Action, Fault, Verdict, fault_of, judge
-from orchestrator.server.upstreams import Reply, Upstream
+from orchestrator.server.dispatch.retry import MAX_TRIES, Action, Fault, Verdict, fault_of, judge
+from orchestrator.server.dispatch.upstreams import Reply, Upstream
 
 # A row that was in a cut connection so often may be what kills the engine. From then on no other such row is out
 # with it; and its last try it has alone, so that no row is given up for what another one did.

@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 
 from orchestrator.errors import BackendError
-from orchestrator.server.flow import Flow, Gauges
-from orchestrator.server.retry import End
+from orchestrator.server.dispatch.flow import Flow, Gauges
+from orchestrator.server.dispatch.retry import End
 
 WATCH_SECONDS = 0.5
 MAX_PROBE_SECONDS = 5.0

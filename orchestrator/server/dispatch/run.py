@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from orchestrator import wire
-from orchestrator.server import results
-from orchestrator.server.fanout import Source, Work
-from orchestrator.server.plan import Plan
-from orchestrator.server.resultlines import answer_line, error_body, error_line
-from orchestrator.server.retry import Action, Verdict
-from orchestrator.server.upstreams import Reply, Upstream
+from orchestrator.server.dispatch import results
+from orchestrator.server.dispatch.fanout import Source, Work
+from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
+from orchestrator.server.dispatch.retry import Action, Verdict
+from orchestrator.server.dispatch.upstreams import Reply, Upstream
+from orchestrator.server.records import BatchRecord
 from orchestrator.wire import Batch, BatchStatus, BatchUsage, RequestCounts, id_key
 
 NO_USAGE = BatchUsage()
@@ -52,16 +53,17 @@ class Tally:
 class Run(Source):
     """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last."""
 
-    def __init__(self, batch: Batch, folder: Path, *, provenance: bool) -> None:
-        self.batch = batch
+    def __init__(self, record: BatchRecord, folder: Path) -> None:
+        self.batch = record.batch
+        self.options = record.options
+        self.tenant = record.tenant
         self.folder = folder
-        self.endpoint = batch.endpoint
+        self.endpoint = record.batch.endpoint
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self.tally = Tally()
         self.changed = asyncio.Event()
         self.stopping: BatchStatus | None = None
-        self._provenance = provenance
         self._plan: Plan | None = None
         self._next = 0
         self._again: deque[Work] = deque()
@@ -197,7 +199,7 @@ class Run(Source):
             return
         orch = (
             wire.Provenance(upstream.url, round(latency * 1000), round(work.upstream_seconds, 6), work.attempts)
-            if self._provenance
+            if self.options.provenance
             else None
         )
         usage, kind = NO_USAGE, "error"
@@ -216,7 +218,7 @@ class Run(Source):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
                 seconds = self._taken_back.get(index, 0.0)
-                orch = wire.Provenance("", 0, round(seconds, 6), 1) if seconds and self._provenance else None
+                orch = wire.Provenance("", 0, round(seconds, 6), 1) if seconds and self.options.provenance else None
                 self._put(index, "error", error_line(self._id(index), code, message, orch), NO_USAGE, seconds)
 
     def _id(self, index: int) -> str:

@@ -1,0 +1,153 @@
+"""`/v1/batches`: create, list, retrieve, cancel, as OpenAI has them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from orchestrator import wire
+from orchestrator.clock import now
+from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
+from orchestrator.server.records import BatchOptions, BatchRecord
+from orchestrator.server.service import Service
+from orchestrator.wire import Batch, BatchStatus
+
+METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
+SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * 86_400
+
+
+class Batches:
+    """The routes of batches."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """What this part answers."""
+        return [
+            Route("/v1/batches", self.create, methods=["POST"]),
+            Route("/v1/batches", self.list, methods=["GET"]),
+            Route("/v1/batches/{batch_id}", self.retrieve, methods=["GET"]),
+            Route("/v1/batches/{batch_id}/cancel", self.cancel, methods=["POST"]),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        body = await json_body(request)
+        batch = _batch_object(body, self._service.endpoints())
+        record = BatchRecord(batch, _options(body), tenant_of(request))
+        return as_json(self._service.batches.create(record))
+
+    async def list(self, request: Request) -> Response:
+        limit = limit_of(request, 20, 100)
+        found = self._service.records.batches(tenant_of(request), request.query_params.get("after"), limit + 1)
+        batches = self._service.batches
+        return page(
+            [batches.runs[batch.id].counted() if batch.id in batches.runs else batch for batch in found], limit
+        )
+
+    async def retrieve(self, request: Request) -> Response:
+        batch = batch_of(self._service, request).batch
+        run = self._service.batches.runs.get(batch.id)
+        if run is None:
+            return as_json(batch)
+        return as_json({**msgspec.to_builtins(batch), "upstream_seconds": run.upstream_seconds()})
+
+    async def cancel(self, request: Request) -> Response:
+        batch = batch_of(self._service, request).batch
+        if batch.status in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.FINALIZING):
+            raise ApiError(409, f"Cannot cancel a batch with status '{batch.status}'.", retry=False)
+        if not batch.status.is_final:
+            self._service.batches.cancel(batch.id)
+        return as_json(batch_of(self._service, request).batch)
+
+
+def batch_of(service: Service, request: Request) -> BatchRecord:
+    """The batch that a request's path names, as it is now. Another tenant's is not there: ApiError 404."""
+    batch_id = request.path_params["batch_id"]
+    found = service.batches.get(batch_id, tenant_of(request))
+    if found is None:
+        raise ApiError(404, f"No batch found with id '{batch_id}'.")
+    return found
+
+
+def _batch_object(body: dict[str, Any], endpoints: tuple[str, ...]) -> Batch:
+    for name in ("input_file_id", "endpoint", "completion_window"):
+        if not body.get(name):
+            missing(name)
+        if not isinstance(body[name], str):
+            raise ApiError(400, f"Invalid type for '{name}': expected a string.", param=name, code="invalid_type")
+    if body["endpoint"] not in endpoints:
+        supported = ", ".join(f"'{name}'" for name in endpoints)
+        message = f"Invalid value: '{body['endpoint']}'. Supported values are: {supported}."
+        raise ApiError(400, message, param="endpoint", code="invalid_value")
+    seconds = wire.window_seconds(body["completion_window"])
+    if seconds is None:
+        message = f"Invalid value: '{body['completion_window']}'. Use '24h', or a number with s, m, h or d."
+        raise ApiError(400, message, param="completion_window", code="invalid_value")
+    created = int(now().timestamp())
+    return Batch(
+        id=f"batch_{os.urandom(12).hex()}",
+        endpoint=body["endpoint"],
+        input_file_id=body["input_file_id"],
+        completion_window=body["completion_window"],
+        status=BatchStatus.VALIDATING,
+        created_at=created,
+        expires_at=created + seconds,
+        metadata=_metadata(body.get("metadata")),
+    )
+
+
+def _options(body: dict[str, Any]) -> BatchOptions:
+    order = body.get("order", "prefix")
+    if order not in ("prefix", "input"):
+        raise ApiError(400, "'order' must be 'prefix' or 'input'.", param="order", code="invalid_value")
+    return BatchOptions(
+        provenance=body.get("include_provenance") is True,
+        in_order=order == "input",
+        output_seconds=_kept_seconds(body.get("output_expires_after")),
+    )
+
+
+def _kept_seconds(value: Any) -> int | None:
+    if value is None:
+        return None
+    param = "output_expires_after"
+    if not isinstance(value, dict) or value.get("anchor") != "created_at":
+        raise ApiError(
+            400,
+            f"'{param}' must be an object with anchor 'created_at'.",
+            param=f"{param}.anchor",
+            code="invalid_value",
+        )
+    seconds = value.get("seconds")
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not SHORTEST_KEPT <= seconds <= LONGEST_KEPT:
+        raise ApiError(
+            400,
+            f"'{param}.seconds' must be {SHORTEST_KEPT} to {LONGEST_KEPT}.",
+            param=f"{param}.seconds",
+            code="invalid_value",
+        )
+    return seconds
+
+
+def _metadata(value: Any) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ApiError(400, "Invalid type for 'metadata': expected an object.", param="metadata", code="invalid_type")
+    if len(value) > METADATA_PAIRS:
+        raise ApiError(400, f"'metadata' may have at most {METADATA_PAIRS} pairs.", param="metadata")
+    for key, text in value.items():
+        param = f"metadata.{key}"
+        if not isinstance(text, str):
+            kind = "an array" if isinstance(text, list) else "an object" if isinstance(text, dict) else "another type"
+            message = f"Invalid type for '{param}': expected a string, but got {kind} instead."
+            raise ApiError(400, message, param=param, code="invalid_type")
+        if len(key) > METADATA_KEY or len(text) > METADATA_VALUE:
+            raise ApiError(400, f"'{param}' is too long (key {METADATA_KEY}, value {METADATA_VALUE}).", param=param)
+    return value

@@ -1,0 +1,133 @@
+"""What every route needs: errors as OpenAI words them, JSON bodies, pages of lists."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from orchestrator.errors import StorageError
+from orchestrator.wire import ErrorObject
+
+log = logging.getLogger(__name__)
+
+MAX_JSON_BYTES = 1024 * 1024
+
+
+class ApiError(Exception):
+    """An answer with an error body. `retry=False` tells OpenAI's clients not to try again, `after` when to (s)."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry: bool = True,
+        after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = ErrorObject(message, "invalid_request_error" if status < 500 else "server_error", param, code)
+        self.headers = {} if retry else {"x-should-retry": "false"}
+        if after is not None:
+            self.headers["retry-after"] = str(after)
+
+
+def tenant_of(request: Request) -> str:
+    """Whose request it is; "" where no keys are asked for."""
+    tenant: str = request.scope.get("tenant", "")
+    return tenant
+
+
+def missing(name: str) -> NoReturn:
+    """Refuse a request that lacks a parameter."""
+    raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """The request's body, a JSON object of at most MAX_JSON_BYTES."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_JSON_BYTES:
+            raise ApiError(413, f"The body of the request is larger than {MAX_JSON_BYTES} bytes.")
+        parts.append(part)
+    try:
+        body = msgspec.json.decode(b"".join(parts))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ApiError(400, "The body of the request is not valid JSON.") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "The body of the request must be a JSON object.")
+    return body
+
+
+def limit_of(request: Request, default: int, most: int) -> int:
+    """The query's `limit`."""
+    text = request.query_params.get("limit", str(default))
+    if not is_whole(text, 1, most):
+        raise ApiError(400, f"'limit' must be 1 to {most}.", param="limit", code="invalid_value")
+    return int(text)
+
+
+def is_whole(text: str, least: int, most: int) -> bool:
+    """Whether a text is a whole number of that range."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and least <= int(text) <= most
+
+
+def page(found: list[Any], limit: int) -> Response:
+    """A list object of at most `limit` of the items found; `found` holds one more where there are more."""
+    data = found[:limit]
+    return as_json(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0].id if data else None,
+            "last_id": data[-1].id if data else None,
+            "has_more": len(found) > limit,
+        }
+    )
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """A JSON answer."""
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+def on_api_error(request: Request, error: Exception) -> Response:
+    """The answer to what a route refuses."""
+    assert isinstance(error, ApiError)
+    response = as_json({"error": error.error}, error.status)
+    response.headers.update(error.headers)
+    return response
+
+
+def on_http_error(request: Request, error: Exception) -> Response:
+    """The answer to what no route takes."""
+    assert isinstance(error, HTTPException)
+    message = (
+        f"Unknown request URL: {request.method} {request.url.path}." if error.status_code == 404 else error.detail
+    )
+    response = as_json({"error": ErrorObject(message)}, error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+def on_storage_error(request: Request, error: Exception) -> Response:
+    """The answer while the disk or the database refuses: nothing was taken in, and it may be sent again later."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    assert isinstance(error, OSError | StorageError)
+    body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}
+    response = as_json(body, 507)
+    response.headers["x-should-retry"] = "false"
+    return response
+
+
+def on_surprise(request: Request, error: Exception) -> Response:
+    """The answer to a mistake of ours."""
+    return as_json({"error": ErrorObject("The server made a mistake; its log tells which.", "server_error")}, 500)

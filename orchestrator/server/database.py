@@ -1,0 +1,103 @@
+"""The server's own SQLite database: a small one beside its files, of one process."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import StorageError
+
+SCHEMA = (
+    """
+    CREATE TABLE files (
+        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, purpose TEXT NOT NULL, path TEXT NOT NULL, object BLOB NOT NULL
+    );
+    CREATE TABLE batches (
+        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, final INTEGER NOT NULL, provenance INTEGER NOT NULL,
+        object BLOB NOT NULL
+    );
+    CREATE INDEX batches_open ON batches (serial) WHERE NOT final;
+    """,
+    """
+    ALTER TABLE files ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+    ALTER TABLE files ADD COLUMN expires_at INTEGER;
+    CREATE INDEX files_expiring ON files (expires_at) WHERE expires_at IS NOT NULL;
+    ALTER TABLE batches ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+    ALTER TABLE batches ADD COLUMN options BLOB NOT NULL DEFAULT '{}';
+    UPDATE batches SET options = '{"provenance":true}' WHERE provenance;
+    ALTER TABLE batches DROP COLUMN provenance;
+    CREATE TABLE uploads (
+        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, tenant TEXT NOT NULL, expires_at INTEGER NOT NULL,
+        object BLOB NOT NULL
+    );
+    CREATE TABLE upload_parts (
+        id TEXT PRIMARY KEY, upload_id TEXT NOT NULL REFERENCES uploads (id), created_at INTEGER NOT NULL,
+        bytes INTEGER NOT NULL, path TEXT NOT NULL
+    );
+    CREATE INDEX upload_parts_of ON upload_parts (upload_id);
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY, tenant TEXT NOT NULL, digest TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
+        created_at INTEGER NOT NULL, revoked_at INTEGER, limits BLOB NOT NULL
+    );
+    CREATE TABLE deliveries (
+        id TEXT PRIMARY KEY, batch_id TEXT NOT NULL, body BLOB NOT NULL, due_at REAL NOT NULL,
+        attempts INTEGER NOT NULL, problem TEXT
+    );
+    CREATE TABLE learned (upstream TEXT PRIMARY KEY, concurrency INTEGER NOT NULL);
+    """,
+)
+"""One script a version, oldest first; `PRAGMA user_version` counts those that ran."""
+
+
+class Database:
+    """One connection. Every call is one durable transaction; sqlite's errors become StorageError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._translated():
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._migrate()
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > len(SCHEMA):
+            raise StorageError(f"{self.path} was written by a newer orch", hint="upgrade orch")
+        for number, script in enumerate(SCHEMA[version:], version + 1):
+            self._db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version={number}; COMMIT;")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run one statement that changes something; how many rows it changed."""
+        with self._translated():
+            return self._db.execute(sql, parameters).rowcount
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        with self._translated():
+            return self._db.execute(sql, parameters).fetchall()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Several statements as one: all of them or none."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StorageError(f"the server's database {self.path} cannot be used: {error}") from error

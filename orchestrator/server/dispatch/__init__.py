@@ -1,0 +1,1 @@
+"""How rows reach upstreams and come back as durable results."""

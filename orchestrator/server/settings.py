@@ -1,0 +1,30 @@
+"""What a server needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Sizes are bytes, times seconds. `dispatch=False` serves and cancels, but sends no row.
+
+    `max_queued_rows` bounds the rows that wait in all batches: a batch above it is refused with 429.
+    `min_free_bytes` of disk stay free: below it nothing is taken in.
+    """
+
+    upstreams: Sequence[str]
+    api_key: str | None = None
+    request_timeout: float = 600.0
+    retry_delay: float = 0.5
+    max_concurrency: int = 1024
+    max_file_bytes: int = 512 * 1024 * 1024
+    max_rows: int = 50_000
+    dispatch: bool = True
+    require_keys: bool = False
+    max_queued_rows: int = 5_000_000
+    min_free_bytes: int = 64 * 1024 * 1024
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
+    log_prompts: bool = False
