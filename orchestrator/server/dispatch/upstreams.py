@@ -13,6 +13,7 @@ import msgspec
 from orchestrator.errors import BackendError
 from orchestrator.server.dispatch.flow import Flow, Gauges
 from orchestrator.server.dispatch.retry import End
+from orchestrator.server.dispatch.stats import Stats
 
 WATCH_SECONDS = 0.5
 MAX_PROBE_SECONDS = 5.0
@@ -42,6 +43,8 @@ class _Models(msgspec.Struct):
 class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
+    `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
+
     `now` is the event loop's clock, and `since` is of it.
     """
 
@@ -52,11 +55,13 @@ class Upstream:
         self.flow = Flow(ceiling)
         self.workers = 0
         self.inflight = 0
+        self.interactive = 0
+        self.stats = Stats()
         self.problem: str | None = "not reached yet"
         self.since = now()
         self.models: list[str] = []
         self._now = now
-        self._root = url.removesuffix("/v1")
+        self.root = url.removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
@@ -81,7 +86,8 @@ class Upstream:
             await self._session.close()
 
     @property
-    def _http(self) -> aiohttp.ClientSession:
+    def http(self) -> aiohttp.ClientSession:
+        """The connection pool; it sends the upstream's key."""
         if self._session is None:
             raise BackendError(f"upstream {self.url} was not opened")
         return self._session
@@ -90,7 +96,7 @@ class Upstream:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         try:
             # A redirect is not followed: it could lead a local row to a host that nobody declared.
-            async with self._http.post(self._root + endpoint, data=body, allow_redirects=False) as response:
+            async with self.http.post(self.root + endpoint, data=body, allow_redirects=False) as response:
                 answer = await response.read()
                 return _reply(response, answer)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
@@ -162,7 +168,7 @@ class Upstream:
 
     async def _probe(self) -> bool:
         try:
-            async with self._http.get(self._root + "/v1/models", timeout=aiohttp.ClientTimeout(total=5)) as response:
+            async with self.http.get(self.root + "/v1/models", timeout=aiohttp.ClientTimeout(total=5)) as response:
                 body = await response.read()
                 if response.status < 300:
                     self.models = [model.id for model in msgspec.json.decode(body, type=_Models).data]
@@ -182,7 +188,7 @@ class Upstream:
         if not self._gauges_known:
             return None
         try:
-            async with self._http.get(self._root + "/metrics", timeout=aiohttp.ClientTimeout(total=5)) as response:
+            async with self.http.get(self.root + "/metrics", timeout=aiohttp.ClientTimeout(total=5)) as response:
                 text = await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
