@@ -6,7 +6,7 @@ ENGINE := .engine
 # Tests run two at a time: the machines they are meant for have two cores.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: install demo test test-fast soak lint format engine bench clean
+.PHONY: install npm demo test test-fast soak lint format engine bench clean
 
 install: $(VENV)/installed
 
@@ -23,7 +23,15 @@ engine: install
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
 
+# The official openai npm package, for the test that drives it. Where node is missing that test says so and skips.
+npm: tests/npm/node_modules/installed
+
+tests/npm/node_modules/installed: tests/npm/package.json
+	npm install --prefix tests/npm --no-package-lock --no-audit --no-fund --loglevel=error
+	touch $@
+
 test: install
+	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
 	-$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE) && $(BIN)/python -m orchestrator.vllm model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 

@@ -1,12 +1,47 @@
-"""`python -m benchmarks [NAME ...]` runs them all, or those named."""
+"""`python -m benchmarks [NAME ...]` runs them all, or those named; `python -m benchmarks NAME --help` tells its options."""
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 
-from benchmarks import build, startup
+from benchmarks import build, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
+from benchmarks.serving import Unavailable
 
-ALL = {"build": build.main, "startup": startup.main}
+PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "startup": startup.main}
+WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
+    "serve_cpu": serve_cpu.main,
+    "unknown_capacity": unknown_capacity.main,
+    "serve_times": serve_times.main,
+    "serve_vllm": serve_vllm.main,
+}
 
-for name in sys.argv[1:] or ALL:
-    ALL[name]()
+
+def main(argv: Sequence[str]) -> int:
+    """Run what is named; the exit code is 1 where something cannot be measured here."""
+    start = next((place for place, word in enumerate(argv) if word.startswith("-")), len(argv))
+    names, options = argv[:start] or [*PLAIN, *WITH_OPTIONS], argv[start:]
+    unknown = [name for name in names if name not in PLAIN and name not in WITH_OPTIONS]
+    if unknown or (options and (len(names) != 1 or names[0] in PLAIN)):
+        what = f"no benchmark {unknown[0]!r}" if unknown else "options go with the one benchmark that has them"
+        sys.stderr.write(f"{what}; there are: {', '.join([*PLAIN, *WITH_OPTIONS])}\n")
+        return 2
+    code = 0
+    for name in names:
+        try:
+            PLAIN[name]() if name in PLAIN else WITH_OPTIONS[name](options)
+        except Unavailable as error:
+            sys.stdout.write(f"{name}: skipped: {error}\n")
+            code = 1
+    return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that folders and processes are cleared away.
+    raise SystemExit(128 + number)
+
+
+signal.signal(signal.SIGTERM, _interrupt)
+sys.exit(main(sys.argv[1:]))

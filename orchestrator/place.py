@@ -48,6 +48,11 @@ def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -
     return Place(path, home, _with_driver(url), _seconds(environ, "ORCH_DATABASE_TIMEOUT", 10.0))
 
 
+def serve_folder(place: Place) -> Path:
+    """Where `orch serve` keeps its files, unless it is told another folder."""
+    return place.home / "serve"
+
+
 def _said(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}

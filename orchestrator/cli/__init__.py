@@ -30,6 +30,8 @@ COMMANDS = {
     "validate": ("check", "Check a job or batch file without running it."),
     "report": ("look", "Cost reports."),
     "doctor": ("check", "Check configuration, home, database and upstreams."),
+    "serve": ("serve", "Serve OpenAI's Batch API in front of vLLM or any OpenAI-compatible endpoint."),
+    "keys": ("keys", "API keys of `orch serve`."),
     "up": ("jobs", "Be the engine until stopped: run queued jobs."),
 }
 

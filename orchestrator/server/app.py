@@ -12,13 +12,18 @@ from starlette.exceptions import HTTPException
 
 from orchestrator.errors import OrchError, StorageError
 from orchestrator.server.api import http
+from orchestrator.server.api.access import Access
 from orchestrator.server.api.batches import Batches
 from orchestrator.server.api.extensions import Extensions
 from orchestrator.server.api.files import Files
+from orchestrator.server.api.openapi import Description
 from orchestrator.server.api.operations import Operations
+from orchestrator.server.api.passthrough import Passthrough
+from orchestrator.server.api.uploads import Uploads
+from orchestrator.server.logs import AccessLog
 from orchestrator.server.service import Service
 
-PARTS = (Files, Batches, Extensions, Operations)
+PARTS = (Files, Uploads, Batches, Extensions, Operations, Description, Passthrough)
 
 
 def build(service: Service) -> Starlette:
@@ -47,7 +52,9 @@ def build(service: Service) -> Starlette:
             Exception: http.on_surprise,
         },
     )
+    app.add_middleware(Access, service=service)
     app.add_middleware(_RequestIds)
+    app.add_middleware(AccessLog)
     return app
 
 

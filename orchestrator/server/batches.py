@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from orchestrator.clock import now as clock_now
 from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import results
 from orchestrator.server.dispatch.fanout import FanOut
+from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan, make_plan
 from orchestrator.server.dispatch.run import Run
+from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, Records
 from orchestrator.wire import Batch, BatchStatus, LineErrors
 
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
 STORAGE_SECONDS = 1.0
+BYTES_PER_TOKEN = 4
+"""Of text, roughly: for what a prefix cache of so many tokens holds."""
 NOT_RUN = {
     BatchStatus.CANCELLING: (
         "batch_cancelled",
@@ -55,11 +60,18 @@ class Batches:
         self.runs: dict[str, Run] = {}
         self._problems: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.ended: Counter[BatchStatus] = Counter()
+        """Batches that came to their end since the start."""
 
     @property
     def problem(self) -> str | None:
         """Why a batch does not go on, for people, or None."""
         return next(iter(self._problems.values()), None)
+
+    def unfinished_rows(self, tenant: str | None = None) -> int:
+        """Rows without a result, of all or of one tenant; those of a batch that is being validated are not known yet."""
+        counts = [run.counted().request_counts for run in self.runs.values() if tenant in (None, run.tenant)]
+        return sum(count.total - count.completed - count.failed for count in counts)
 
     def resume(self) -> None:
         """Take up every batch that is not at its end."""
@@ -76,6 +88,8 @@ class Batches:
             folder.rmdir()
             raise
         self._begin(record)
+        fields = {"file": record.batch.input_file_id, "endpoint": record.batch.endpoint, "tenant": record.tenant}
+        log.info("batch created", extra=told(batch=record.batch.id, **fields))
         return record.batch
 
     def get(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
@@ -152,11 +166,12 @@ class Batches:
         plan, source = await self._validate(run)
         if plan is None or source is None:
             return False
-        run.start(plan, source, self._writer)
+        run.start(plan, Lanes(plan, [upstream.url for upstream in self._fanout.upstreams]), source, self._writer)
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:
             self._save(run, status=BatchStatus.IN_PROGRESS, in_progress_at=_seconds(), model=plan.model)
+        log.info("batch order", extra=told(batch=run.batch.id, order=plan.order.reason))
         return True
 
     async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
@@ -167,17 +182,26 @@ class Batches:
             return None, None
         path = self._root / found.path
         done = await asyncio.to_thread(run.recover)
-        plan = await asyncio.to_thread(make_plan, path, run.endpoint, done, self._max_rows)
+        most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
+        upstreams = self._fanout.upstreams
+        smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
+        plan = await asyncio.to_thread(
+            make_plan,
+            path,
+            run.endpoint,
+            done,
+            most,
+            in_order=run.options.in_order,
+            cache_bytes=smallest or None,
+            spill=run.folder,
+        )
         if isinstance(plan, list):
             self._fail(run, plan)
             return None, None
         return plan, path
 
     def _enlist(self, run: Run) -> None:
-        self._fanout.sources.append(run)
-        # Soonest deadline first; the server takes rows of a later batch only while no earlier one has any.
-        order = {id(r): (r.batch.expires_at or 0, r.batch.created_at) for r in self.runs.values()}
-        self._fanout.sources.sort(key=lambda source: order[id(source)])
+        self._fanout.sources.add(run)
         self._fanout.top_up()
 
     async def _until_done_or_stopped(self, run: Run) -> None:
@@ -243,7 +267,18 @@ class Batches:
         # Recorded first: a state that the database refused is not shown either.
         batch = msgspec.structs.replace(run.batch, **changes)
         self._records.save_batch(batch)
+        moved = batch.status is not run.batch.status
         run.batch = batch
+        if moved:
+            self._tell(run)
+
+    def _tell(self, run: Run) -> None:
+        batch = run.counted()
+        if batch.status.is_final:
+            self.ended[batch.status] += 1
+        counts = batch.request_counts
+        rows = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
+        log.info("batch %s", batch.status.value, extra=told(batch=batch.id, tenant=run.tenant, **rows))
 
 
 def _seconds() -> int:

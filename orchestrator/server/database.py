@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from orchestrator.errors import StorageError
 
+FILE_NAME = "server.db"
 SCHEMA = (
     """
     CREATE TABLE files (
@@ -24,15 +26,21 @@ SCHEMA = (
     """
     ALTER TABLE files ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
     ALTER TABLE files ADD COLUMN expires_at INTEGER;
+    ALTER TABLE files ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    UPDATE files SET bytes = json_extract(CAST(object AS TEXT), '$.bytes');
+    CREATE INDEX files_of ON files (tenant, serial, bytes);
     CREATE INDEX files_expiring ON files (expires_at) WHERE expires_at IS NOT NULL;
     ALTER TABLE batches ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
     ALTER TABLE batches ADD COLUMN options BLOB NOT NULL DEFAULT '{}';
     UPDATE batches SET options = '{"provenance":true}' WHERE provenance;
     ALTER TABLE batches DROP COLUMN provenance;
+    CREATE TABLE deleted_files (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, serial INTEGER NOT NULL);
+    CREATE INDEX deleted_files_by_age ON deleted_files (serial);
     CREATE TABLE uploads (
-        id TEXT PRIMARY KEY, serial INTEGER NOT NULL, tenant TEXT NOT NULL, expires_at INTEGER NOT NULL,
-        object BLOB NOT NULL
+        id TEXT PRIMARY KEY, tenant TEXT NOT NULL, pending INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+        file_seconds INTEGER, object BLOB NOT NULL
     );
+    CREATE INDEX uploads_by_end ON uploads (pending, expires_at);
     CREATE TABLE upload_parts (
         id TEXT PRIMARY KEY, upload_id TEXT NOT NULL REFERENCES uploads (id), created_at INTEGER NOT NULL,
         bytes INTEGER NOT NULL, path TEXT NOT NULL
@@ -58,6 +66,8 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._translated():
+            # Nobody else's: what is in it says whose files are whose. SQLite gives its other files the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -99,5 +109,5 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StorageError(f"the server's database {self.path} cannot be used: {error}") from error

@@ -34,15 +34,20 @@ def socket_path(root: Path) -> Path:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Says when it listens, or that it ended without."""
+    """Says when it listens, or that it ended without; at its end it tells the service first."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
+        self._service = service
         self.settled = threading.Event()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
         self.settled.set()
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._service.ending.set()
+        await super().shutdown(sockets)
 
 
 class ServerThread:
@@ -64,7 +69,7 @@ class ServerThread:
         config = uvicorn.Config(
             build(self._service), uds=str(self.socket), log_config=None, access_log=False, timeout_graceful_shutdown=5
         )
-        self._server = _Uvicorn(config)
+        self._server = _Uvicorn(config, self._service)
         self._thread = threading.Thread(target=self._serve, name="batch-server", daemon=True)
         self._thread.start()
         self._server.settled.wait(START_SECONDS)

@@ -1,17 +1,22 @@
-"""A multipart upload, streamed to disk: memory stays flat whatever the file's size."""
+"""A multipart form with one file, streamed to disk: memory stays flat whatever the file's size."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 MAX_FIELD_BYTES = 64 * 1024
+MAX_OTHER_BYTES = 256 * 1024
+"""How much a body may hold besides its file: fields, headers, boundaries, and what stands around them."""
+
+BLOCK_BYTES = 1024 * 1024
 
 
 class BadUpload(Exception):
@@ -24,7 +29,7 @@ class TooLarge(Exception):
 
 @dataclass(slots=True)
 class Upload:
-    """The form's fields by name, and its file, which lies durable at the given path."""
+    """The form's fields by name, and the name and size of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -32,19 +37,21 @@ class Upload:
 
 
 class _Form:
-    """Callbacks of the parser: one part after the other, the file's bytes straight to disk."""
+    """Callbacks of the parser. Bytes of the file collect in `block` until they are taken from there."""
 
-    def __init__(self, target: BinaryIO, limit: int) -> None:
+    def __init__(self, part: str, limit: int) -> None:
         self.upload = Upload()
+        self.block = bytearray()
         self.is_complete = False
-        self._target = target
+        self._part = part
         self._limit = limit
         self._header = [b"", b""]
         self._disposition: dict[bytes, bytes] = {}
+        self._name: str | None = None
         self._value = bytearray()
 
     def on_part_begin(self) -> None:
-        self._disposition, self._value = {}, bytearray()
+        self._disposition, self._name, self._value = {}, None, bytearray()
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._header[0] += data[start:end]
@@ -55,60 +62,93 @@ class _Form:
     def on_header_end(self) -> None:
         if self._header[0].lower() == b"content-disposition":
             self._disposition = parse_options_header(self._header[1])[1]
-            if self._is_file:
-                self.upload.filename = self._disposition.get(b"filename", b"upload").decode(errors="replace")
         self._header = [b"", b""]
 
-    @property
-    def _is_file(self) -> bool:
-        return self._disposition.get(b"name") == b"file"
+    def on_headers_finished(self) -> None:
+        if b"name" not in self._disposition:
+            return
+        self._name = self._disposition[b"name"].decode(errors="replace")
+        if self._name == self._part:
+            if self.upload.filename is not None:
+                raise BadUpload(f"the form has several parts named '{self._part}'")
+            self.upload.filename = self._disposition.get(b"filename", b"upload").decode(errors="replace")
+        elif self._name in self.upload.fields:
+            raise BadUpload(f"the form has several fields named '{self._name[:100]}'")
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file:
+        if self._name == self._part:
             self.upload.bytes += end - start
             if self.upload.bytes > self._limit:
                 raise TooLarge
-            self._target.write(data[start:end])
+            self.block += memoryview(data)[start:end]
         else:
             self._value += data[start:end]
             if len(self._value) > MAX_FIELD_BYTES:
                 raise BadUpload("a form field is too long")
 
     def on_part_end(self) -> None:
-        if not self._is_file and b"name" in self._disposition:
-            name = self._disposition[b"name"].decode(errors="replace")
-            self.upload.fields[name] = self._value.decode(errors="replace")
+        if self._name is not None and self._name != self._part:
+            self.upload.fields[self._name] = self._value.decode(errors="replace")
 
     def on_end(self) -> None:
         self.is_complete = True
 
 
-async def receive(body: AsyncIterator[bytes], content_type: str, path: Path, limit: int) -> Upload:
-    """Stream a form's file to `path` and sync it. Raises BadUpload, TooLarge or OSError; then no file is left."""
+CALLBACKS = tuple(name for name in vars(_Form) if name.startswith("on_"))
+
+
+async def receive(
+    body: AsyncIterator[bytes],
+    content_type: str,
+    path: Path,
+    limit: int,
+    *,
+    part: str = "file",
+    room: Callable[[int], None] = lambda size: None,
+) -> Upload:
+    """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
+
+    `room` is asked before so many bytes are written, and may raise. Raises BadUpload, TooLarge, OSError or what
+    `body` and `room` raise; then no file is left. The event loop never waits for the disk.
+    """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind != b"multipart/form-data" or not boundary:
-        raise BadUpload("the request must be multipart/form-data")
+        raise BadUpload("the request must be multipart/form-data with a boundary")
+    form = _Form(part, limit)
     try:
         with path.open("xb") as target:
-            form = _Form(target, limit)
-            names = ("on_part_begin", "on_header_field", "on_header_value", "on_header_end", "on_part_data",
-                     "on_part_end", "on_end")  # fmt: skip
-            callbacks: Any = {name: getattr(form, name) for name in names}
-            parser = MultipartParser(boundary, callbacks)
+            parser = MultipartParser(boundary, _callbacks(form))
+            total = 0
             async for chunk in body:
                 parser.write(chunk)
-            parser.finalize()
-            target.flush()
-            os.fsync(target.fileno())
-        if form.upload.filename is None:
-            raise BadUpload("the form has no part named 'file'")
-        if not form.is_complete:
-            raise BadUpload("the form ends before its last boundary")
+                total += len(chunk)
+                if total - form.upload.bytes > MAX_OTHER_BYTES:
+                    raise BadUpload("the form holds too much besides its file")
+                if len(form.block) >= BLOCK_BYTES:
+                    room(len(form.block))
+                    block, form.block = form.block, bytearray()
+                    await asyncio.to_thread(target.write, block)
+            if not form.is_complete and form.upload.filename is not None:
+                raise BadUpload("the form ends before its last boundary")
+            if form.upload.filename is None:
+                raise BadUpload(f"the form has no part named '{part}'")
+            room(len(form.block))
+            await asyncio.to_thread(_end, target, form.block)
         return form.upload
-    except MultipartParseError as error:
+    except FormParserError as error:
         path.unlink(missing_ok=True)
         raise BadUpload(str(error)) from None
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def _callbacks(form: _Form) -> Any:
+    return {name: getattr(form, name) for name in CALLBACKS}
+
+
+def _end(target: BinaryIO, block: bytearray) -> None:
+    target.write(block)
+    target.flush()
+    os.fsync(target.fileno())

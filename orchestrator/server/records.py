@@ -6,6 +6,7 @@ them. A tenant is who an API key belongs to; where no keys are asked for, everyt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,16 @@ import msgspec
 from orchestrator.server.database import Database
 from orchestrator.wire import Batch, File
 
+DELETED_REMEMBERED = 100_000
+EVERY_FILE = "(SELECT id, tenant, serial FROM files UNION ALL SELECT id, tenant, serial FROM deleted_files)"
+
 
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a create call asks for beyond OpenAI's fields."""
 
     provenance: bool = False
+    max_rows: int | None = None
+    """What the key it was made with allows."""
     in_order: bool = False
     """Rows go out in the order of the file, not by shared prefix."""
     output_seconds: int | None = None
@@ -52,15 +58,17 @@ _encode = msgspec.json.encode
 class Records:
     """Files and batches by id. Where a tenant is given, another's are not there. Raises StorageError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, at_end: Callable[[Batch], None] | None = None) -> None:
+        """`at_end` is called with a batch at its end, inside the transaction that records it."""
         self._db = database
+        self._at_end = at_end
 
     def add_file(self, file: File, path: str, tenant: str) -> None:
         """Record a file whose content already lies, durable, at `path` (relative to the server's folder)."""
         self._db.execute(
-            "INSERT OR IGNORE INTO files (id, serial, purpose, path, object, tenant, expires_at)"
-            " SELECT ?, coalesce(max(serial), 0) + 1, ?, ?, ?, ?, ? FROM files",
-            (file.id, file.purpose, path, _encode(file), tenant, file.expires_at),
+            "INSERT OR IGNORE INTO files (id, serial, purpose, path, object, tenant, expires_at, bytes)"
+            " SELECT ?, coalesce(max(serial), 0) + 1, ?, ?, ?, ?, ?, ? FROM files",
+            (file.id, file.purpose, path, _encode(file), tenant, file.expires_at, file.bytes),
         )
 
     def file(self, file_id: str, tenant: str | None = None) -> FileRecord | None:
@@ -68,6 +76,16 @@ class Records:
         rows = self._db.query("SELECT object, path, tenant FROM files WHERE id = ?", (file_id,))
         found = [FileRecord(_file(row[0]), row[1], row[2]) for row in rows if tenant in (None, row[2])]
         return found[0] if found else None
+
+    def stored_bytes(self, tenant: str) -> int:
+        """How many bytes a tenant's files have, and the parts of its uploads that are not yet files."""
+        ((files, parts),) = self._db.query(
+            "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?),"
+            " (SELECT coalesce(sum(p.bytes), 0) FROM upload_parts p JOIN uploads u ON u.id = p.upload_id"
+            " WHERE u.tenant = ?)",
+            (tenant, tenant),
+        )
+        return int(files + parts)
 
     def file_paths(self) -> set[str]:
         """The path of every file."""
@@ -81,16 +99,29 @@ class Records:
         return [FileRecord(_file(row[0]), row[1], row[2]) for row in rows]
 
     def delete_file(self, file_id: str) -> None:
-        """Forget a file."""
-        self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        """Forget a file but for its place in lists: who pages through them may delete as he goes."""
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT OR REPLACE INTO deleted_files SELECT id, tenant, serial FROM files WHERE id = ?", (file_id,)
+            )
+            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            self._db.execute(
+                "DELETE FROM deleted_files WHERE serial < (SELECT max(serial) FROM deleted_files) - ?",
+                (DELETED_REMEMBERED,),
+            )
+
+    def knows_file(self, file_id: str, tenant: str) -> bool:
+        """Whether the tenant has or had the file."""
+        return bool(self._db.query(f"SELECT 1 FROM {EVERY_FILE} WHERE id = ? AND tenant = ?", (file_id, tenant)))
 
     def files(
-        self, tenant: str, after: str | None, limit: int, *, ascending: bool, purpose: str | None
+        self, tenant: str, after: str | None, limit: int, *, ascending: bool, purpose: str | None, now: int
     ) -> list[File]:
-        """Up to `limit` files by age, from the one behind `after` on."""
+        """Up to `limit` files by age that have not expired at `now`, from the one behind `after` on."""
         rows = self._db.query(
-            f"SELECT object FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?) {_behind('files', ascending)}",
-            (tenant, purpose, purpose, after, after, tenant, limit),
+            "SELECT object FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)"
+            f" AND (expires_at IS NULL OR expires_at > ?) {_behind(EVERY_FILE, ascending)}",
+            (tenant, purpose, purpose, now, after, after, tenant, limit),
         )
         return [_file(row[0]) for row in rows]
 
@@ -104,10 +135,13 @@ class Records:
 
     def save_batch(self, batch: Batch) -> None:
         """Record a batch's new state."""
-        self._db.execute(
-            "UPDATE batches SET object = ?, final = ? WHERE id = ?",
-            (_encode(batch), batch.status.is_final, batch.id),
-        )
+        with self._db.transaction():
+            self._db.execute(
+                "UPDATE batches SET object = ?, final = ? WHERE id = ?",
+                (_encode(batch), batch.status.is_final, batch.id),
+            )
+            if batch.status.is_final and self._at_end is not None:
+                self._at_end(batch)
 
     def batch(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
         """The batch, or None."""

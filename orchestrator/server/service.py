@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator import wire
+from orchestrator.errors import StorageError
 from orchestrator.server.batches import Batches
-from orchestrator.server.database import Database
+from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.dispatch.fanout import FanOut
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.keys import Keys
+from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
 from orchestrator.server.settings import Settings
+from orchestrator.server.upkeep import Upkeep
+from orchestrator.server.uploads import FOLDER as UPLOADS
+from orchestrator.server.uploads import Uploads
+from orchestrator.server.webhooks import Webhooks, target_of
+
+FOLDERS = ("files", UPLOADS)
+REVIEW_SECONDS = 1.0
+SMOOTHING = 0.2
 
 
 class Service:
-    """One server's state. `open` and `close` belong to the event loop that serves it."""
+    """One server's state. `open` and `close` belong to the event loop that serves it.
+
+    Raises UsageError for settings that cannot be meant.
+    """
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self.root = root
         self.settings = settings
         self.upstreams: list[Upstream] = []
         self.failure: Exception | None = None
+        self.merged = Merged()
+        self.ending = asyncio.Event()
+        """Set when the server is to end: answers that would go on without end stop then."""
+        self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
+        self.uploaded_bytes = 0
+        """Bytes of files taken in since the start."""
+        self._rows_per_second = 0.0
+        self.engines: Callable[[], list[dict[str, Any]]] = list
+        """What is known of the engines that were started for this server, for /health."""
 
     async def open(self) -> None:
         """Open the database, take up unfinished batches, begin to watch the upstreams.
@@ -31,18 +57,24 @@ class Service:
         Raises StorageError or OSError.
         """
         settings, loop = self.settings, asyncio.get_running_loop()
-        (self.root / "files").mkdir(parents=True, exist_ok=True)
-        self.database = Database(self.root / "server.db")
-        self.records = Records(self.database)
+        for name in FOLDERS:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        self.database = Database(self.root / FILE_NAME)
+        self.webhooks = Webhooks(self.database, self._webhook)
+        self.records = Records(self.database, self._at_end)
+        self.uploads = Uploads(self.database, self.records, self.root)
+        self.keys = Keys(self.database)
         self._sweep()
-        self._writer = Writer(loop.call_soon_threadsafe)
+        self._writer = Writer()
+        learned = self.records.learned_concurrency()
         self.upstreams = [
             Upstream(
                 url,
                 api_key=settings.api_key,
                 timeout=settings.request_timeout,
                 ceiling=settings.max_concurrency,
-                now=loop.time,
+                clock=loop.time,
+                learned=learned.get(url),
             )
             for url in settings.upstreams
         ]
@@ -60,27 +92,70 @@ class Service:
             for upstream in self.upstreams
             if settings.dispatch
         ]
+        self._watchers.append(asyncio.create_task(self._review()))
+        self.webhooks.start()
+        self.upkeep = Upkeep(
+            self.root,
+            self.records,
+            self.uploads,
+            unfinished=lambda: self.batches.runs,
+            is_in_use=self.is_in_use,
+            period=settings.upkeep_seconds,
+        )
         self.batches.resume()
+        self.upkeep.start()
 
     async def close(self) -> None:
         """Stop; results that are here become durable first, rows in flight run again at the next start."""
+        await self.upkeep.close()
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+        await self._fanout.drain(self.settings.stop_seconds)
         await self.batches.close()
+        await self.webhooks.close()
         await self._fanout.close()
-        await asyncio.to_thread(self._writer.close)
+        await self._writer.close()
         for upstream in self.upstreams:
             await upstream.close()
         self.batches.close_files()
         self.database.close()
 
+    async def _review(self) -> None:
+        """About once a second: who is in a hurry, and what has been learned of the upstreams."""
+        learned = self.records.learned_concurrency()
+        ended = 0
+        while True:
+            await asyncio.sleep(REVIEW_SECONDS)
+            before, ended = ended, sum(upstream.stats.ended for upstream in self.upstreams)
+            self._rows_per_second += SMOOTHING * ((ended - before) / REVIEW_SECONDS - self._rows_per_second)
+            self._fanout.review(self._rows_per_second)
+            for upstream in self.upstreams:
+                limit = upstream.flow.limit
+                if not upstream.flow.growing and abs(limit - learned.get(upstream.url, 0)) > 0.2 * limit:
+                    with contextlib.suppress(StorageError):
+                        self.records.learn_concurrency(upstream.url, limit)
+                    learned[upstream.url] = limit
+
     def _sweep(self) -> None:
         """Remove what uploads left that a kill cut off: bytes that no record names."""
-        known = self.records.file_paths()
-        for path in (self.root / "files").iterdir():
-            if str(path.relative_to(self.root)) not in known:
-                path.unlink(missing_ok=True)
+        known = self.records.file_paths() | self.uploads.part_paths()
+        for name in FOLDERS:
+            for path in (self.root / name).iterdir():
+                if str(path.relative_to(self.root)) not in known:
+                    path.unlink(missing_ok=True)
+
+    def _at_end(self, batch: wire.Batch) -> None:
+        self.webhooks.record(batch)
+        self.upkeep.note_ended(batch.id)
+
+    def require_room(self, size: int = 0) -> None:
+        """Refuse to take in `size` bytes where less than `min_free_bytes` would stay free: StorageError."""
+        free, stays = shutil.disk_usage(self.root).free, self.settings.min_free_bytes
+        if free < stays:
+            raise StorageError(
+                f"{free:,} bytes of its disk are free, {size:,} are needed, and {stays:,} more must stay free"
+            )
 
     def new_file_path(self, file_id: str) -> Path:
         """Where an upload's bytes go; ids are our own, so no name of a user becomes a path."""
@@ -91,8 +166,15 @@ class Service:
         return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
 
     def endpoints(self) -> tuple[str, ...]:
-        """The paths that a batch may name."""
-        return wire.ENDPOINTS
+        """The paths that a batch may name: OpenAI's, and what else the upstreams say that they take."""
+        more = {path for upstream in self.upstreams for path in upstream.paths}
+        own = ("/v1/files", "/v1/uploads", "/v1/batches", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+        return (*wire.ENDPOINTS, *sorted(path for path in more - {*wire.ENDPOINTS} if not path.startswith(own)))
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of results that wait to become durable."""
+        return self._writer.waiting_bytes
 
     def health(self) -> dict[str, Any]:
         """What a person wants to know when nothing moves."""
@@ -102,6 +184,8 @@ class Service:
             "status": "ok" if problem is None else "storage",
             "problem": problem,
             "running_batches": len(self.batches.runs),
+            "webhooks": self.webhooks.state(),
+            "engines": self.engines(),
             "upstreams": [
                 {
                     "url": upstream.url,

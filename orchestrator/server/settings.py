@@ -28,3 +28,9 @@ class Settings:
     webhook_url: str | None = None
     webhook_secret: str | None = None
     log_prompts: bool = False
+    cost_per_hour: float | None = None
+    """What an hour of all upstreams together costs; with it /metrics says what a token costs."""
+    stop_seconds: float = 0.0
+    """How long rows in flight may go on at the end; what is cut off runs again at the next start."""
+    upkeep_seconds: float = 60.0
+    """How often what is over its time is removed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from orchestrator.vllm.steps import leashed
 HOST = "127.0.0.1"
 TAIL_LINES = 25
 TAIL_BYTES = 16_384
+CAUSE_BYTES = 262_144
 POLL_S = 0.25
 KILL_MARGIN_S = 10.0
 
@@ -32,12 +34,18 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-OPTIONS = (
-    *("--enforce-eager", "--scheduling-policy", "priority", "--max-num-seqs", "32"),
+COMMON_OPTIONS = (
+    *("--scheduling-policy", "priority"),
     *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+)
+CPU_OPTIONS = (
+    *("--enforce-eager", "--max-num-seqs", "32"),
     # A schema allows white space anywhere, and a small model writes newlines until its tokens are used up.
     *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
 )
+
+_ERROR = re.compile(r"(?:^|\s)((?:\w+\.)*\w+(?:Error|Exception): \S.{0,400}|error: \S.{0,400})$", re.MULTILINE)
+_CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ def vllm_launch(
         *("--model", str(model.path), "--served-model-name", name),
         *("--host", HOST, "--port", str(port)),
         *("--max-model-len", str(model.max_model_len), "--chat-template", str(model.chat_template)),
-        *(*OPTIONS, *extra),
+        *(*COMMON_OPTIONS, *CPU_OPTIONS, *extra),
     )
     return Launch(command, port, name, engine_environment(engine, os.environ))
 
@@ -97,14 +105,27 @@ def free_port() -> int:
 
 def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
     """The last lines of what was written to `path` behind the byte `start`."""
+    return "\n".join(_end_of(path, start, TAIL_BYTES).splitlines()[-lines:])
+
+
+def log_cause(path: Path, start: int = 0) -> str | None:
+    """The error that a log behind the byte `start` ends with, None where it names none.
+
+    What vLLM says last is that its engine did not start; the reason stands before that.
+    """
+    found: list[str] = [text.strip() for text in _ERROR.findall(_end_of(path, start, CAUSE_BYTES))]
+    telling = [text for text in found if not _CONSEQUENCE.search(text)]
+    return next(reversed(telling or found), None)
+
+
+def _end_of(path: Path, start: int, most: int) -> str:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(start, size - TAIL_BYTES))
-            text = file.read().decode("utf-8", errors="replace")
+            file.seek(max(start, size - most))
+            return file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
 
 
 class VllmProcess:
@@ -115,15 +136,23 @@ class VllmProcess:
 
     Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies,
     however it dies (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log.
+    `held` are file descriptors that stay open until all of it is gone.
     """
 
     def __init__(
-        self, launch: Launch, *, log: Path, ready_timeout: float = 300.0, stop_timeout: float = 30.0
+        self,
+        launch: Launch,
+        *,
+        log: Path,
+        ready_timeout: float = 300.0,
+        stop_timeout: float = 30.0,
+        held: Sequence[int] = (),
     ) -> None:
         self.launch = launch
         self.log = log
         self._ready_timeout = ready_timeout
         self._stop_timeout = stop_timeout
+        self._held = tuple(held)
         self._leash: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -134,6 +163,21 @@ class VllmProcess:
     @property
     def model(self) -> str:
         return self.launch.model
+
+    @property
+    def cause(self) -> str | None:
+        """The error that its log since the last start ends with, as far as there is one."""
+        return log_cause(self.log, self._log_start)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended (128 + n by signal n), None while it runs or before its first start."""
+        return None if self._leash is None else self._leash.poll()
+
+    @property
+    def last_line(self) -> str:
+        """What it wrote last."""
+        return log_tail(self.log, self._log_start, 1)
 
     @property
     def running(self) -> bool:
@@ -170,6 +214,7 @@ class VllmProcess:
                     env=dict(self.launch.env),
                     # Ctrl-C in a terminal goes to the whole foreground group: stopping is for us to do.
                     start_new_session=True,
+                    pass_fds=self._held,
                 )
         except OSError as error:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error
@@ -232,13 +277,22 @@ class VllmProcess:
         return EngineUnavailable(f"{what}; the end of its log:\n{tail}", hint=f"all of it is in {self.log}")
 
 
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of the loopback."""
+    return _trouble(port) is None
+
+
 def _require_free(port: int) -> None:
     """Another server on the port would answer /health in the engine's place."""
+    if (trouble := _trouble(port)) is not None:
+        raise EngineUnavailable(f"port {port} cannot be used: {trouble}", hint="choose another --port")
+
+
+def _trouble(port: int) -> str | None:
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise EngineUnavailable(
-                f"port {port} cannot be used: {error.strerror}", hint="choose another --port"
-            ) from error
+            return error.strerror
+    return None

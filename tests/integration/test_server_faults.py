@@ -130,7 +130,7 @@ def test_a_row_that_the_upstream_refuses(
 
 
 UNANSWERED = {
-    "html-200": ("[[fault:html]]", 4, "garbled: the answer (text/html, "),
+    "html-200": ("[[fault:html]]", 4, "garbled: the answer (text/html; charset=utf-8, "),
     "truncated": ("[[fault:truncated]]", 4, "garbled: the answer (application/json"),
     "garbage": ("[[fault:garbage]]", 4, "garbled: not HTTP"),
     "short": ("[[fault:short]]", 4, "cut: "),

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.errors import StorageError
+from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.settings import Settings
@@ -167,12 +168,12 @@ def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(tmp_path: Path,
     with in_process(tmp_path, upstream) as sdk:
         batch = run_batch(sdk, [row("a"), row("late", LATE)], "1s").batch
     assert batch.status == "expired"
-    records = Records(tmp_path / "server.db")
-    recorded = records.batch(batch.id)
+    database = Database(tmp_path / FILE_NAME)
+    recorded = Records(database).batch(batch.id)
     assert recorded is not None
     cut = {"output_file_id": None, "error_file_id": None, "expired_at": None, "status": BatchStatus.FINALIZING}
-    records.save_batch(msgspec.structs.replace(recorded, **cut))
-    records.close()
+    Records(database).save_batch(msgspec.structs.replace(recorded.batch, **cut))
+    database.close()
     with in_process(tmp_path, upstream) as sdk:
         end = ended(sdk, batch.id)
     end.check(["a", "late"])
@@ -182,11 +183,12 @@ def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(tmp_path: Path,
 def test_a_cancel_goes_on_after_a_kill(tmp_path: Path, upstream: Upstream) -> None:
     ids = [f"r{number}" for number in range(20)]
     batch_id = half_done(tmp_path, upstream, ids)
-    records = Records(tmp_path / "server.db")
-    recorded = records.batch(batch_id)
+    database = Database(tmp_path / FILE_NAME)
+    recorded = Records(database).batch(batch_id)
     assert recorded is not None
-    records.save_batch(msgspec.structs.replace(recorded, status=BatchStatus.CANCELLING, cancelling_at=1))
-    records.close()
+    cut = msgspec.structs.replace(recorded.batch, status=BatchStatus.CANCELLING, cancelling_at=1)
+    Records(database).save_batch(cut)
+    database.close()
     with in_process(tmp_path, upstream) as sdk:
         end = ended(sdk, batch_id)
     end.check(ids)
@@ -195,9 +197,9 @@ def test_a_cancel_goes_on_after_a_kill(tmp_path: Path, upstream: Upstream) -> No
 
 
 def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstream) -> None:
-    records = Records(tmp_path / "server.db")
-    records._db.execute("PRAGMA user_version = 99")
-    records.close()
+    database = Database(tmp_path / FILE_NAME)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
     with pytest.raises(StorageError, match="written by a newer orch"), in_process(tmp_path, upstream):
         pass
 

@@ -44,13 +44,14 @@ class Sdk:
         return found
 
     def every(self, call: Callable[[Any], Any]) -> list[Any]:
-        """The items of all pages."""
+        """The items of all pages, or of a stream."""
         found = call(self.client)
         if self._loop is None:
             return list(found)
 
         async def collect() -> list[Any]:
-            return [item async for item in found]
+            source = await found if inspect.iscoroutine(found) else found
+            return [item async for item in source]
 
         return self._loop.run_until_complete(collect())
 
@@ -69,16 +70,16 @@ class Sdk:
 
 
 @contextmanager
-def sdk_at(address: Path | str, kind: str = "sync") -> Iterator[Sdk]:
+def sdk_at(address: Path | str, kind: str = "sync", api_key: str = "local") -> Iterator[Sdk]:
     """A client of the server at a Unix socket (a Path) or a base URL without /v1."""
     socket, url = (str(address), "http://orch") if isinstance(address, Path) else (None, address)
     client: openai.OpenAI | openai.AsyncOpenAI
     if kind == "async":
         http = httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=socket))
-        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="local", http_client=http)
+        client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=api_key, http_client=http)
     else:
         plain = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket))
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="local", http_client=plain)
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key=api_key, http_client=plain)
     raw = httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), base_url=url)
     sdk = Sdk(client, raw)
     try:

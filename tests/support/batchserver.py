@@ -1,6 +1,6 @@
 """The batch server as a process of its own, for tests that kill it or take its disk away.
 
-    python -m tests.support.batchserver FOLDER UPSTREAM [--fsize BYTES]
+    python -m tests.support.batchserver FOLDER UPSTREAM [--fsize BYTES] [--webhook URL]
 
 serves FOLDER on its socket until its stdin ends, and writes {"socket": ...} to stdout once it listens.
 """
@@ -20,6 +20,7 @@ from typing import Self
 
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
+from tests.support.receiver import SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
@@ -28,10 +29,11 @@ START_SECONDS = 30.0
 class BatchServer:
     """`with BatchServer(folder, upstream.base_url) as server:`; what it holds outlives every kill and restart."""
 
-    def __init__(self, folder: Path, upstream: str) -> None:
+    def __init__(self, folder: Path, upstream: str, webhook: str | None = None) -> None:
         self.folder = folder
         self.socket = socket_path(folder)
         self._upstream = upstream
+        self._webhook = [] if webhook is None else ["--webhook", webhook]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -48,7 +50,15 @@ class BatchServer:
         assert self._process is None, "the batch server runs already"
         limit = [] if fsize is None else ["--fsize", str(fsize)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.batchserver", str(self.folder), self._upstream, *limit],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.batchserver",
+                str(self.folder),
+                self._upstream,
+                *limit,
+                *self._webhook,
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -58,6 +68,20 @@ class BatchServer:
         if not ready or not self._process.stdout.readline():
             self.kill()
             raise RuntimeError("the batch server did not start")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the batch server is not running"
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def peak_bytes(self) -> int:
+        """The most memory that it held at once since its start, as the kernel counts it."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
     def limit_files(self, size: int) -> None:
         """From now on no file can grow above `size` bytes: what a full disk does to a writer. -1 lifts it."""
@@ -93,12 +117,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("upstream")
     parser.add_argument("--fsize", type=int)
+    parser.add_argument("--webhook", help="a receiver's URL; its secret is the receiver's in tests.support.receiver")
     given = parser.parse_args()
     # Without this a write above the limit ends the process instead of failing.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if given.fsize is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (given.fsize, resource.RLIM_INFINITY))
-    settings = Settings(upstreams=(given.upstream,), retry_delay=0.02, request_timeout=5.0)
+    settings = Settings(
+        upstreams=(given.upstream,),
+        retry_delay=0.02,
+        request_timeout=5.0,
+        webhook_url=given.webhook,
+        webhook_secret=SECRET,
+    )
     with ServerThread(given.folder, settings) as server:
         sys.stdout.write(json.dumps({"socket": str(server.socket)}) + "\n")
         sys.stdout.flush()

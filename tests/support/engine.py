@@ -23,6 +23,9 @@ class Work(Protocol):
     timer: asyncio.TimerHandle | None
     in_slot: bool
 
+    def begin(self) -> None:
+        """It has its slot."""
+
     def finish(self) -> None: ...
 
 
@@ -63,6 +66,7 @@ class Engine:
     def _start(self, work: Work) -> None:
         work.in_slot = True
         self.running += 1
+        work.begin()
         if work.seconds is None:
             return
         if work.seconds > 0:

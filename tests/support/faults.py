@@ -13,6 +13,9 @@
     empty, length, notjson    a success whose content is empty, cut off, or not the JSON asked for
     die           the whole upstream exits
 
+An answer that is streamed begins all the same: `hang` stops behind the head, and what breaks an answer off breaks it
+off in its middle.
+
 A last number says for how many tries of this exact body the fault holds (`cut:1`); without it: always.
 Several directives follow one another: `[[fault:cut:1]][[fault:status:500:2]]` is one cut, then two 500s.
 """
@@ -102,6 +105,17 @@ def break_answer(name: str, transport: asyncio.Transport, body: bytes) -> None:
             _reset(transport)
         case "die":
             os._exit(1)
+
+
+def break_stream(name: str, transport: asyncio.Transport) -> None:
+    """End a stream that has begun as the fault says: it has no end that HTTP knows."""
+    match name:
+        case "die":
+            os._exit(1)
+        case "reset":
+            _reset(transport)
+        case _:
+            transport.close()
 
 
 def _reset(transport: asyncio.Transport) -> None:

@@ -30,6 +30,7 @@ from tests.support.requests import (
     output_limit,
     prompt_of,
 )
+from tests.support.streaming import Stream
 
 POSTS = frozenset({CHAT, COMPLETIONS, EMBEDDINGS, TOKENIZE})
 GETS = frozenset({"/v1/models", "/health", "/metrics", "/version"})
@@ -46,6 +47,7 @@ class Settings:
 
     slots: int = 256
     seconds: float = 0.0
+    piece_seconds: float = 0.0
     log: Path | None = None
     log_bodies: bool = False
     max_queued: int | None = None
@@ -79,6 +81,7 @@ class Exchange:
         "prompt",
         "seconds",
         "server",
+        "stream",
         "timer",
     )
 
@@ -94,6 +97,11 @@ class Exchange:
         self.seconds: float | None = server.settings.seconds
         self.timer: asyncio.TimerHandle | None = None
         self.in_slot = False
+        self.stream: Stream | None = None
+
+    def begin(self) -> None:
+        if self.stream is not None:
+            self.stream.begin()
 
     def finish(self) -> None:
         self.server.finish(self)
@@ -160,6 +168,8 @@ class Server:
             exchange.seconds = None
         elif fault is not None and fault.name == "slow":
             exchange.seconds = self.settings.seconds + fault.value / 1000
+        if exchange.body.get("stream"):
+            self._open_stream(exchange)
         connection.exchange = exchange
         self.engine.submit(exchange)
 
@@ -214,8 +224,8 @@ class Server:
         model = body.get("model")
         if settings.models and model is not None and model not in settings.models:
             return answers.error(404, f"The model `{model}` does not exist.", param="model")
-        if body.get("stream"):
-            return answers.error(501, "streaming is not served here")
+        if body.get("stream") and exchange.path != CHAT:
+            return answers.error(501, "only chat is streamed here")
         prompt, wanted = count_tokens(exchange.prompt.whole), output_limit(body)
         if prompt + wanted > settings.max_model_len and exchange.path != TOKENIZE:
             return answers.context_error(settings.max_model_len, wanted, prompt)
@@ -239,6 +249,9 @@ class Server:
 
     def finish(self, exchange: Exchange) -> None:
         """The engine is done with it: answer, or do what its fault says."""
+        if exchange.stream is not None:
+            self._end_stream(exchange, exchange.stream)
+            return
         body = encode(self._answer(exchange))
         fault, connection = exchange.fault, exchange.connection
         if fault is None or fault.name not in ON_THE_WIRE:
@@ -247,9 +260,32 @@ class Server:
         break_answer(fault.name, connection.transport, body)
         connection.answered()
 
+    def _open_stream(self, exchange: Exchange) -> None:
+        kind = "" if exchange.fault is None else exchange.fault.name
+        content = _spoilt(kind, exchange.contents[0])
+        common = {"id": f"chatcmpl-{exchange.name}", "created": int(time.time()), "model": self._model(exchange.body)}
+        transport = exchange.connection.transport
+        exchange.stream = Stream(transport, common, content, self.settings.piece_seconds)
+        if exchange.seconds is not None:
+            exchange.seconds += exchange.stream.seconds
+
+    def _end_stream(self, exchange: Exchange, stream: Stream) -> None:
+        fault, wanted = exchange.fault, exchange.body.get("stream_options") or {}
+        if fault is not None and fault.name in ON_THE_WIRE:
+            stream.break_off(fault.name)
+        else:
+            content = _spoilt("" if fault is None else fault.name, exchange.contents[0])
+            finish = "length" if fault is not None and fault.name == "length" else "stop"
+            used = self._count_tokens(exchange.prompt.whole, count_tokens(content), finish)
+            stream.finish(finish, used if wanted.get("include_usage") else None)
+        exchange.connection.answered()
+
+    def _model(self, body: answers.Json) -> str:
+        return str(body.get("model") or (self.settings.models or ("test-model",))[0])
+
     def _answer(self, exchange: Exchange) -> answers.Json:
         body, prompt = exchange.body, exchange.prompt
-        model = body.get("model") or (self.settings.models or ("test-model",))[0]
+        model = self._model(body)
         created = int(time.time())
         if exchange.path == EMBEDDINGS:
             self._count_tokens(prompt.whole, 0, "stop")

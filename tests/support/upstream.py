@@ -26,6 +26,7 @@ def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--slots", type=int, default=256, help="requests at once; the others wait in line")
     parser.add_argument("--latency-ms", type=float, default=0.0, help="how long a request holds its slot")
+    parser.add_argument("--piece-ms", type=float, default=0.0, help="the pause before each piece of a stream")
     parser.add_argument("--log", type=Path, help="append one JSON line for each POST received")
     parser.add_argument("--log-bodies", action="store_true", help="the request bodies too")
     parser.add_argument(
@@ -39,6 +40,7 @@ def _settings(arguments: list[str] | None = None) -> tuple[Settings, int]:
     settings = Settings(
         slots=given.slots,
         seconds=given.latency_ms / 1000,
+        piece_seconds=given.piece_ms / 1000,
         log=given.log,
         log_bodies=given.log_bodies,
         max_queued=given.max_queued,

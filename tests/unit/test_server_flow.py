@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+import heapq
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.flow import FLOOR, START, Flow, Gauges
+from orchestrator.server.dispatch.flow import FLOOR, INTERACTIVE_SECONDS, LONGEST_CLOSED, START, Flow, Gauges, Move
 
-GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1))
+GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1e6))
 
 
 def grown(ceiling: int = 1024, limit: int = 256) -> Flow:
-    flow = Flow(ceiling)
-    while flow.limit < limit:
-        flow.observe(0.0, flow.limit, Gauges(flow.limit, 0, 0.1))
+    flow = Flow(ceiling, learned=limit)
+    flow.observe(0.0, limit // 2, Gauges(limit, 0, 0.1))
     assert flow.limit == limit
     return flow
 
 
-def flown(flow: Flow, now: float, seconds: float, completed: int) -> float:
-    """A flight under full load without gauges: `completed` answers in `seconds`; the time at its end."""
-    for _ in range(completed):
-        flow.completed()
-    flow.observe(now + seconds, flow.limit, None)
-    return now + seconds
-
-
 def test_it_starts_low_and_says_so() -> None:
-    assert (Flow(1024).limit, Flow(1024).reason) == (START, "start")
+    assert (Flow(1024).limit, Flow(1024).reason, Flow(1024).move) == (START, "start", Move.START)
     assert Flow(5).limit == 5
+
+
+def test_it_starts_where_it_was_right_before() -> None:
+    flow = Flow(1024, learned=280)
+    assert (flow.limit, flow.move) == (280, Move.LEARNED)
+    assert Flow(100, learned=280).limit == 100
 
 
 def test_it_doubles_while_nothing_waits() -> None:
@@ -39,7 +38,15 @@ def test_it_doubles_while_nothing_waits() -> None:
         flow.observe(0.0, flow.limit, Gauges(flow.limit, 0, 0.1))
         seen.append(flow.limit)
     assert seen == [32, 64, 128, 256, 512, 1024, 1024, 1024]
-    assert flow.reason == "room at the upstream"
+    assert (flow.reason, flow.move) == ("512 run, 0 wait", Move.ROOM)
+    assert flow.growing
+
+
+def test_it_goes_no_higher_than_twice_what_ever_ran_and_a_queue() -> None:
+    flow = Flow(1024)
+    for _ in range(8):
+        flow.observe(0.0, flow.limit, Gauges(min(flow.limit, 40), max(0, flow.limit - 40 - 30), 0.1))
+    assert flow.limit <= 2 * 40 + 8
 
 
 NO_GROWTH = {
@@ -67,13 +74,23 @@ def test_it_grows_by_a_queue_while_few_wait() -> None:
 def test_it_falls_back_to_what_runs_and_a_short_queue() -> None:
     flow = grown(limit=512)
     flow.observe(0.0, 512, Gauges(100, 412, 0.5))
-    assert (flow.limit, flow.reason) == (108, "412 waiting")
+    assert (flow.limit, flow.reason, flow.move) == (108, "412 waiting", Move.QUEUE)
+    assert not flow.growing
 
 
 def test_the_requests_of_others_are_no_reason_to_send_more() -> None:
     flow = grown(limit=32)
     flow.observe(0.0, 32, Gauges(500, 400, 0.5))
     assert flow.limit == 32
+
+
+def test_preemptions_at_two_looks_in_a_row_cut_it() -> None:
+    flow = grown(limit=256)
+    for preemptions in (0, 9):  # the first that come may be chance
+        flow.observe(1.0, 256, Gauges(240, 16, 0.8, preemptions))
+    assert flow.limit == 256
+    flow.observe(2.0, 256, Gauges(240, 16, 0.97, 12))
+    assert (flow.limit, flow.move) == (179, Move.PREEMPTION)
 
 
 def test_one_overload_cuts_once_a_flight() -> None:
@@ -83,39 +100,93 @@ def test_one_overload_cuts_once_a_flight() -> None:
     assert (flow.limit, flow.reason) == (179, "overload answered")
     flow.overloaded(now=11.0, sent_at=9.9)  # sent before the cut, refused after it
     assert flow.limit == 179
-    flow.overloaded(now=12.0, sent_at=10.5)
-    assert flow.limit == 125
+    flow.timed_out(now=12.0, sent_at=10.5)
+    assert (flow.limit, flow.move) == (125, Move.TIMEOUT)
 
 
-def test_without_gauges_it_grows_while_throughput_grows() -> None:
-    flow, now = Flow(1024), 0.0
-    flow.observe(now, 16, None)
-    now = flown(flow, now, 1.0, 40)
-    assert (flow.limit, flow.reason) == (25, "throughput grew to 40/s")
-    now = flown(flow, now, 1.0, 60)
-    assert flow.limit == 38
-    now = flown(flow, now, 2.0, 122)  # 61/s: no more than before, but for noise
-    assert flow.limit == 38
-    flown(flow, now, 1.0, 100)
-    assert flow.limit == 58
+def test_retry_after_closes_it_for_a_while() -> None:
+    flow = grown(limit=100)
+    flow.overloaded(now=10.0, sent_at=9.0, retry_after=3.0)
+    assert (flow.room(12.9, 0), flow.room(13.0, 0)) == (0, 70)
 
 
-@pytest.mark.parametrize(("seconds", "completed"), [(0.4, 1000), (5.0, 31)], ids=["too short", "too few answers"])
-def test_without_gauges_it_waits_for_a_sample_that_says_something(seconds: float, completed: int) -> None:
-    flow = Flow(1024)
-    flow.observe(0.0, 16, None)
-    flown(flow, 0.0, seconds, completed)
-    assert flow.limit == 16
+def test_one_row_that_is_told_to_wait_for_long_does_not_stop_the_others_for_long() -> None:
+    flow = grown(limit=100)
+    flow.overloaded(now=10.0, sent_at=9.0, retry_after=3600.0)
+    assert flow.room(10.0 + LONGEST_CLOSED, 0) == 70
 
 
-def test_without_gauges_a_pause_in_the_load_starts_a_new_sample() -> None:
-    flow = Flow(1024)
-    flow.observe(0.0, 16, None)
-    flow.observe(1.0, 3, None)
-    flown(flow, 1.0, 1.0, 100)  # begins the sample, whose answers are not counted
-    assert flow.limit == 16
-    flown(flow, 2.0, 1.0, 32)
-    assert flow.limit == 25
+def test_people_who_wait_get_half_of_it_and_a_little_longer() -> None:
+    flow = grown(limit=100)
+    assert flow.room(1.0, 1) == 50
+    assert flow.room(1.0 + INTERACTIVE_SECONDS * 0.9, 0) == 50
+    assert flow.room(1.0 + INTERACTIVE_SECONDS * 1.1, 0) == 100
+    flow.room(10.0, 1)
+    flow.observe(10.1, 100, Gauges(100, 0, 0.1))
+    assert flow.limit == 100  # nothing is learned beside them
+
+
+class Endpoint:
+    """An endpoint of `slots` that takes `seconds` a row, driven as the fan-out does it; time is simulated."""
+
+    def __init__(self, slots: int, seconds: float, *, gauges: bool, flow: Flow) -> None:
+        self.slots, self.seconds, self.gauges, self.flow = slots, seconds, gauges, flow
+        self.running: list[float] = []
+        self.waiting = 0
+        self.most = 0
+
+    def run(self, rows: int) -> float:
+        """The seconds that so many rows took."""
+        now, look, left = 0.0, 0.0, rows
+        while left or self.running:
+            while left and len(self.running) + self.waiting < self.flow.room(now, 0):
+                left -= 1
+                self.waiting += 1
+            while self.waiting and len(self.running) < self.slots:
+                self.waiting -= 1
+                heapq.heappush(self.running, now + self.seconds)
+            inflight = len(self.running) + self.waiting
+            self.most = max(self.most, inflight)
+            if self.running and self.running[0] <= look:
+                now = heapq.heappop(self.running)
+                self.flow.completed(now, inflight)
+                continue
+            now = look
+            seen = Gauges(len(self.running), self.waiting, 0.3) if self.gauges else None
+            self.flow.observe(now, inflight, seen)
+            look += 0.1 if self.flow.growing else 1.0
+        return now
+
+
+@pytest.mark.parametrize(("gauges", "least"), [(True, 0.90), (False, 0.80)], ids=["with gauges", "without gauges"])
+@pytest.mark.parametrize(("slots", "seconds"), [(256, 0.5), (32, 2.0), (4, 1.0)])
+def test_an_endpoint_of_unknown_capacity_is_used_well(slots: int, seconds: float, gauges: bool, least: float) -> None:
+    rows = 20 * slots
+    endpoint = Endpoint(slots, seconds, gauges=gauges, flow=Flow(1024))
+    assert rows * seconds / slots / endpoint.run(rows) > least
+    assert endpoint.most <= max(2 * START, 4.5 * slots)
+
+
+@pytest.mark.parametrize("gauges", [True, False])
+def test_what_was_learned_is_used_from_the_first_row_on(gauges: bool) -> None:
+    endpoint = Endpoint(256, 0.5, gauges=gauges, flow=Flow(1024, learned=270))
+    assert 5000 * 0.5 / 256 / endpoint.run(5000) > 0.95
+
+
+def test_without_gauges_it_stands_where_throughput_stopped_growing() -> None:
+    endpoint = Endpoint(100, 0.5, gauges=False, flow=Flow(1024))
+    endpoint.run(5000)
+    assert 100 <= endpoint.flow.limit <= 175
+    assert endpoint.flow.move in (Move.PLATEAU, Move.THROUGHPUT)
+
+
+def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:
+    endpoint = Endpoint(64, 0.2, gauges=False, flow=Flow(1024))
+    endpoint.run(5000)
+    assert endpoint.flow.limit < 150
+    endpoint.slots = 512
+    endpoint.run(200_000)
+    assert endpoint.flow.limit > 400
 
 
 STEPS = st.lists(
@@ -136,7 +207,7 @@ def test_the_limit_stays_between_floor_and_ceiling(
         before = flow.limit
         if what == "completed":
             for _ in range(int(amount)):
-                flow.completed()
+                flow.completed(now, before if busy else 0)
         elif what == "overloaded":
             now += amount
             flow.overloaded(now, now)
@@ -144,9 +215,10 @@ def test_the_limit_stays_between_floor_and_ceiling(
         else:
             now += amount
             flow.observe(now, flow.limit if busy else 0, gauges)
-            assert busy or flow.limit <= before
+            assert busy or gauges is None or flow.limit <= before
         assert min(FLOOR, ceiling) <= flow.limit <= ceiling
         assert flow.reason
+        assert flow.moves.keys() <= set(Move)
 
 
 @settings(max_examples=100)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,39 +23,65 @@ def line(custom_id: str) -> bytes:
     return json.dumps({"custom_id": custom_id, "response": None, "error": {"code": "x"}}).encode()
 
 
+def ignore(notes: list[object]) -> None:
+    """Nobody wants to know."""
+
+
 def ids(path: Path) -> list[str | None]:
     return [row.custom_id for row in recover(path)]
 
 
-def run_now(callback: Callable[[], None]) -> None:
-    callback()
+def written(rows: Sequence[tuple[ResultFile, bytes, object]]) -> Writer:
+    """A writer that was given these rows and closed."""
+
+    async def write() -> Writer:
+        writer = Writer()
+        for file, line, note in rows:
+            writer.put(file, line, note)
+        await writer.close()
+        return writer
+
+    return asyncio.run(write())
 
 
 def test_what_is_written_is_there_in_order_and_each_row_is_told_once(tmp_path: Path) -> None:
-    file, done = ResultFile(tmp_path / "output.jsonl"), []
-    writer = Writer(run_now)
-    for number in range(500):
-        writer.put(file, line(f"r{number}"), lambda number=number: done.append(number))
-    writer.close()
+    done: list[int] = []
+    file = ResultFile(tmp_path / "output.jsonl", done.extend)
+    writer = written([(file, line(f"r{number}"), number) for number in range(500)])
     file.close()
     assert done == list(range(500))
     assert ids(tmp_path / "output.jsonl") == [f"r{number}" for number in range(500)]
     assert file.durable == (tmp_path / "output.jsonl").stat().st_size
-    assert not writer.is_full
+    assert (writer.is_full, writer.waiting_bytes) == (False, 0)
 
 
 def test_a_row_is_told_only_when_its_line_is_on_the_disk(tmp_path: Path) -> None:
-    file, sizes = ResultFile(tmp_path / "output.jsonl"), []
-    writer = Writer(run_now)
-    writer.put(file, line("a"), lambda: sizes.append((tmp_path / "output.jsonl").stat().st_size))
-    writer.close()
+    path, sizes = tmp_path / "output.jsonl", []
+    file = ResultFile(path, lambda notes: sizes.append(path.stat().st_size))
+    written([(file, line("a"), None)])
     file.close()
     assert sizes == [len(line("a")) + 1]
 
 
+def test_rows_that_come_while_others_are_written_are_written_too(tmp_path: Path) -> None:
+    done: list[int] = []
+
+    async def write() -> None:
+        file, writer = ResultFile(tmp_path / "output.jsonl", done.extend), Writer()
+        for number in range(200):
+            writer.put(file, line(f"r{number}"), number)
+            await asyncio.sleep(0.0005)
+        await writer.close()
+        file.close()
+
+    asyncio.run(write())
+    assert done == list(range(200))
+    assert ids(tmp_path / "output.jsonl") == [f"r{number}" for number in range(200)]
+
+
 def test_a_file_that_is_opened_again_is_gone_on_with(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        file = ResultFile(tmp_path / "output.jsonl")
+        file = ResultFile(tmp_path / "output.jsonl", ignore)
         file.append(line(name) + b"\n")
         file.close()
     assert ids(tmp_path / "output.jsonl") == ["a", "b"]
@@ -64,7 +91,7 @@ FULL_DISK = """
 import resource, signal, sys
 from orchestrator.server.dispatch.results import ResultFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-file = ResultFile(__import__("pathlib").Path(sys.argv[1]))
+file = ResultFile(__import__("pathlib").Path(sys.argv[1]), print)
 file.append(b"x" * 90 + b"\\n")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
 try:
@@ -85,14 +112,11 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path) -> None:
 
 
 def test_one_file_that_refuses_does_not_hold_up_another(tmp_path: Path) -> None:
-    good, bad = ResultFile(tmp_path / "good.jsonl"), ResultFile(tmp_path / "bad.jsonl")
+    done: list[str] = []
+    good, bad = (ResultFile(tmp_path / f"{name}.jsonl", done.extend) for name in ("good", "bad"))
     os.close(bad._fd)
     bad._fd = os.open(tmp_path / "bad.jsonl", os.O_RDONLY)  # what a file system that turns read-only does
-    done: list[str] = []
-    writer = Writer(run_now)
-    writer.put(bad, line("b"), lambda: done.append("b"))
-    writer.put(good, line("a"), lambda: done.append("a"))
-    writer.close()
+    writer = written([(bad, line("b"), "b"), (good, line("a"), "a")])
     assert done == ["a"]
     assert writer.problem is not None
     assert str(tmp_path / "bad.jsonl") in writer.problem
@@ -121,7 +145,7 @@ def test_what_a_kill_left_behind_is_cut_and_the_file_is_good_again(
     path.write_bytes(content.replace(b"%b", line("a"), 1).replace(b"%b", line("b"), 1))
     assert ids(path) == left
     assert path.read_bytes() == b"".join(line(name) + b"\n" for name in left)
-    file = ResultFile(path)
+    file = ResultFile(path, ignore)
     file.append(line("z") + b"\n")
     file.close()
     assert ids(path) == [*left, "z"]

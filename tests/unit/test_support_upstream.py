@@ -57,6 +57,28 @@ def test_the_other_routes(upstream: Upstream) -> None:
     assert [choice["text"] for choice in many["choices"]] == [echo("a"), echo("b")]
 
 
+def test_a_chat_answer_is_streamed_in_events(make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream(piece_ms=1)
+    text = post(upstream, chat_body("hello", stream=True, stream_options={"include_usage": True})).body.decode()
+    *events, last = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    *chunks, used = map(json.loads, events)
+    assert last == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == echo("hello")
+    assert len(chunks) == 8
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert (used["choices"], used["usage"]["completion_tokens"]) == ([], 6)
+
+
+def test_a_stream_that_breaks_off_has_no_end(upstream: Upstream) -> None:
+    for fault in ("cut", "short"):
+        received = received_until_closed(upstream, chat_body(f"[[fault:{fault}]]", stream=True))
+        assert received.startswith(b"HTTP/1.1 200")
+        assert b"assistant" in received
+        assert not received.endswith(b"0\r\n\r\n")
+
+
 def test_embeddings_depend_on_their_own_input_alone(upstream: Upstream) -> None:
     def vectors(**fields: Any) -> list[Any]:
         body = json.dumps({"model": "e", **fields}).encode()
@@ -109,7 +131,7 @@ def test_what_is_refused(make_upstream: MakeUpstream) -> None:
     assert "maximum context length is 100 tokens" in error(chat_body("x", max_tokens=99))[1]["message"]
     assert error(b"{")[0] == error(b"{}")[0] == error(b"[]")[0] == 400
     assert error(chat_body("x [[fault:typo]]"))[0] == error(chat_body("[[fault:cut"))[0] == 400
-    assert error(chat_body("x", stream=True))[0] == 501
+    assert post(upstream, b'{"prompt": "x", "stream": true}', "/v1/completions", headers=key).status == 501
     assert post(upstream, chat_body("x"), headers=key).status == 200
     assert upstream.requests()[0]["outcome"] == "unauthorized"
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from orchestrator import wire
 from orchestrator.clock import now
+from orchestrator.server.api.access import limits_of, require_room
 from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
 from orchestrator.server.records import BatchOptions, BatchRecord
 from orchestrator.server.service import Service
@@ -38,8 +39,11 @@ class Batches:
 
     async def create(self, request: Request) -> Response:
         body = await json_body(request)
-        batch = _batch_object(body, self._service.endpoints())
-        record = BatchRecord(batch, _options(body), tenant_of(request))
+        batch = batch_object(body, self._service.endpoints())
+        options = msgspec.structs.replace(_options(body), max_rows=limits_of(request).max_rows)
+        record = BatchRecord(batch, options, tenant_of(request))
+        require_room(self._service, request)
+        self._service.require_room()
         return as_json(self._service.batches.create(record))
 
     async def list(self, request: Request) -> Response:
@@ -55,7 +59,8 @@ class Batches:
         run = self._service.batches.runs.get(batch.id)
         if run is None:
             return as_json(batch)
-        return as_json({**msgspec.to_builtins(batch), "upstream_seconds": run.upstream_seconds()})
+        more = {"upstream_seconds": run.upstream_seconds(), "row_order": run.row_order}
+        return as_json({**msgspec.to_builtins(batch), **more})
 
     async def cancel(self, request: Request) -> Response:
         batch = batch_of(self._service, request).batch
@@ -75,7 +80,8 @@ def batch_of(service: Service, request: Request) -> BatchRecord:
     return found
 
 
-def _batch_object(body: dict[str, Any], endpoints: tuple[str, ...]) -> Batch:
+def batch_object(body: dict[str, Any], endpoints: tuple[str, ...]) -> Batch:
+    """A new batch of what a create call asks for. Raises ApiError 400."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not body.get(name):
             missing(name)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.clock import now
 from orchestrator.server import multipart
+from orchestrator.server.api.access import most_bytes, require_bytes
+from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError, as_json, is_whole, limit_of, missing, page, tenant_of
 from orchestrator.server.records import FileRecord
 from orchestrator.server.service import Service
 from orchestrator.wire import File
 
 DAY = 86_400
+SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * DAY
+LONGEST_NAME = 255
+PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 
 
 class Files:
@@ -40,21 +46,19 @@ class Files:
         service = self._service
         file_id = f"file-{os.urandom(12).hex()}"
         path = service.new_file_path(file_id)
+        most = most_bytes(service, request)
         try:
-            upload = await multipart.receive(
-                request.stream(), request.headers.get("content-type", ""), path, service.settings.max_file_bytes
-            )
-        except multipart.BadUpload as error:
-            raise ApiError(400, f"Invalid upload: {error}.") from None
+            upload = await take_in(service, request, path, most)
         except multipart.TooLarge:
+            require_bytes(service, request, most + 1)
             raise ApiError(
                 413, f"The file is larger than the {service.settings.max_file_bytes} bytes maximum."
             ) from None
-        except ClientDisconnect:
-            return Response(status_code=400)
         try:
+            require_bytes(service, request, upload.bytes)
             file = _file_object(file_id, upload)
             service.records.add_file(file, str(path.relative_to(service.root)), tenant_of(request))
+            service.uploaded_bytes += upload.bytes
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -63,17 +67,27 @@ class Files:
     async def list(self, request: Request) -> Response:
         limit = limit_of(request, 10_000, 10_000)
         query = request.query_params
-        ascending = query.get("order", "desc") == "asc"
+        order = query.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise ApiError(400, "'order' must be 'asc' or 'desc'.", param="order", code="invalid_value")
+        tenant, after = tenant_of(request), query.get("after") or None
+        if after is not None and not self._service.records.knows_file(after, tenant):
+            raise ApiError(400, f"'after' names no file: '{after[:100]}'.", param="after", code="invalid_value")
         found = self._service.records.files(
-            tenant_of(request), query.get("after"), limit + 1, ascending=ascending, purpose=query.get("purpose")
+            tenant,
+            after,
+            limit + 1,
+            ascending=order == "asc",
+            purpose=query.get("purpose") or None,
+            now=seconds_now(),
         )
         return page(found, limit)
 
     def _record(self, request: Request) -> tuple[FileRecord, Path]:
         file_id = request.path_params["file_id"]
         found = self._service.records.file(file_id, tenant_of(request))
-        if found is None:
-            raise ApiError(404, f"No such File object: {file_id}", param="id")
+        if found is None or (found.file.expires_at is not None and found.file.expires_at <= seconds_now()):
+            raise _no_such_file(file_id)
         return found, self._service.root / found.path
 
     async def retrieve(self, request: Request) -> Response:
@@ -86,26 +100,88 @@ class Files:
         # Record first: a kill between the two leaves a file that nobody names, never a name without a file.
         self._service.records.delete_file(record.file.id)
         path.unlink(missing_ok=True)
+        self._service.upkeep.note_removed(record.path)
         return as_json({"id": record.file.id, "object": "file", "deleted": True})
 
     async def content(self, request: Request) -> Response:
         record, path = self._record(request)
-        if not path.is_file():
-            raise ApiError(404, f"The content of {record.file.id} is gone.", param="id")
-        return FileResponse(path, media_type="application/octet-stream", filename=record.file.filename)
+        try:
+            return content(request, path, record.file.id, record.file.filename)
+        except FileNotFoundError:
+            raise ApiError(404, f"The content of {record.file.id} is gone.", param="id") from None
+
+
+async def take_in(service: Service, request: Request, path: Path, most: int, part: str = "file") -> multipart.Upload:
+    """The request's form, whose file of at most `most` bytes then lies durable at `path`.
+
+    What the length of the body tells is refused before the body is read. Raises ApiError, TooLarge, OSError or
+    StorageError; then nothing is left at `path`.
+    """
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isascii() and length.isdecimal() else 0
+    if announced > most + multipart.MAX_OTHER_BYTES:
+        raise multipart.TooLarge
+    service.require_room(announced)
+    kind = request.headers.get("content-type", "")
+    try:
+        return await multipart.receive(request.stream(), kind, path, most, part=part, room=service.require_room)
+    except multipart.BadUpload as error:
+        raise ApiError(400, f"Invalid upload: {error}.") from None
+    except ClientDisconnect:
+        raise ApiError(400, "The connection ended before the upload did.") from None
+
+
+def seconds_now() -> int:
+    """The time as OpenAI's objects have it."""
+    return int(now().timestamp())
+
+
+def checked_name(filename: str) -> str:
+    """A file's name without folders and control characters; its end is kept where it is too long."""
+    name = re.sub(r"[\x00-\x1f\x7f-\x9f]", "", re.split(r"[/\\]", filename)[-1])
+    return name[-LONGEST_NAME:] or "upload"
+
+
+def check_purpose(purpose: str, filename: str) -> None:
+    """Refuse a purpose that there is not, and batch input that is not named as such: ApiError 400."""
+    if purpose not in PURPOSES:
+        supported = ", ".join(f"'{name}'" for name in PURPOSES)
+        message = f"Invalid value: '{purpose[:100]}'. Supported values are: {supported}."
+        raise ApiError(400, message, param="purpose", code="invalid_value")
+    if purpose == "batch" and not filename.lower().endswith(".jsonl"):
+        raise ApiError(400, "Invalid file format for Batch API. Must be .jsonl")
+
+
+def lifetime(purpose: str, anchor: Any, seconds: Any) -> int | None:
+    """How many seconds a file is kept, None for ever: as `expires_after` says, or as its purpose has it."""
+    if anchor is None and seconds is None:
+        return 30 * DAY if purpose == "batch" else None
+    if anchor not in (None, "created_at"):
+        message = "expires_after.anchor must be 'created_at'."
+        raise ApiError(400, message, param="expires_after.anchor", code="invalid_value")
+    if seconds is None:
+        missing("expires_after.seconds")
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not SHORTEST_KEPT <= seconds <= LONGEST_KEPT:
+        message = f"expires_after.seconds must be {SHORTEST_KEPT} to {LONGEST_KEPT}."
+        raise ApiError(400, message, param="expires_after.seconds", code="invalid_value")
+    return seconds
 
 
 def _file_object(file_id: str, upload: multipart.Upload) -> File:
-    purpose = upload.fields.get("purpose")
+    fields = upload.fields
+    purpose = fields.get("purpose")
     if not purpose:
         missing("purpose")
-    filename = re.split(r"[/\\]", upload.filename or "upload")[-1] or "upload"
-    if purpose == "batch" and not filename.endswith(".jsonl"):
-        raise ApiError(400, "Invalid file format for Batch API. Must be .jsonl")
-    created = int(now().timestamp())
-    seconds = upload.fields.get("expires_after[seconds]") or upload.fields.get("expires_after.seconds")
-    if seconds is not None and not is_whole(seconds, 3600, 30 * DAY):
-        raise ApiError(400, "expires_after.seconds must be 3600 to 2592000.", param="expires_after.seconds")
-    lifetime = int(seconds) if seconds else 30 * DAY if purpose == "batch" else None
-    expires = None if lifetime is None else created + lifetime
-    return File(file_id, upload.bytes, created, filename, purpose, expires)
+    filename = checked_name(upload.filename or "upload")
+    check_purpose(purpose, filename)
+    anchor, text = (
+        fields.get(f"expires_after[{name}]", fields.get(f"expires_after.{name}")) for name in ("anchor", "seconds")
+    )
+    seconds = int(text) if text is not None and is_whole(text, 0, LONGEST_KEPT) else text
+    kept = lifetime(purpose, anchor, seconds)
+    created = seconds_now()
+    return File(file_id, upload.bytes, created, filename, purpose, None if kept is None else created + kept)
+
+
+def _no_such_file(file_id: str) -> ApiError:
+    return ApiError(404, f"No such File object: {file_id}", param="id")

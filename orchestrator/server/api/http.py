@@ -50,7 +50,7 @@ def missing(name: str) -> NoReturn:
     raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
 
-async def json_body(request: Request) -> dict[str, Any]:
+async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The request's body, a JSON object of at most MAX_JSON_BYTES."""
     parts, size = [], 0
     async for part in request.stream():
@@ -58,6 +58,8 @@ async def json_body(request: Request) -> dict[str, Any]:
         if size > MAX_JSON_BYTES:
             raise ApiError(413, f"The body of the request is larger than {MAX_JSON_BYTES} bytes.")
         parts.append(part)
+    if may_be_empty and not any(parts):
+        return {}
     try:
         body = msgspec.json.decode(b"".join(parts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -5,44 +5,92 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from orchestrator.server.dispatch.retry import MAX_TRIES, Action, Fault, Verdict, fault_of, judge
-from orchestrator.server.dispatch.upstreams import Reply, Upstream
+from msgspec import Raw
+
+from orchestrator.clock import now as clock_now
+from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.fair import Fair
+from orchestrator.server.dispatch.packing import Pack
+from orchestrator.server.dispatch.retry import MAX_TRIES, Action, End, Fault, Verdict, fault_of, judge
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.wire import LineError
 
 # A row that was in a cut connection so often may be what kills the engine. From then on no other such row is out
 # with it; and its last try it has alone, so that no row is given up for what another one did.
 SUSPECT_CUTS = 2
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
+ANSWERED = Verdict(Action.KEEP)
+NO_TRIES: Counter[Fault] = Counter()
 
 
-@dataclass(slots=True)
 class Work:
-    """One row on its way. `tries` counts attempts that failed, by their fault; `attempts` counts all."""
+    """One request on its way: a row, or several rows packed into one.
 
-    source: Source
-    index: int
-    tries: Counter[Fault] = field(default_factory=Counter)
-    attempts: int = 0
-    upstream_seconds: float = 0.0
+    `tries` counts attempts that failed, by their fault, `failed_on` is where the last of them did; `attempts` counts
+    all. `size` is the bytes of its rows, `packed` every row of its pack, `custom_id` its id as JSON
+    once it was read. `upstream_seconds` is its share of the
+    upstreams' time.
+    """
+
+    __slots__ = (
+        *("attempts", "custom_id", "failed_on", "index", "pack", "packed", "size", "source", "tries"),
+        "upstream_seconds",
+    )
+
+    def __init__(self, source: Source, index: int, size: int) -> None:
+        self.source = source
+        self.index = index
+        self.size = size
+        self.custom_id: Raw | None = None
+        self.pack: Pack | None = None
+        self.packed: tuple[int, ...] = ()
+        self.tries = NO_TRIES
+        self.failed_on: Upstream | None = None
+        self.attempts = 0
+        self.upstream_seconds = 0.0
+
+    def failed_by(self, fault: Fault) -> int:
+        """Count an attempt that failed; how many failed by this fault."""
+        if self.tries is NO_TRIES:
+            self.tries = Counter()
+        self.tries[fault] += 1
+        return self.tries[fault]
 
     @property
     def is_suspect(self) -> bool:
         """Whether it may be what kills the engine."""
-        return self.tries[Fault.CUT] >= SUSPECT_CUTS
+        return self.tries is not NO_TRIES and self.tries[Fault.CUT] >= SUSPECT_CUTS
 
 
 class Source(Protocol):
     """Where rows come from, and where their ends go: a running batch."""
 
+    tenant: str
+    deadline: float
     endpoint: str
 
-    def take(self) -> Work | None:
-        """The next row to run, or None while there is none."""
+    @property
+    def model(self) -> str | None:
+        """The model that its rows name."""
+
+    @property
+    def rows_left(self) -> int:
+        """How many rows have no result yet."""
+
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        """The next row for an upstream, or None while there is none for it.
+
+        `elsewhere` says that there are other upstreams for what failed on this one.
+        """
 
     def give_back(self, work: Work) -> None:
-        """A row to be taken again."""
+        """Something to be taken again."""
+
+    def unpack(self, work: Work) -> None:
+        """A pack that did not end well: its rows are to be taken again, one by one."""
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         """A task sends one of its rows; cancelling the task takes the row back."""
@@ -51,27 +99,36 @@ class Source(Protocol):
         """The task has its answer, or was cancelled."""
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """The body to send."""
+        """The body to send. Raises BodyError where it may not be."""
 
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> None:
-        """A row's end: its answer, or the reason why there will be none."""
+    def refuse(self, work: Work, upstream: Upstream, fault: LineError) -> None:
+        """A row's end without having been sent."""
+
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+        """A row's end: its answer, or the reason why there will be none. False where a pack has to be unpacked."""
 
     @property
     def is_stopping(self) -> bool:
         """Whether its rows are no longer wanted."""
 
 
+def _size(work: Work) -> int:
+    return work.size
+
+
 class FanOut:
-    """Drives every upstream at its limit with rows of the sources, in the order the sources stand in."""
+    """Drives every upstream at its limit with rows of the sources, each in its turn."""
 
     def __init__(
         self, upstreams: Sequence[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool
     ) -> None:
         self.upstreams = upstreams
-        self.sources: list[Source] = []
+        self.sources: Fair[Source] = Fair()
         self._retry_delay = retry_delay
         self._paused = paused
         self._enabled = enabled
+        self._well = 0
+        self._deadline_now = clock_now().timestamp()
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects: deque[Work] = deque()
         self._suspects_out = 0
@@ -83,13 +140,26 @@ class FanOut:
         """Start workers where an upstream is below its limit and rows wait. Cheap; call it on any change."""
         if not self._enabled or self._paused():
             return
+        self._well = sum(upstream.problem is None for upstream in self.upstreams)
         self._isolate()
-        for upstream in self.upstreams:
-            while self._takes_rows(upstream) and upstream.workers < upstream.flow.limit:
-                work = self._take()
-                if work is None:
-                    return
-                self._start(upstream, work)
+        # Round and round, so that upstreams with room share what there is.
+        able = list(self.upstreams)
+        while able:
+            able = [upstream for upstream in able if self._start_one(upstream)]
+
+    def _start_one(self, upstream: Upstream) -> bool:
+        if not self._takes_rows(upstream) or upstream.workers >= upstream.room():
+            return False
+        work = self._take(upstream)
+        if work is None:
+            return False
+        self._start(upstream, work)
+        return True
+
+    def review(self, rows_per_second: float) -> None:
+        """Look again at what the clock says of each batch; call it about once a second."""
+        self._deadline_now = clock_now().timestamp()
+        self.sources.review(self._deadline_now, rows_per_second)
 
     def _takes_rows(self, upstream: Upstream) -> bool:
         return upstream.problem is None and upstream is not self._emptied
@@ -115,6 +185,12 @@ class FanOut:
             self._alone = self._last_tries.popleft()
             self._start(self._emptied, self._alone)
 
+    async def drain(self, seconds: float) -> None:
+        """Send nothing more, and let what is out come back for up to so many seconds."""
+        self._enabled = False
+        if self._tasks and seconds > 0:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
     async def close(self) -> None:
         """End every worker; rows in flight stay without a result and run again at the next start."""
         self._enabled = False
@@ -123,25 +199,36 @@ class FanOut:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take(self) -> Work | None:
+    def _take(self, upstream: Upstream) -> Work | None:
         if self._suspects and not self._suspects_out:
             work = self._suspects.popleft()
             if not work.source.is_stopping:
                 self._suspects_out += 1
                 return work
-        return next((found for source in self.sources if (found := source.take()) is not None), None)
+        elsewhere = self._well > 1
+
+        def take(source: Source) -> Work | None:
+            return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
+
+        return self.sources.take(self._deadline_now, take, _size)
+
+    def _suits(self, source: Source, upstream: Upstream) -> bool:
+        """Whether an upstream has the model. One that nobody has goes anywhere, to be told so."""
+        return upstream.serves(source.model) or not any(other.serves(source.model) for other in self.upstreams)
 
     async def _worker(self, upstream: Upstream, first: Work) -> None:
         alone = first is self._alone
+        task = asyncio.current_task()
+        assert task is not None
         try:
             work: Work | None = first
             while work is not None:
-                await self._attempt(upstream, work)
-                if not self._takes_rows(upstream) or upstream.workers > upstream.flow.limit:
+                await self._attempt(task, upstream, work)
+                if not self._takes_rows(upstream) or upstream.workers > upstream.room():
                     return
                 if not self._enabled or self._paused():
                     return
-                work = self._take()
+                work = self._take(upstream)
         finally:
             upstream.workers -= 1
             if alone:
@@ -149,16 +236,19 @@ class FanOut:
             if upstream is self._emptied:
                 self.top_up()
 
-    async def _attempt(self, upstream: Upstream, work: Work) -> None:
+    async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
         source = work.source
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
+        try:
+            body = source.request_body(work, upstream)
+        except BodyError as error:
+            source.refuse(work, upstream, error.fault)
+            return
         counted = work.is_suspect and work is not self._alone
-        sent_at, began = loop.time(), upstream.begin()
+        sent_at = upstream.clock()
+        began = upstream.begin(sent_at)
         source.enter(task, work, upstream, began)
         try:
-            reply = await upstream.send(source.endpoint, source.request_body(work, upstream))
+            reply = await upstream.send(source.endpoint, body)
         except asyncio.CancelledError:
             # A batch that is stopping takes back its rows; the worker lives on. Anything else ends the worker.
             if not source.is_stopping or not self._enabled:
@@ -166,36 +256,54 @@ class FanOut:
             task.uncancel()
             return
         finally:
-            work.upstream_seconds += upstream.end(began)
+            now = upstream.clock()
+            work.upstream_seconds += upstream.end(began, now)
             source.leave(task)
             self._suspects_out -= counted
         work.attempts += 1
-        self._act(upstream, work, reply, sent_at, loop.time())
+        if reply.end is End.ANSWERED and reply.status < 300:
+            self._end(upstream, work, reply, ANSWERED, sent_at, now)
+        else:
+            self._act(upstream, work, reply, sent_at, now)
+
+    def _end(
+        self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float
+    ) -> None:
+        upstream.answered(now)
+        if verdict.action is Action.KEEP:
+            upstream.well()
+        if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
+            work.source.unpack(work)
+            self.top_up()
 
     def _act(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> None:
         fault = fault_of(reply.end, reply.status)
-        if fault is not None:
-            work.tries[fault] += 1
         verdict = judge(
             reply.end,
             status=reply.status,
             detail=reply.detail,
             retry_after=reply.retry_after,
-            tries=work.tries[fault] if fault is not None else 0,
+            tries=work.failed_by(fault) if fault is not None else 0,
             base=self._retry_delay,
         )
         if verdict.overload:
-            upstream.flow.overloaded(now, sent_at)
+            upstream.flow.overloaded(now, sent_at, reply.retry_after)
+        elif reply.end is End.TIMED_OUT:
+            upstream.flow.timed_out(now, sent_at)
+        if upstream.refuses_priority(reply):
+            self._again(work)
+            return
+        if fault is not None and fault is not Fault.OVERLOAD:
+            work.failed_on = upstream
+            upstream.faulty(verdict.reason)
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
-                upstream.flow.completed()
-                if verdict.action is Action.KEEP:
-                    upstream.well()
-                work.source.settle(work, upstream, reply, verdict, now - sent_at)
+                self._end(upstream, work, reply, verdict, sent_at, now)
             case Action.WAIT:
                 upstream.down(verdict.reason)
                 self._again(work)
             case Action.RETRY:
+                upstream.stats.retried += 1
                 asyncio.get_running_loop().call_later(verdict.delay, self._again, work)
             case _:
                 assert_never(verdict.action)
@@ -203,7 +311,9 @@ class FanOut:
     def _again(self, work: Work) -> None:
         if work.source.is_stopping:
             return
-        if work.tries[Fault.CUT] >= ALONE_CUTS:
+        if work.packed and work.is_suspect:
+            work.source.unpack(work)
+        elif work.tries is not NO_TRIES and work.tries[Fault.CUT] >= ALONE_CUTS:
             self._last_tries.append(work)
         elif work.is_suspect:
             self._suspects.append(work)

@@ -1,87 +1,211 @@
-"""How many requests an upstream is given at once. Found by itself: no constant to tune. Pure: time is an argument.
+"""How many rows an upstream is given at once. Found by itself: no constant to tune. Pure: time is an argument.
 
-With vLLM's gauges the limit follows its queue: grow while nothing waits, fall back to what runs plus a small
-standing queue. Without gauges it grows as long as throughput grows with it. An overloaded answer cuts it by a third,
-once per flight.
+With vLLM's gauges the limit follows its queue: it doubles at every look while nothing waits there, and falls at once
+to what runs plus a small standing queue where too much waits. So growth is clocked by a look at the gauges, not by a
+generation, and a queue too long costs no throughput while one too short does.
+
+Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows with it, then
+stands where the last gain was, and tries a little more from time to time.
+
+An overloaded answer or a time-out cuts it by a third, once a flight; `Retry-After` closes it for a while.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 START = 16
 FLOOR = 2
 CUT = 0.7
-GROWTH = 1.5
-PLATEAU = 1.05
+FULL = 0.9
+SEEN = 0.9
+MOST_KV = 0.9
+GAIN = 1.3
+SMALL_GAIN = 1.05
+TRY_MORE = 1.25
+TRY_MORE_SECONDS = 10.0
+TRY_MORE_FLIGHTS = 20
+SHORTEST_FLIGHT = 0.05
+LONGEST_CLOSED = 5.0
+"""A row that was told to come back later does; after so many seconds others try whether they are taken."""
+INTERACTIVE_SECONDS = 2.0
+INTERACTIVE_SHARE = 0.5
+
+
+class Move(StrEnum):
+    """Why a limit moved last: few words, for metrics; `Flow.reason` says it with figures."""
+
+    START = "start"
+    LEARNED = "learned"
+    ROOM = "room"
+    QUEUE = "queue"
+    THROUGHPUT = "throughput"
+    PLATEAU = "plateau"
+    OVERLOAD = "overload"
+    TIMEOUT = "timeout"
+    PREEMPTION = "preemption"
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What an upstream says of itself: requests running and waiting, KV-cache use from 0 to 1."""
+    """What an upstream says of itself: requests running and waiting, KV-cache use from 0 to 1, preemptions so far."""
 
     running: int
     waiting: int
     kv_usage: float
+    preemptions: float = 0.0
 
 
 class Flow:
-    """The concurrency limit of one upstream. `reason` says why it last moved."""
+    """The concurrency limit of one upstream. `move` and `reason` say why it moved last, `growing` whether it seeks."""
 
-    def __init__(self, ceiling: int) -> None:
+    def __init__(self, ceiling: int, learned: int | None = None) -> None:
         self.ceiling = ceiling
-        self.limit = min(START, ceiling)
-        self.reason = "start"
+        self.limit = min(START if learned is None else max(FLOOR, learned), ceiling)
+        self.move = Move.START if learned is None else Move.LEARNED
+        self.reason = "start" if learned is None else f"{self.limit} was right before"
+        self.growing = True
+        self.moves: dict[Move, int] = {}
         self._last_cut = float("-inf")
-        self._best = 0.0
-        self._since: float | None = None
-        self._completed = 0
+        self._closed_until = float("-inf")
+        self._interactive_at = float("-inf")
+        self._most_running = 0
+        self._preemptions: float | None = None
+        self._preempted_looks = 0
+        self._flight = _Flight()
 
-    def overloaded(self, now: float, sent_at: float) -> None:
-        """The upstream refused a request that was sent at `sent_at`; one cut a flight answers all of them."""
+    def room(self, now: float, interactive: int) -> int:
+        """How many rows may be out now, beside that many synchronous requests of people who wait."""
+        if now < self._closed_until:
+            return 0
+        if interactive:
+            self._interactive_at = now
+        if now - self._interactive_at < INTERACTIVE_SECONDS:
+            return max(FLOOR, int(self.limit * INTERACTIVE_SHARE))
+        return self.limit
+
+    def overloaded(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
+        """The upstream refused a row that was sent at `sent_at`; one cut a flight answers all of them."""
+        if retry_after:
+            self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
+        self._cut(now, sent_at, Move.OVERLOAD, "overload answered")
+
+    def timed_out(self, now: float, sent_at: float) -> None:
+        """A row that was sent at `sent_at` had no answer in time."""
+        self._cut(now, sent_at, Move.TIMEOUT, "rows timed out")
+
+    def _cut(self, now: float, sent_at: float, move: Move, reason: str) -> None:
         if sent_at >= self._last_cut:
             self._last_cut = now
-            self._move(int(self.limit * CUT), "overload answered")
+            self._flight.settle(now)
+            self._set(int(self.limit * CUT), move, reason)
 
-    def completed(self) -> None:
-        """One answer came."""
-        self._completed += 1
+    def completed(self, now: float, inflight: int) -> None:
+        """An answer came, `inflight` rows being out when it did."""
+        self._flight.completed += 1
+        if inflight < FULL * self.limit:
+            self._flight.was_full = False
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
         """Called a few times a second with what is in flight and, where there are any, the gauges."""
-        if gauges is not None:
-            self._by_gauges(inflight, gauges)
+        if now - self._interactive_at < INTERACTIVE_SECONDS:
+            self._flight.begin(now)  # what is measured beside others' requests says nothing of the limit
+        elif gauges is not None:
+            self._by_gauges(now, inflight, gauges)
         else:
-            self._by_throughput(now, inflight)
+            self._by_throughput(now)
 
-    def _by_gauges(self, inflight: int, gauges: Gauges) -> None:
+    def _by_gauges(self, now: float, inflight: int, gauges: Gauges) -> None:
+        self._most_running = max(self._most_running, gauges.running)
+        if self._is_preempting(gauges):
+            self._cut(now, now, Move.PREEMPTION, f"preemptions at KV {gauges.kv_usage:.0%}")
+            return
         queue = min(64, max(8, int(0.08 * gauges.running)))
         if gauges.waiting > 2 * queue:
             # What runs there may be others' requests too: a queue is never a reason to send more.
-            self._move(min(self.limit, gauges.running + queue), f"{gauges.waiting} waiting")
+            self.growing = False
+            self._set(min(self.limit, gauges.running + queue), Move.QUEUE, f"{gauges.waiting} waiting")
             return
-        full = inflight >= 0.9 * self.limit
-        seen = gauges.running + gauges.waiting >= 0.9 * inflight
-        if full and seen and gauges.waiting < queue / 2 and gauges.kv_usage < 0.9:
-            self._move(self.limit * 2 if gauges.waiting == 0 else self.limit + queue, "room at the upstream")
+        full = inflight >= FULL * self.limit
+        # Growth into what the engine does not see yet (HTTP, image decoding) would go on without end.
+        seen = gauges.running + gauges.waiting >= SEEN * inflight
+        self.growing = gauges.waiting < queue / 2 and gauges.kv_usage < MOST_KV
+        if full and seen and self.growing:
+            more = self.limit * 2 if gauges.waiting == 0 else self.limit + queue
+            most = max(START, 2 * self._most_running + queue)
+            self._set(max(self.limit, min(more, most)), Move.ROOM, f"{gauges.running} run, {gauges.waiting} wait")
 
-    def _by_throughput(self, now: float, inflight: int) -> None:
-        if inflight < 0.9 * self.limit:
-            self._since = None
-            return
-        if self._since is None:
-            self._since, self._completed = now, 0
-            return
-        elapsed = now - self._since
-        if elapsed < 0.5 or self._completed < 2 * self.limit:
-            return
-        rate = self._completed / elapsed
-        if rate > self._best * PLATEAU:
-            self._best = rate
-            self._move(int(self.limit * GROWTH) + 1, f"throughput grew to {rate:.0f}/s")
-        self._since, self._completed = now, 0
+    def _is_preempting(self, gauges: Gauges) -> bool:
+        before, self._preemptions = self._preemptions, gauges.preemptions
+        more = before is not None and gauges.preemptions > before
+        self._preempted_looks = self._preempted_looks + 1 if more else 0
+        return self._preempted_looks >= 2
 
-    def _move(self, limit: int, reason: str) -> None:
+    def _by_throughput(self, now: float) -> None:
+        flight = self._flight
+        if not flight.was_full:
+            flight.begin(now)
+            return
+        elapsed = now - flight.since
+        if elapsed < SHORTEST_FLIGHT or flight.completed < self.limit:
+            return
+        rate = flight.completed / elapsed
+        limit, move = flight.judge(now, rate, self.limit)
+        self.growing = move is Move.THROUGHPUT
+        self._set(limit, move, f"{rate:.3g} rows/s at {self.limit}")
+        flight.begin(now)
+
+    def _set(self, limit: int, move: Move, reason: str) -> None:
         limit = min(self.ceiling, max(FLOOR, limit))
         if limit != self.limit:
-            self.limit, self.reason = limit, reason
+            self.limit, self.move, self.reason = limit, move, reason
+            self.moves[move] = self.moves.get(move, 0) + 1
+
+
+class _Flight:
+    """Throughput over one flight of rows, and the search for the limit that gives the most of it."""
+
+    def __init__(self) -> None:
+        self.since = float("-inf")
+        self.completed = 0
+        self.was_full = False
+        self.tried = 0
+        self._best_rate = 0.0
+        self._best_limit = 0
+        self._settled_at: float | None = None
+        self._flights = 0
+
+    def begin(self, now: float) -> None:
+        """Count from now on."""
+        self.since, self.completed, self.was_full = now, 0, True
+
+    def settle(self, now: float) -> None:
+        """Stand still for a while; what was best before is forgotten."""
+        self._settled_at, self._flights, self._best_rate, self._best_limit = now, 0, 0.0, 0
+        self.begin(now)
+
+    def judge(self, now: float, rate: float, limit: int) -> tuple[int, Move]:
+        """The next limit after a full flight at `limit` that gave `rate` answers a second."""
+        self._flights += 1
+        if self._settled_at is None:
+            if rate > self._best_rate * GAIN:
+                self._best_rate, self._best_limit = rate, limit
+                return limit * 2, Move.THROUGHPUT
+            self._settled_at, self._flights = now, 0
+            return max(int(self._best_limit * 1.1), FLOOR), Move.PLATEAU
+        if limit == self.tried:
+            self.tried = 0
+            if rate > self._best_rate * SMALL_GAIN:
+                self._best_rate, self._best_limit = rate, limit
+                self._settled_at = None
+                return int(limit * TRY_MORE) + 1, Move.THROUGHPUT
+            self._settled_at, self._flights = now, 0
+            return self._best_limit, Move.PLATEAU
+        # Rows change, and with them what can be had: the memory of the best fades.
+        self._best_rate = max(rate, self._best_rate * 0.98)
+        self._best_limit = limit
+        if now - self._settled_at > TRY_MORE_SECONDS and self._flights >= TRY_MORE_FLIGHTS:
+            self.tried = int(limit * TRY_MORE) + 1
+            return self.tried, Move.THROUGHPUT
+        return limit, Move.PLATEAU

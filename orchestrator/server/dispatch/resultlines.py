@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import count
 from typing import Any
 
 import msgspec
 
 from orchestrator import wire
-from orchestrator.server.dispatch.upstreams import Reply
+from orchestrator.server.dispatch.client import Reply
 from orchestrator.wire import ErrorObject
 
 _encode = msgspec.json.encode
 
 
-def answer_line(custom_id: str, status: int, body: bytes, orch: wire.Provenance | None) -> bytes:
-    """A result line around an answer whose bytes are passed on as they came."""
+# Ids are told apart by a random part for the process and a number: asking the kernel for each would cost more than
+# the rest of the line.
+_PREFIX = os.urandom(8).hex().encode()
+_numbers = count()
+
+
+def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: wire.Provenance | None) -> bytes:
+    """A result line around an answer whose bytes are passed on as they came; `custom_id` is JSON."""
     # Newlines in JSON stand between tokens only, so a space in their place changes nothing.
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
-    request_id = os.urandom(12).hex()
-    return b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},%b}' % (
-        request_id.encode(),
-        _encode(custom_id),
-        status,
-        request_id.encode(),
-        flat.strip(),
-        b'"error":null' + _extension(orch),
+    request_id = b"%b%08x" % (_PREFIX, next(_numbers))
+    return (
+        b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null%b}'
+        % (request_id, custom_id, status, request_id, flat.strip(), _extension(orch))
     )
 
 
-def error_line(custom_id: str, code: str, message: str, orch: wire.Provenance | None) -> bytes:
-    """The result line of a row that has no answer."""
-    return b'{"id":"batch_req_%b","custom_id":%b,"response":null,"error":%b%b}' % (
-        os.urandom(12).hex().encode(),
-        _encode(custom_id),
+def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wire.Provenance | None) -> bytes:
+    """The result line of a row that has no answer; `custom_id` is JSON."""
+    return b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}' % (
+        _PREFIX,
+        next(_numbers),
+        custom_id,
         _encode({"code": code, "message": message}),
         _extension(orch),
     )

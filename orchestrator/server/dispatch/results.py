@@ -1,17 +1,18 @@
 """Append-only result files: rows become durable in groups, and what a kill tore is cut at the next start.
 
-One writer thread serves every batch: it takes what has gathered, writes it, calls `fdatasync` once per file, and
+One writer serves every batch: it takes what has gathered, writes it in a thread, calls `fdatasync` once per file, and
 only then reports the rows as done. So at a kill only rows that nobody was told about are lost.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,10 +26,17 @@ _decode = msgspec.json.Decoder(ResultLine).decode
 
 
 class ResultFile:
-    """One append-only file. Only the writer thread touches it after `open`."""
+    """One append-only file. `report` is told, on the event loop, which rows have become durable.
 
-    def __init__(self, path: Path) -> None:
+    Between `put` and that, a row's note stands in `_notes` beside its line; both belong to the event loop, and only
+    `append` runs in the writer's thread.
+    """
+
+    def __init__(self, path: Path, report: Callable[[list[Any]], None]) -> None:
         self.path = path
+        self.report = report
+        self.lines: list[bytes] = []
+        self.notes: list[Any] = []
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self.durable = os.fstat(self._fd).st_size
         os.lseek(self._fd, self.durable, os.SEEK_SET)
@@ -52,111 +60,92 @@ class ResultFile:
         os.close(self._fd)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    file: ResultFile
-    line: bytes
-    done: Callable[[], None]
-
-
 class Writer:
-    """The writer thread. `problem` is what keeps it from writing now, or None.
+    """Makes result lines durable in groups. `problem` is what keeps it from writing now, or None.
 
-    `notify` runs callbacks on the caller's side (an event loop's `call_soon_threadsafe`).
+    Everything but the writing itself happens on the event loop that made it.
     """
 
-    def __init__(self, notify: Callable[[Callable[[], None]], object]) -> None:
-        self._notify = notify
-        self._queue: deque[_Pending] = deque()
-        self._bytes = 0
-        self._wake = threading.Condition()
-        self._closing = False
+    def __init__(self) -> None:
+        self._waiting: dict[ResultFile, None] = {}
+        self.waiting_bytes = 0
         self.problem: str | None = None
-        self._thread = threading.Thread(target=self._run, name="result-writer", daemon=True)
-        self._thread.start()
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-writer")
+        self._task = asyncio.create_task(self._run())
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits to be written that no more should be made."""
-        return self._bytes > MAX_WAITING_BYTES or self.problem is not None
+        return self.waiting_bytes > MAX_WAITING_BYTES or self.problem is not None
 
-    def put(self, file: ResultFile, line: bytes, done: Callable[[], None]) -> None:
-        """Queue one line (without newline); `done` is called through `notify` once it is durable."""
-        with self._wake:
-            self._queue.append(_Pending(file, line, done))
-            self._bytes += len(line) + 1
-            self._wake.notify()
+    def put(self, file: ResultFile, line: bytes, note: object) -> None:
+        """Queue one line (without newline); `file.report` gets its `note` once it is durable."""
+        if not file.lines:
+            self._waiting[file] = None
+            self._wake.set()
+        file.lines.append(line)
+        file.notes.append(note)
+        self.waiting_bytes += len(line) + 1
 
-    def close(self) -> None:
-        """Write what is queued, unless the disk refuses, and end the thread."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join()
+    async def close(self) -> None:
+        """Write what is queued, unless the disk refuses, and end."""
+        self._closing.set()
+        self._wake.set()
+        await self._task
+        self._thread.shutdown()
 
-    def _run(self) -> None:
-        while group := self._take():
-            while not self._write(group):
-                with self._wake:
-                    if self._closing:
-                        return
-                    self._wake.wait(RETRY_SECONDS)
+    async def _run(self) -> None:
+        while not (self._closing.is_set() and (not self._waiting or self.problem)):
+            await self._wake.wait()
+            self._wake.clear()
+            # Rows that end within one window share a sync; the wait ends early only to close.
+            await self._pause(RETRY_SECONDS if self.problem else GROUP_SECONDS)
+            problem = None
+            for file in list(self._waiting):
+                problem = await self._write(file) or problem
+            self.problem = problem
+            if self._waiting:
+                self._wake.set()
 
-    def _take(self) -> list[_Pending]:
-        with self._wake:
-            while not self._queue:
-                if self._closing:
-                    return []
-                self._wake.wait()
-            if not self._closing:
-                # Rows that end within one window share a sync; the wait ends early only to close.
-                self._wake.wait_for(lambda: self._closing, GROUP_SECONDS)
-            group = list(self._queue)
-            self._queue.clear()
-            return group
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
-    def _write(self, group: list[_Pending]) -> bool:
-        """Write a group, removing from it what became durable; False when the disk refused some of it."""
-        by_file: dict[ResultFile, list[_Pending]] = {}
-        for pending in group:
-            by_file.setdefault(pending.file, []).append(pending)
-        group.clear()
-        self.problem, problem = None, None
-        for file, rows in by_file.items():
-            written, error = _append(file, rows)
-            if error is not None:
-                problem = f"cannot write {file.path}: {error.strerror}"
-                group.extend(rows[written:])
-            with self._wake:
-                self._bytes -= sum(len(row.line) + 1 for row in rows[:written])
-            self._notify(_all(rows[:written]))
-        self.problem = problem
-        return problem is None
+    async def _write(self, file: ResultFile) -> str | None:
+        """Write what a file has waiting; why not all of it, where the disk refused."""
+        del self._waiting[file]
+        lines, notes = file.lines, file.notes
+        file.lines, file.notes = [], []
+        loop = asyncio.get_running_loop()
+        written, error = await loop.run_in_executor(self._thread, _append, file, lines)
+        self.waiting_bytes -= sum(map(len, lines[:written])) + written
+        if error is None:
+            file.report(notes)
+            return None
+        file.lines = lines[written:] + file.lines
+        file.notes, notes = notes[written:] + file.notes, notes[:written]
+        self._waiting[file] = None
+        file.report(notes)
+        return f"cannot write {file.path}: {error.strerror}"
 
 
-def _append(file: ResultFile, rows: list[_Pending]) -> tuple[int, OSError | None]:
-    """Write rows all at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
+def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
+    """Write lines all at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
     try:
-        file.append(b"".join(part for row in rows for part in (row.line, b"\n")))
+        file.append(b"\n".join([*lines, b""]))
     except OSError as error:
-        if len(rows) == 1:
+        if len(lines) == 1:
             return 0, error
     else:
-        return len(rows), None
-    for number, row in enumerate(rows):
+        return len(lines), None
+    for number, line in enumerate(lines):
         try:
-            file.append(row.line + b"\n")
+            file.append(line + b"\n")
         except OSError as error:
             return number, error
-    return len(rows), None
-
-
-def _all(rows: list[_Pending]) -> Callable[[], None]:
-    def done() -> None:
-        for row in rows:
-            row.done()
-
-    return done
+    return len(lines), None
 
 
 def recover(path: Path) -> Iterator[ResultLine]:

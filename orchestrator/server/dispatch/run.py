@@ -5,49 +5,79 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from array import array
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from orchestrator import wire
-from orchestrator.server.dispatch import results
+from orchestrator.server.dispatch import bodies, packing, results
+from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fanout import Source, Work
+from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
-from orchestrator.server.dispatch.upstreams import Reply, Upstream
+from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.records import BatchRecord
-from orchestrator.wire import Batch, BatchStatus, BatchUsage, RequestCounts, id_key
+from orchestrator.wire import NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
 
-NO_USAGE = BatchUsage()
-_decode_request = msgspec.json.Decoder(wire.RequestLine).decode
-_encode = msgspec.json.encode
+BATCH_PRIORITY = 100
+"""vLLM serves lower numbers first; people who wait have 0."""
 
 
-@dataclass(slots=True)
+class _Line(msgspec.Struct):
+    """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
+
+    custom_id: msgspec.Raw
+    body: msgspec.Raw
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+class _Note(NamedTuple):
+    """What the tally needs to know of a row whose line is on its way to the disk."""
+
+    succeeded: bool
+    tokens: TokenCounts
+    seconds: float
+
+
 class Tally:
     """What the result files of a batch hold, counted as rows become durable."""
 
-    completed: int = 0
-    failed: int = 0
-    usage: BatchUsage = NO_USAGE
-    upstream_seconds: float = 0.0
+    def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
+        self.upstream_seconds = 0.0
+        self._input = self._cached = self._output = self._reasoning = 0
 
     @property
     def rows(self) -> int:
         """Rows with a result."""
         return self.completed + self.failed
 
-    def add(self, *, succeeded: bool, usage: BatchUsage, seconds: float) -> None:
-        """One more row."""
-        if succeeded:
+    @property
+    def tokens(self) -> TokenCounts:
+        """The tokens of the successful rows."""
+        return TokenCounts(self._input, self._cached, self._output, self._reasoning)
+
+    def add(self, notes: Sequence[_Note]) -> None:
+        """More rows."""
+        for succeeded, tokens, seconds in notes:
+            self.upstream_seconds += seconds
+            if not succeeded:
+                self.failed += 1
+                continue
             self.completed += 1
-            self.usage = wire.add_usage(self.usage, usage)
-        else:
-            self.failed += 1
-        self.upstream_seconds += seconds
+            self._input += tokens[0]
+            self._cached += tokens[1]
+            self._output += tokens[2]
+            self._reasoning += tokens[3]
 
 
 class Run(Source):
@@ -59,39 +89,37 @@ class Run(Source):
         self.tenant = record.tenant
         self.folder = folder
         self.endpoint = record.batch.endpoint
-        self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
-        self._taken_back: dict[int, float] = {}
+        self.deadline = float(record.batch.expires_at or 0)
         self.tally = Tally()
         self.changed = asyncio.Event()
         self.stopping: BatchStatus | None = None
+        self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
+        self._taken_back: dict[int, float] = {}
         self._plan: Plan | None = None
-        self._next = 0
         self._again: deque[Work] = deque()
 
-    def recover(self) -> set[int]:
-        """Count what the result files hold, after mending them; gives the keys of the rows that are done."""
+    def recover(self) -> array[int]:
+        """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
         self.tally = Tally()
-        done: set[int] = set()
+        done = array("Q")
         for kind in ("output", "error"):
             for row in results.recover(self.path(kind)):
-                done.add(id_key(row.custom_id or ""))
+                done.append(id_key(row.custom_id or ""))
                 if kind == "error" and results.is_expired(row):
                     self.stopping = BatchStatus.EXPIRED
                 body = row.response.body if row.response else wire.NO_BODY
-                self.tally.add(
-                    succeeded=kind == "output",
-                    usage=wire.read_answer(body)[0] if kind == "output" else NO_USAGE,
-                    seconds=row.orch.upstream_seconds if row.orch else 0.0,
-                )
+                tokens = wire.answer_tokens(body) if kind == "output" else NO_TOKENS
+                self.tally.add([_Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
         return done
 
-    def start(self, plan: Plan, input_path: Path, writer: results.Writer) -> None:
+    def start(self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer) -> None:
         """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open."""
         self._writer = writer
+        self._lanes = lanes
         self._files = {}
         with contextlib.ExitStack() as opened:
             for kind in ("output", "error"):
-                self._files[kind] = results.ResultFile(self.path(kind))
+                self._files[kind] = results.ResultFile(self.path(kind), self._durable)
                 opened.callback(self._files[kind].close)
             self._input = os.open(input_path, os.O_RDONLY)
             opened.pop_all()
@@ -116,6 +144,25 @@ class Run(Source):
         return self._plan
 
     @property
+    def model(self) -> str | None:
+        return self.batch.model
+
+    @property
+    def row_order(self) -> str | None:
+        """In which order rows go out and why, for people; None before the input has been read."""
+        return None if self._plan is None else self._plan.order.reason
+
+    @property
+    def rows_left(self) -> int:
+        """How many rows have no durable result yet; 0 before the input has been read."""
+        return 0 if self._plan is None else len(self._plan) - self.tally.rows
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests of it are out."""
+        return len(self._inflight)
+
+    @property
     def is_done(self) -> bool:
         """Whether every row has its durable result."""
         return self._plan is not None and self.tally.rows >= len(self._plan)
@@ -125,30 +172,60 @@ class Run(Source):
         """Whether rows that have no result yet will be given none."""
         return self.stopping is not None
 
-    def counted(self) -> Batch:
+    def counted(self) -> wire.Batch:
         """The batch with the counts and usage of its durable results."""
         if self.batch.status is BatchStatus.VALIDATING:
             return self.batch
         tally = self.tally
         total = tally.rows if self._plan is None else len(self._plan)
         counts = RequestCounts(total, tally.completed, tally.failed)
-        return msgspec.structs.replace(self.batch, request_counts=counts, usage=tally.usage)
+        return msgspec.structs.replace(self.batch, request_counts=counts, usage=wire.usage_of(tally.tokens))
 
-    def take(self) -> Work | None:
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
         if self._plan is None or self.stopping is not None:
             return None
+        work = self._next(upstream, elsewhere)
+        if work is None or work.attempts or self.endpoint not in packing.ENDPOINTS or not upstream.takes_packs:
+            return work
+        return self._packed(work, upstream)
+
+    def _next(self, upstream: Upstream, elsewhere: bool) -> Work | None:
         if self._again:
-            return self._again.popleft()
-        done = self._plan.done
-        while self._next < len(done):
-            index = self._next
-            self._next += 1
-            if not done[index]:
-                return Work(self, index)
-        return None
+            if not (elsewhere and self._again[0].failed_on is upstream):
+                return self._again.popleft()
+            # It failed here: it goes on elsewhere, and what stands behind it gets its turn.
+            self._again.rotate(-1)
+        index = self._lanes.take(upstream.url)
+        if index is None:
+            return self._again.popleft() if self._again else None
+        return Work(self, index, self.plan.size(index))
+
+    def _packed(self, first: Work, upstream: Upstream) -> Work:
+        """A row with as many of the next ones as fit into its request."""
+        row = packing.read(self.endpoint, self._line(first.index).body)
+        if row is None:
+            return first
+        pack, indexes = packing.Pack(row), [first.index]
+        while (index := self._lanes.take(upstream.url)) is not None:
+            row = packing.read(self.endpoint, self._line(index).body)
+            if row is None or not pack.add(row):
+                self._again.append(Work(self, index, self.plan.size(index)))
+                break
+            indexes.append(index)
+            first.size += self.plan.size(index)
+        if len(indexes) > 1:
+            first.pack, first.packed = pack, tuple(indexes)
+        return first
 
     def give_back(self, work: Work) -> None:
         self._again.append(work)
+
+    def unpack(self, work: Work) -> None:
+        share = work.upstream_seconds / len(work.packed)
+        for index in work.packed:
+            single = Work(self, index, self.plan.size(index))
+            single.attempts, single.upstream_seconds = work.attempts, share
+            self._again.append(single)
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         self._inflight[task] = (work, upstream, began)
@@ -156,7 +233,9 @@ class Run(Source):
     def leave(self, task: asyncio.Task[None]) -> None:
         work, _, _ = self._inflight.pop(task)
         if self.stopping is not None:
-            self._taken_back[work.index] = work.upstream_seconds
+            rows = work.packed or (work.index,)
+            for index in rows:
+                self._taken_back[index] = work.upstream_seconds / len(rows)
             self.changed.set()
 
     def upstream_seconds(self) -> float:
@@ -182,35 +261,79 @@ class Run(Source):
         """How much of a result file is durable now."""
         return self._files[kind].durable if self._plan is not None else 0
 
-    def _line(self, index: int) -> wire.RequestLine:
-        plan = self.plan
-        return _decode_request(os.pread(self._input, plan.lengths[index], plan.offsets[index]))
+    def _line(self, index: int) -> _Line:
+        return _decode_line(self.plan.read(self._input, index))
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        body = self._line(work.index).body
-        if self.batch.model == "default" and upstream.models:
-            fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-            fields["model"] = msgspec.Raw(_encode(upstream.models[0]))
-            return _encode(fields)
-        return bytes(body)
+        if work.pack is not None:
+            body: bytes | msgspec.Raw = work.pack.body()
+        else:
+            line = self._line(work.index)
+            work.custom_id, body = line.custom_id, line.body
+        return bodies.prepare(
+            body,
+            endpoint=self.endpoint,
+            vllm=upstream.is_vllm,
+            model=upstream.first_model if self.batch.model == bodies.DEFAULT_MODEL else None,
+            priority=BATCH_PRIORITY if upstream.takes_priority else None,
+        )
 
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> None:
-        if self.stopping is not None and self.plan.done[work.index]:
+    def refuse(self, work: Work, upstream: Upstream, fault: wire.LineError) -> None:
+        line = error_line(self._line(work.index).custom_id, fault.code, fault.message, None)
+        self._put(work.index, "error", line, NO_TOKENS, 0.0)
+
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+        succeeded = verdict.action is Action.KEEP and reply.status < 300
+        if work.pack is None:
+            self._settle(work, work.index, upstream, reply, verdict, latency, work.upstream_seconds)
+            return True
+        if not succeeded:
+            return False
+        try:
+            answers = work.pack.split(reply.body)
+        except packing.PackError:
+            upstream.takes_packs = False
+            return False
+        share = work.upstream_seconds / len(answers)
+        for index, answer in zip(work.packed, answers, strict=True):
+            alone = Reply(reply.end, reply.status, answer)
+            self._settle(work, index, upstream, alone, verdict, latency, share)
+        return True
+
+    def _settle(
+        self,
+        work: Work,
+        index: int,
+        upstream: Upstream,
+        reply: Reply,
+        verdict: Verdict,
+        latency: float,
+        seconds: float,
+    ) -> None:
+        if self.stopping is not None and self.plan.done[index]:
             return
         orch = (
-            wire.Provenance(upstream.url, round(latency * 1000), round(work.upstream_seconds, 6), work.attempts)
+            wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts)
             if self.options.provenance
             else None
         )
-        usage, kind = NO_USAGE, "error"
+        custom_id = self._line(index).custom_id if work.custom_id is None else work.custom_id
+        stats = upstream.stats
+        stats.latencies.observe(latency)
         if verdict.action is Action.GIVE_UP:
-            line = error_line(self._id(work.index), "upstream_error", verdict.reason, orch)
+            line = error_line(custom_id, "upstream_error", verdict.reason, orch)
+        elif reply.status >= 300:
+            line = answer_line(custom_id, reply.status, error_body(reply), orch)
         else:
-            body = reply.body if reply.status < 300 else error_body(reply)
-            if reply.status < 300:
-                kind, usage = "output", wire.read_answer(body)[0]
-            line = answer_line(self._id(work.index), reply.status, body, orch)
-        self._put(work.index, kind, line, usage, work.upstream_seconds)
+            tokens = wire.answer_tokens(reply.body)
+            stats.succeeded += 1
+            stats.input_tokens += tokens[0]
+            stats.cached_tokens += tokens[1]
+            stats.output_tokens += tokens[2]
+            self._put(index, "output", answer_line(custom_id, reply.status, reply.body, orch), tokens, seconds)
+            return
+        stats.failed += 1
+        self._put(index, "error", line, NO_TOKENS, seconds)
 
     def end_rest(self, code: str, message: str) -> None:
         """Give every row without a result an error row."""
@@ -219,17 +342,14 @@ class Run(Source):
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
                 seconds = self._taken_back.get(index, 0.0)
                 orch = wire.Provenance("", 0, round(seconds, 6), 1) if seconds and self.options.provenance else None
-                self._put(index, "error", error_line(self._id(index), code, message, orch), NO_USAGE, seconds)
+                line = error_line(self._line(index).custom_id, code, message, orch)
+                self._put(index, "error", line, NO_TOKENS, seconds)
 
-    def _id(self, index: int) -> str:
-        return str(self._line(index).custom_id)
-
-    def _put(self, index: int, kind: str, line: bytes, usage: BatchUsage, seconds: float) -> None:
+    def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
         self.plan.done[index] = 1
+        self._writer.put(self._files[kind], line, _Note(kind == "output", tokens, seconds))
 
-        def durable() -> None:
-            self.tally.add(succeeded=kind == "output", usage=usage, seconds=seconds)
-            if self.is_done:
-                self.changed.set()
-
-        self._writer.put(self._files[kind], line, durable)
+    def _durable(self, notes: Sequence[_Note]) -> None:
+        self.tally.add(notes)
+        if self.is_done:
+            self.changed.set()

@@ -1,78 +1,92 @@
-"""One synchronous OpenAI-compatible endpoint: sends a request, reads its gauges, knows whether it is well."""
+"""One synchronous OpenAI-compatible endpoint: sends rows, reads its gauges, knows whether it is well."""
 
 from __future__ import annotations
 
 import asyncio
-import re
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import msgspec
 
 from orchestrator.errors import BackendError
+from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
+from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.flow import Flow, Gauges
-from orchestrator.server.dispatch.retry import End
+from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.stats import Stats
+from orchestrator.server.logs import plain_url, told
 
-WATCH_SECONDS = 0.5
+log = logging.getLogger(__name__)
+
+GROWING_SECONDS = 0.1
+SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
-MAX_RETRY_AFTER = 120.0
-_GAUGE = re.compile(rb"^(vllm:[a-z_]+)(?:\{[^}]*\})? ([0-9.eE+-]+)", re.MULTILINE)
+ASK_SECONDS = 5.0
+BREAK_AFTER = 10
+"""So many rows that failed in a row, with none that went well, open the circuit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt."""
-
-    end: End
-    status: int = 0
-    body: bytes = b""
-    detail: str = ""
-    retry_after: float | None = None
+class _Page(msgspec.Struct):
+    data: list[dict[str, Any]]
 
 
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
+class _Description(msgspec.Struct):
+    paths: dict[str, dict[str, msgspec.Raw]]
 
 
 class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
     `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
-
-    `now` is the event loop's clock, and `since` is of it.
+    `clock` is the event loop's clock, and `since` is of it.
     """
 
     def __init__(
-        self, url: str, *, api_key: str | None, timeout: float, ceiling: int, now: Callable[[], float]
+        self,
+        url: str,
+        *,
+        api_key: str | None,
+        timeout: float,
+        ceiling: int,
+        clock: Callable[[], float],
+        learned: int | None = None,
     ) -> None:
         self.url = url
-        self.flow = Flow(ceiling)
+        self.root = url.removesuffix("/v1")
+        self.flow = Flow(ceiling, learned)
         self.workers = 0
         self.inflight = 0
         self.interactive = 0
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
-        self.since = now()
+        self.since = clock()
         self.models: list[str] = []
-        self._now = now
-        self.root = url.removesuffix("/v1")
+        self.model_objects: list[dict[str, Any]] = []
+        self.paths: frozenset[str] = frozenset()
+        """Paths that it takes POSTs at, where it says so (a FastAPI server such as vLLM does)."""
+        self.gauges: Gauges | None = None
+        self.cache_tokens = 0
+        """Tokens that its KV cache holds, or 0 where it does not say."""
+        self.takes_packs = True
+        self._takes_priority = True
+        self.clock = clock
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
+        self._client: Client | None = None
         self._failures = 0
+        self._faults = 0
+        self._on_trial = False
         self._back_at = float("-inf")
-        self._gauges_known = True
-        self._clock_at = now()
-        self._clock = 0.0
+        self._has_gauges = True
+        self._share_at = clock()
+        self._share = 0.0
 
     async def open(self) -> None:
-        """Open the connection pool; call once, on the loop that will use it."""
+        """Open the connection pools; call once, on the loop that will use them."""
+        self._client = Client(self.root, self._headers, self._timeout)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -81,149 +95,176 @@ class Upstream:
         )
 
     async def close(self) -> None:
-        """Close the connection pool."""
+        """Close the connection pools."""
         if self._session is not None:
             await self._session.close()
+        if self._client is not None:
+            await self._client.close()
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connection pool; it sends the upstream's key."""
+        """The connection pool for everything but rows; it sends the upstream's key."""
         if self._session is None:
             raise BackendError(f"upstream {self.url} was not opened")
         return self._session
 
+    @property
+    def is_vllm(self) -> bool:
+        """Whether it shows vLLM's gauges."""
+        return self.gauges is not None
+
+    @property
+    def takes_priority(self) -> bool:
+        """Whether rows may carry vLLM's `priority`."""
+        return self.gauges is not None and self._takes_priority
+
+    def serves(self, model: str | None) -> bool:
+        """Whether it has a model, as far as it says which it has."""
+        return not self.models or model is None or model == DEFAULT_MODEL or model in self.models
+
+    @property
+    def first_model(self) -> str | None:
+        """What "default" stands for; None where it is a model's name, or none is known."""
+        return self.models[0] if self.models and DEFAULT_MODEL not in self.models else None
+
+    def room(self) -> int:
+        """How many rows may be out now."""
+        room = self.flow.room(self.clock(), self.interactive)
+        return min(room, 1) if self._on_trial else room
+
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
-        try:
-            # A redirect is not followed: it could lead a local row to a host that nobody declared.
-            async with self.http.post(self.root + endpoint, data=body, allow_redirects=False) as response:
-                answer = await response.read()
-                return _reply(response, answer)
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            return Reply(End.UNREACHABLE, detail=_say(error))
-        except TimeoutError:
-            return Reply(End.TIMED_OUT, detail=f"no answer within {self._timeout:g} s")
-        except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
-            return Reply(End.GARBLED, detail=f"not HTTP: {_say(error)}")
-        except (aiohttp.ClientError, OSError) as error:
-            return Reply(End.CUT, detail=_say(error))
-        except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
-            return Reply(End.GARBLED, detail=_say(error))
+        assert self._client is not None
+        return await self._client.post(endpoint, body)
 
-    def begin(self) -> float:
+    def begin(self, now: float) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
-        self._tick()
+        self._tick(now)
         self.inflight += 1
-        return self._clock
+        return self._share
 
     def so_far(self, began: float) -> float:
         """The share, up to now, of a row that is still out."""
-        self._tick()
-        return self._clock - began
+        self._tick(self.clock())
+        return self._share - began
 
-    def end(self, began: float) -> float:
+    def end(self, began: float, now: float) -> float:
         """The row is back: its share of the upstream's time in seconds.
 
         Time is shared equally by the rows in flight, so the shares of all rows add up to the time the upstream was
         busy, however many ran side by side.
         """
-        self._tick()
+        self._tick(now)
         self.inflight -= 1
-        return self._clock - began
+        return self._share - began
 
-    def _tick(self) -> None:
-        now = self._now()
+    def _tick(self, now: float) -> None:
         if self.inflight:
-            self._clock += (now - self._clock_at) / self.inflight
-        self._clock_at = now
+            self._share += (now - self._share_at) / self.inflight
+            self.stats.busy_seconds += now - self._share_at
+        self._share_at = now
+
+    def refuses_priority(self, reply: Reply) -> bool:
+        """Whether a reply says that rows may carry no `priority`: then none will from now on."""
+        if self.takes_priority and is_priority_refused(reply.status, reply.body):
+            self._takes_priority = False
+            return True
+        return False
 
     def down(self, reason: str) -> None:
         """Give it no rows until a probe says that it is well."""
         if self.problem is None:
             # One that only its probe called well, and that took no row since, was never back.
-            if self._now() - self._back_at > 2 * MAX_PROBE_SECONDS:
-                self.since = self._now()
+            if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
+                self.since = self.clock()
             self.problem = reason
             self._failures += 1
+            log.warning("upstream down", extra=told(upstream=plain_url(self.url), reason=reason))
+
+    def faulty(self, reason: str) -> None:
+        """A row failed by what may be the upstream's fault. Many in a row open the circuit: then one row is tried."""
+        self._faults += 1
+        if self._faults >= BREAK_AFTER or self._on_trial:
+            self._on_trial = True
+            self.down(f"{self._faults} rows in a row failed: {reason}")
+
+    def answered(self, now: float) -> None:
+        """A row came to its end."""
+        self.flow.completed(now, self.inflight + 1)
 
     def well(self) -> None:
         """A row was answered."""
-        self._failures, self._back_at = 0, float("-inf")
+        self._failures, self._faults, self._on_trial, self._back_at = 0, 0, False, float("-inf")
 
-    async def watch(self, recovered: Callable[[], None]) -> None:
+    async def watch(self, changed: Callable[[], None]) -> None:
         """Until cancelled: read the gauges while it is well, probe it while it is not."""
         while True:
             if self.problem is None:
-                self.flow.observe(self._now(), self.inflight, await self._gauges())
-                recovered()
-                await asyncio.sleep(WATCH_SECONDS)
-            elif await self._probe():
-                self.problem, self._back_at = None, self._now()
-                recovered()
-                # One that fails again at once (a key that only the models page takes) is not asked without pause.
-                await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
+                await self._look()
+                changed()
+                await asyncio.sleep(GROWING_SECONDS if self.flow.growing and self.inflight else SETTLED_SECONDS)
+                continue
+            if await self._probe():
+                self.problem, self._back_at = None, self.clock()
+                log.info("upstream up", extra=told(upstream=plain_url(self.url), models=len(self.models)))
+                await self._look()
+                changed()
             else:
                 self._failures += 1
-                await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
+            # One that fails again at once (a key that only the models page takes) is not asked without pause.
+            await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
+
+    async def _look(self) -> None:
+        self.flow.observe(self.clock(), self.inflight, await self._read_gauges())
 
     async def _probe(self) -> bool:
         try:
-            async with self.http.get(self.root + "/v1/models", timeout=aiohttp.ClientTimeout(total=5)) as response:
-                body = await response.read()
-                if response.status < 300:
-                    self.models = [model.id for model in msgspec.json.decode(body, type=_Models).data]
-                    return True
-                if response.status in (401, 403):
-                    self.problem = f"upstream refuses the API key ({response.status})"
-                    return False
-                # An upstream without a models page is well as long as it answers.
-                return response.status in (404, 405)
+            status, body = await self._ask("/v1/models")
+            if status < 300:
+                self.model_objects = msgspec.json.decode(body, type=_Page).data
+                self.models = [str(model["id"]) for model in self.model_objects if "id" in model]
+                self.paths = await self._read_paths()
+                self._has_gauges = True
+                return True
+            if status in (401, 403):
+                self.problem = f"upstream refuses the API key ({status})"
+                return False
+            # An upstream without a models page is well as long as it answers.
+            return status in (404, 405)
         except msgspec.DecodeError:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {_say(error)}"
         return False
 
-    async def _gauges(self) -> Gauges | None:
-        if not self._gauges_known:
+    async def _ask(self, path: str) -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        async with self.http.get(self.root + path, timeout=timeout, allow_redirects=False) as response:
+            return response.status, await response.read()
+
+    async def _read_paths(self) -> frozenset[str]:
+        try:
+            status, body = await self._ask("/openapi.json")
+            described = msgspec.json.decode(body, type=_Description) if status < 300 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+            return self.paths
+        if described is None:
+            return frozenset()
+        return frozenset(path for path, methods in described.paths.items() if "post" in methods and "{" not in path)
+
+    async def _read_gauges(self) -> Gauges | None:
+        if not self._has_gauges:
             return None
         try:
-            async with self.http.get(self.root + "/metrics", timeout=aiohttp.ClientTimeout(total=5)) as response:
-                text = await response.read()
+            _, page = await self._ask("/metrics")
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
-        found: dict[bytes, float] = {}
-        for name, value in _GAUGE.findall(text):
-            found[name] = found.get(name, 0.0) + float(value)
-        if b"vllm:num_requests_running" not in found:
-            self._gauges_known = False
+        found = read_gauges(page)
+        if found is None:
+            self._has_gauges = False
             return None
-        return Gauges(
-            int(found[b"vllm:num_requests_running"]),
-            int(found.get(b"vllm:num_requests_waiting", 0)),
-            found.get(b"vllm:kv_cache_usage_perc", found.get(b"vllm:gpu_cache_usage_perc", 0.0)),
-        )
-
-
-def _reply(response: aiohttp.ClientResponse, body: bytes) -> Reply:
-    status = response.status
-    try:
-        body.decode()  # the JSON decoder does not look into strings that it skips
-        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        kind = response.content_type
-        if status < 300:
-            return Reply(End.GARBLED, status, detail=f"the answer ({kind}, {len(body)} bytes) is no JSON object")
-        body = b""
-    return Reply(End.ANSWERED, status, body, retry_after=_seconds(response.headers.get("Retry-After")))
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        seconds = float(text or "")
-    except ValueError:
-        return None
-    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
+        self.gauges, self.cache_tokens = found
+        return self.gauges
 
 
 def _say(error: BaseException) -> str:

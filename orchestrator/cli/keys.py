@@ -1,0 +1,169 @@
+"""`orch keys`: who may use an `orch serve`, and how much of it. Light: none of the server's own parts is imported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from orchestrator.errors import StorageError, UsageError
+from orchestrator.place import locate, serve_folder
+from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.keys import Key, Keys, Limits
+
+UNITS = {"": 1} | {
+    f"{letter}{i}": base**power for power, letter in enumerate("kmgt", 1) for i, base in (("", 1000), ("i", 1024))
+}
+MOST = 10**15
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Amount(click.ParamType[int]):
+    """A number from 1 on; where bytes are meant, also `500MB` or `1.5GiB`."""
+
+    name = "amount"
+
+    def __init__(self, *, in_bytes: bool = False) -> None:
+        self._in_bytes = in_bytes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d{1,15}|\d{1,15}\.\d{1,6}(?=[kmgt]))(?:([kmgt]i?)b|b|)", str(value).strip().lower())
+        if found is None or not (self._in_bytes or str(value).isdecimal()):
+            units = ", or a number with kB, MB, GB, TB, KiB, MiB, GiB, TiB" if self._in_bytes else ""
+            self.fail(f"{value!r}: write a whole number{units}")
+        amount = int(Decimal(found[1]) * UNITS[found[2] or ""])
+        if not 1 <= amount <= MOST:
+            self.fail(f"{value!r}: must be 1 to {MOST:,}")
+        return amount
+
+
+def dir_option(function: Command) -> Command:
+    """`--dir`."""
+    return click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="The folder of `orch serve`; default: `serve` in the home.",
+    )(function)
+
+
+@click.group()
+def keys() -> None:
+    """API keys of `orch serve`: who may use it, and how much of it."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--max-rows", type=Amount(), metavar="N", help="Rows in one batch.")
+@click.option("--max-bytes", type=Amount(in_bytes=True), metavar="SIZE", help="Bytes of all stored files, e.g. 20GB.")
+@click.option("--max-batches", type=Amount(), metavar="N", help="Batches that are not at their end.")
+@click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows that wait in all of those.")
+@dir_option
+def add(
+    name: str,
+    max_rows: int | None,
+    max_bytes: int | None,
+    max_batches: int | None,
+    max_queued_rows: int | None,
+    folder: Path | None,
+) -> int:
+    """Make a key for the tenant NAME. Its secret goes to stdout, and is shown this once.
+
+    A tenant's files and batches are seen with its keys alone; a second key of the same NAME opens the same ones.
+    """
+    limits = Limits(max_rows=max_rows, max_bytes=max_bytes, max_batches=max_batches, max_queued_rows=max_queued_rows)
+    root = _root(folder)
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StorageError(f"{root} cannot be made: {error.strerror}") from error
+    with _opened(root) as found:
+        key, secret = found.add(name, limits)
+    click.echo(f"orch: {key.id} of {key.tenant} holds from now on; its secret is shown this once:", err=True)
+    click.echo(secret)
+    return 0
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@dir_option
+def list_keys(as_json: bool, folder: Path | None) -> int:
+    """Show all keys without their secrets."""
+    root = _root(folder)
+    found: list[Key] = []
+    if (root / FILE_NAME).exists():
+        with _opened(root) as opened:
+            found = opened.all()
+    if as_json:
+        click.echo(json.dumps([_as_json(key) for key in found], indent=2))
+    elif not found:
+        click.echo(f"orch: no keys in {root}; `orch keys add NAME` makes one", err=True)
+    else:
+        click.echo(_table([("ID", "NAME", "KEY", "CREATED", "STATE", "LIMITS"), *map(_cells, found)]))
+    return 0
+
+
+@keys.command()
+@click.argument("key_id", metavar="ID")
+@dir_option
+def revoke(key_id: str, folder: Path | None) -> int:
+    """Close a key. A server that runs refuses it with the next request; batches that it made go on."""
+    root = _root(folder)
+    if not (root / FILE_NAME).exists():
+        raise UsageError(f"there is no server's database in {root}", hint="--dir names the folder of `orch serve`")
+    with _opened(root) as found:
+        key = found.revoke(key_id)
+    click.echo(f"orch: {key.id} of {key.tenant} is revoked", err=True)
+    return 0
+
+
+def _root(folder: Path | None) -> Path:
+    return serve_folder(locate()) if folder is None else folder
+
+
+@contextmanager
+def _opened(root: Path) -> Iterator[Keys]:
+    database = Database(root / FILE_NAME)
+    try:
+        yield Keys(database)
+    finally:
+        database.close()
+
+
+def _as_json(key: Key) -> dict[str, Any]:
+    """The stable form; documented in docs/json.md."""
+    return {
+        **msgspec.structs.asdict(key),
+        "created_at": _at(key.created_at).isoformat(),
+        "revoked_at": None if key.revoked_at is None else _at(key.revoked_at).isoformat(),
+        "limits": msgspec.structs.asdict(key.limits),
+    }
+
+
+def _cells(key: Key) -> tuple[str, ...]:
+    limits = ", ".join(f"{name} {most:,}" for name, most in msgspec.to_builtins(key.limits).items())
+    state = "valid" if key.revoked_at is None else f"revoked {_time(key.revoked_at)}"
+    return key.id, key.tenant, f"…{key.hint}", _time(key.created_at), state, limits or "none"
+
+
+def _at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _time(seconds: int) -> str:
+    return f"{_at(seconds):%Y-%m-%d %H:%MZ}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)

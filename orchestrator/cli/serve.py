@@ -1,0 +1,315 @@
+"""`orch serve`: OpenAI's Batch API in front of upstreams that run, or of vLLM engines that it starts itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from orchestrator.cli.keys import Amount, dir_option
+from orchestrator.errors import UsageError
+from orchestrator.place import locate, serve_folder
+
+if TYPE_CHECKING:
+    import socket
+
+    from orchestrator.server.service import Service
+    from orchestrator.server.settings import Settings
+    from orchestrator.vllm.supervisor import Supervisor
+
+HOST = "127.0.0.1"
+PORT = 8080
+SECRET_VARIABLE = "ORCH_WEBHOOK_SECRET"
+STOP_SECONDS = 10.0
+LEFTOVER_SECONDS = 60.0
+PAUSE_SECONDS = 0.2
+FIRST_LOOK_SECONDS = 5.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where to listen: TCP unless `port` is None, a Unix socket unless `uds` is None."""
+
+    host: str
+    port: int | None
+    uds: Path | None
+
+
+class _Url(click.ParamType[str]):
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parts = urlsplit(str(value))
+            is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_sound = False
+        if not is_sound:
+            self.fail(f"{value!r} is no http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+        if parts.username or parts.password:
+            self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
+        return str(value).rstrip("/")
+
+
+class _Gpus(click.ParamType[tuple[int, ...]]):
+    name = "gpus"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        names = [name.strip() for name in str(value).split(",")]
+        if not all(name.isdecimal() and len(name) < 6 for name in names):
+            self.fail(f"{value!r} is no list of GPUs such as 0,1", param, ctx)
+        return tuple(map(int, names))
+
+
+SECONDS = click.FloatRange(min=0, min_open=True)
+SOCKET = click.Path(path_type=Path, dir_okay=False)
+PROGRAM = click.Path(path_type=Path, exists=True, dir_okay=False)
+OPTIONS = (
+    click.option("--upstream", "upstreams", type=_Url(), multiple=True, metavar="URL",
+                 help="An OpenAI-compatible endpoint; may be given several times."),
+    click.option("--host", default=HOST, show_default=True, help="Listen here."),
+    click.option("--port", type=click.IntRange(0, 65535), help=f"And here; 0: a free one.  [default: {PORT}]"),
+    click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; with --port besides it."),
+    dir_option,
+    click.option("--api-key-env", metavar="NAME", help="The variable that holds the upstreams' key."),
+    click.option("--require-keys/--no-require-keys", default=None,
+                 help="Ask for keys (`orch keys add`).  [default: unless on loopback]"),
+    click.option("--webhook", metavar="URL", help=f"Tell of every batch's end; {SECRET_VARIABLE} signs."),
+    click.option("--request-timeout", type=SECONDS, default=600.0, metavar="S", help="For one row.  [default: 600]"),
+    click.option("--max-rows", type=Amount(), default=50_000, metavar="N", help="In a batch.  [default: 50,000]"),
+    click.option("--max-file-size", type=Amount(in_bytes=True), default="512MiB", show_default=True, metavar="SIZE"),
+    click.option("--cost-per-hour", type=click.FloatRange(min=0), metavar="USD",
+                 help="Of all upstreams together: /metrics tells the cost of tokens."),
+    click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
+    click.option("--log-prompts", is_flag=True, help="Prompts and answers may stand in the log."),
+    click.option("--vllm", "model", metavar="MODEL", help="Start vLLM with this model: a folder, or a Hub name."),
+    click.option("--gpus", type=_Gpus(), metavar="0,1", help="An engine on each of these.  [default: all]"),
+    click.option("--tensor-parallel", type=click.IntRange(1, 64), metavar="N", help="An engine on each N of them."),
+    click.option("--vllm-python", type=PROGRAM, metavar="PATH", help="The Python that has vLLM."),
+    click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM OPTIONS]"),
+)  # fmt: skip
+
+
+def _options(function: Any) -> Any:
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command()
+@_options
+def serve(
+    host: str, port: int | None, uds: Path | None, folder: Path | None, log_format: str, model: str | None,
+    gpus: tuple[int, ...] | None, tensor_parallel: int | None, vllm_python: Path | None,
+    vllm_options: tuple[str, ...], upstreams: tuple[str, ...], **given: Any,
+) -> int:  # fmt: skip
+    """Serve OpenAI's Batch API in front of OpenAI-compatible endpoints, vLLM first of all.
+
+    \b
+    orch serve --upstream http://127.0.0.1:8000/v1
+    orch serve --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
+
+    What was taken in outlives every stop and kill: start it again and it goes on.
+    """
+    # The server's own libraries are loaded once the command line is known to be one.
+    from orchestrator.server.listen import Stop
+
+    engine_options = (gpus, tensor_parallel, vllm_python, vllm_options or None)
+    if model is None and any(option is not None for option in engine_options):
+        raise UsageError("--gpus, --tensor-parallel, --vllm-python and options after -- go with --vllm MODEL")
+    if model is None and not upstreams:
+        raise UsageError("name an endpoint with --upstream URL, or start one with --vllm MODEL")
+    where = Where(host, PORT if port is None and uds is None else port, uds)
+    root = (serve_folder(locate()) if folder is None else folder).absolute()
+    settings = _settings(tuple(dict.fromkeys(upstreams)), where, given)
+    tell = _teller(log_format)
+    stop = Stop()
+    with stop.on_signals(), ExitStack() as stack:
+        sockets = _doors(stack, root, where, settings, folder)
+        supervisor = None
+        if model is not None:
+            from orchestrator.vllm.fleet import Wish
+
+            wish = Wish(model, gpus, tensor_parallel or 1, vllm_python, vllm_options)
+            supervisor = stack.enter_context(_engines(wish, root, lambda: stop.asked, tell))
+        if supervisor is None or supervisor.wait_ready(lambda: stop.asked):
+            _serve(root, settings, sockets, supervisor, where, lambda: stop.asked, tell)
+    tell("stopped; nothing is lost")
+    return 0
+
+
+def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -> Settings:
+    from orchestrator.server.listen import is_loopback
+    from orchestrator.server.settings import Settings
+    from orchestrator.server.webhooks import target_of
+
+    secret = os.environ.get(SECRET_VARIABLE)
+    target_of(given["webhook"], secret)
+    required = given["require_keys"]
+    if required is None:
+        required = where.port is not None and not is_loopback(where.host)
+    return Settings(
+        upstreams=upstreams,
+        api_key=_api_key(given["api_key_env"]),
+        request_timeout=given["request_timeout"],
+        max_rows=given["max_rows"],
+        max_file_bytes=given["max_file_size"],
+        require_keys=required,
+        webhook_url=given["webhook"],
+        webhook_secret=secret,
+        log_prompts=given["log_prompts"],
+        cost_per_hour=given["cost_per_hour"],
+        stop_seconds=STOP_SECONDS,
+    )
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise UsageError(f"--api-key-env: {variable} is not set")
+    return key
+
+
+def _teller(log_format: str) -> Tell:
+    """How the server speaks to the person who started it; where the log is JSON, in lines of the log."""
+    import logging
+
+    from orchestrator.server.logs import configure
+
+    configure(log_format)
+    if log_format == "json":
+        return logging.getLogger("orchestrator.serve").info
+    return lambda text: click.echo(f"orch: {text}", err=True)
+
+
+def _doors(
+    stack: ExitStack, root: Path, where: Where, settings: Settings, folder: Path | None
+) -> list[socket.socket]:
+    """Take what only one can have, folder and addresses, before anything is started that takes long."""
+    from orchestrator.server.listen import bind_tcp, bind_unix, only_server
+
+    stack.enter_context(only_server(root))
+    if settings.require_keys:
+        _require_a_key(root, where, folder)
+    sockets = []
+    if where.port is not None:
+        sockets.append(stack.enter_context(closing(bind_tcp(where.host, where.port))))
+    if where.uds is not None:
+        sockets.append(stack.enter_context(closing(bind_unix(where.uds))))
+        stack.callback(where.uds.unlink, missing_ok=True)
+    return sockets
+
+
+def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
+    from orchestrator.server.database import FILE_NAME, Database
+    from orchestrator.server.keys import Keys
+
+    with closing(Database(root / FILE_NAME)) as database:
+        if any(key.revoked_at is None for key in Keys(database).all()):
+            return
+    option = "" if folder is None else f" --dir {folder}"
+    raise UsageError(
+        f"serving on {where.host} asks for keys, and there is none yet",
+        hint=f"orch keys add NAME{option}    (or --no-require-keys: whoever reaches this address may use it)",
+    )
+
+
+@contextmanager
+def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> Iterator[Supervisor]:
+    from orchestrator.server.listen import allow_many_files, outlived
+    from orchestrator.vllm.fleet import plan_fleet
+    from orchestrator.vllm.supervisor import Supervisor
+
+    deadline, told = time.monotonic() + LEFTOVER_SECONDS, False
+
+    def pause() -> bool:
+        nonlocal told
+        if not told:
+            tell("waiting for the engines of a server that was killed to end")
+        told = True
+        time.sleep(PAUSE_SECONDS)
+        return not is_over() and time.monotonic() < deadline
+
+    allow_many_files()
+    # The guard of each engine holds the lock until the last process of the engine is gone, and its memory with it.
+    with outlived(root, "engines.lock", pause) as held:
+        fleet = plan_fleet(wish, root, os.environ)
+        for note in fleet.notes:
+            tell(note)
+        for engine in fleet.engines:
+            tell(f"starting vLLM on {engine.name}: {wish.model} (log: {engine.log})")
+        with Supervisor(fleet.engines, tell=tell, held=(held,)) as supervisor:
+            yield supervisor
+            tell("stopping the engines")
+
+
+def _serve(
+    root: Path,
+    settings: Settings,
+    sockets: list[socket.socket],
+    supervisor: Supervisor | None,
+    where: Where,
+    is_stopped: Callable[[], bool],
+    tell: Tell,
+) -> None:
+    from dataclasses import replace
+
+    from orchestrator.server import listen
+
+    if supervisor is not None:
+        settings = replace(settings, upstreams=(*settings.upstreams, *supervisor.urls))
+
+    def is_over() -> bool:
+        return is_stopped() or (supervisor is not None and supervisor.hopeless is not None)
+
+    async def greet(service: Service) -> None:
+        if supervisor is not None:
+            service.engines = supervisor.report
+        await _greet(service, sockets, where, tell)
+
+    listen.serve(root, settings, sockets, is_over=is_over, greet=greet)
+    if supervisor is not None and not is_stopped() and (error := supervisor.hopeless) is not None:
+        raise error
+
+
+async def _greet(service: Service, sockets: list[socket.socket], where: Where, tell: Tell) -> None:
+    """Say what is served, where, and what a user of it sets; and what is found of each upstream at a first look."""
+    import asyncio
+
+    from orchestrator.server.logs import plain_url
+
+    keys = "with keys" if service.settings.require_keys else "without keys"
+    if where.uds is not None:
+        tell(f"serving {service.root} at the Unix socket {where.uds}, {keys}")
+    if where.port is not None:
+        url = _url(where.host, sockets[0].getsockname()[1])
+        secret = "...    # the secret that `orch keys add` showed" if service.settings.require_keys else "none-needed"
+        tell(
+            f"serving {service.root} at {url}, {keys}\n"
+            f"  export OPENAI_BASE_URL={url}/v1\n"
+            f"  export OPENAI_API_KEY={secret}"
+        )
+    deadline = time.monotonic() + FIRST_LOOK_SECONDS
+    while any(upstream.problem for upstream in service.upstreams) and time.monotonic() < deadline:
+        await asyncio.sleep(PAUSE_SECONDS)
+    for upstream in service.upstreams:
+        models = f" ({', '.join(upstream.models[:5])})" if upstream.models else ""
+        state = f"{upstream.problem}; it gets rows as soon as it is well" if upstream.problem else f"ready{models}"
+        tell(f"upstream {plain_url(upstream.url)}: {state}")
+
+
+def _url(host: str, port: int) -> str:
+    """Where clients on this machine find what listens there."""
+    shown = HOST if host in ("", "0.0.0.0") else "::1" if host == "::" else host
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"

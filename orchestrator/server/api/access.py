@@ -1,0 +1,122 @@
+"""Who may do what: API keys at the door, and the limits on what is taken in."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from orchestrator.errors import StorageError
+from orchestrator.server.api import http
+from orchestrator.server.api.http import ApiError, tenant_of
+from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, Limits
+from orchestrator.server.service import Service
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+"""What a load balancer and Prometheus ask: no file, batch or name of a tenant is in the answers."""
+
+RETRY_SECONDS = 30
+"""OpenAI's clients do not try again at all where `Retry-After` is above 120."""
+
+SHORTEST_SHOWN = 16
+
+
+class Access:
+    """Lets in requests with a key and says whose they are; without `Settings.require_keys`, every request."""
+
+    def __init__(self, app: Any, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and self._service.settings.require_keys and scope["path"] not in OPEN_PATHS:
+            try:
+                key = self._key(scope["headers"])
+            except (ApiError, StorageError) as error:
+                await _refusal(Request(scope), error)(scope, receive, send)
+                return
+            scope["tenant"], scope["limits"] = key.tenant, key.limits
+        await self._app(scope, receive, send)
+
+    def _key(self, headers: list[tuple[bytes, bytes]]) -> Key:
+        secret = _secret(headers)
+        if not secret:
+            raise _unauthorized(
+                "This server asks for an API key. Send one in the header 'Authorization: Bearer KEY'."
+            )
+        key = self._service.keys.find(secret)
+        if key is None:
+            # A short text may be a password that was meant for something else: nothing of it is shown.
+            shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
+            raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown here, or was revoked.")
+        return key
+
+
+def _secret(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The key that a request brings, as OpenAI's or as Azure's clients send it; empty where it brings none."""
+    given = dict(reversed(headers))
+    scheme, _, token = given.get(b"authorization", b"").strip().partition(b" ")
+    if scheme.lower() == b"bearer" and token.strip():
+        return token.strip()
+    return given.get(b"api-key", b"").strip()
+
+
+def _unauthorized(message: str) -> ApiError:
+    error = ApiError(401, message, code="invalid_api_key")
+    error.headers["www-authenticate"] = "Bearer"
+    return error
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    answer = http.on_api_error if isinstance(error, ApiError) else http.on_storage_error
+    return answer(request, error)
+
+
+def limits_of(request: Request) -> Limits:
+    """What the request's key may use."""
+    limits: Limits = request.scope.get("limits", NO_LIMITS)
+    return limits
+
+
+def most_bytes(service: Service, request: Request) -> int:
+    """How large a file may be that the request uploads: the server's limit, or what is left of the tenant's."""
+    left = _bytes_left(service, request)
+    most = service.settings.max_file_bytes
+    return most if left is None else min(most, left)
+
+
+def require_bytes(service: Service, request: Request, size: int) -> None:
+    """Refuse `size` more bytes that the request's tenant may not store: ApiError 413."""
+    left = _bytes_left(service, request)
+    if left is not None and size > left:
+        raise ApiError(
+            413,
+            f"Your files may have {limits_of(request).max_bytes:,} bytes in all, and {left:,} of them are free. "
+            "Delete files, or wait until some expire.",
+            code="storage_limit_exceeded",
+            retry=False,
+        )
+
+
+def _bytes_left(service: Service, request: Request) -> int | None:
+    most = limits_of(request).max_bytes
+    return None if most is None else max(0, most - service.records.stored_bytes(tenant_of(request)))
+
+
+def require_room(service: Service, request: Request) -> None:
+    """Refuse one more batch while too much waits already: ApiError 429 that says when to come again."""
+    limits, tenant = limits_of(request), tenant_of(request)
+    unfinished = sum(run.tenant == tenant for run in service.batches.runs.values())
+    if limits.max_batches is not None and unfinished >= limits.max_batches:
+        _come_again(f"You have {unfinished:,} unfinished batches, and {limits.max_batches:,} are allowed.")
+    waiting = service.batches.unfinished_rows(tenant)
+    if limits.max_queued_rows is not None and waiting >= limits.max_queued_rows:
+        _come_again(f"{waiting:,} rows of your batches wait, and {limits.max_queued_rows:,} are allowed.")
+    waiting = service.batches.unfinished_rows()
+    if waiting >= service.settings.max_queued_rows:
+        _come_again(f"{waiting:,} rows wait at this server, and {service.settings.max_queued_rows:,} are allowed.")
+
+
+def _come_again(reason: str) -> NoReturn:
+    raise ApiError(429, f"{reason} Try again later.", code="rate_limit_exceeded", after=RETRY_SECONDS)

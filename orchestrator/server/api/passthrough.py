@@ -1,0 +1,248 @@
+"""Synchronous requests: passed to an upstream as they are, ahead of batch rows, and the answer as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from orchestrator.server.api.http import ApiError
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.logs import plain_url, told
+from orchestrator.server.service import Service
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 5
+HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
+    b" upgrade".split()
+)
+NOT_SENT = HOP_BY_HOP | frozenset(b"host content-length expect authorization api-key x-api-key cookie".split())
+"""A client's headers that stay here: its key is for this server, and the upstream has a key of its own."""
+NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date set-cookie x-request-id".split())
+
+
+class _Passed(Convertor[str]):
+    """A path below /v1 that is the upstream's: not one of ours, and none that changes the engine for everybody."""
+
+    regex = (
+        r"(?!(?:files|uploads|batches|models|load_lora_adapter|unload_lora_adapter)(?:/|$))"
+        r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
+    )
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("passed", _Passed())
+
+
+class _Asks(msgspec.Struct):
+    """What is read of a body."""
+
+    model: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to pass on. `model` is the one it names where that decides which upstream can answer, or None."""
+
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    model: str | None
+
+
+class _NotReached(Exception):
+    """No connection: the upstream has seen nothing of the request."""
+
+
+class Passthrough:
+    """The routes of the upstreams: any other POST below /v1."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def routes(self) -> list[Route]:
+        """What this part answers."""
+        return [Route("/v1/{path:passed}", self.forward, methods=["POST"])]
+
+    async def forward(self, request: Request) -> Any:
+        """An ASGI application that answers the request."""
+        try:
+            body = await _body(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        path, query = f"/v1/{request.path_params['path']}", request.url.query
+        if self._service.settings.log_prompts:
+            log.info("request body", extra=told(path=path, body=body.decode(errors="replace")))
+        differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1
+        model = _model(body) if differ else None
+        target = f"{path}?{query}" if query else path
+        return _Relay(self._service, Call(target, _sent_headers(request), body, model))
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise ApiError(413, f"The body of the request is larger than {MAX_BODY_BYTES} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _model(body: bytes) -> str | None:
+    try:
+        model = msgspec.json.decode(body, type=_Asks).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # a form, or nothing that any upstream will take
+    return model if isinstance(model, str) else None
+
+
+def _sent_headers(request: Request) -> list[tuple[str, str]]:
+    sent = _kept(request.headers.raw, NOT_SENT)
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent]
+    # The answer goes on as it comes, so what the client does not say it can read must not be asked for.
+    return headers if "accept-encoding" in request.headers else [*headers, ("accept-encoding", "identity")]
+
+
+def _kept(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) -> list[tuple[bytes, bytes]]:
+    """Headers without those dropped, and without those that `Connection` names as being of one hop."""
+    named = {
+        word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
+    }
+    return [(name, value) for name, value in headers if name.lower() not in dropped and name.lower() not in named]
+
+
+def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
+    """The upstream with the most room among those that are well and serve the model; None where there is none.
+
+    A model that no upstream names may be at one that names none; else any may say that it is unknown.
+    """
+    serving = list(upstreams)
+    if model is not None:
+        naming = [upstream for upstream in upstreams if model in upstream.models]
+        serving = naming or [upstream for upstream in upstreams if not upstream.models] or serving
+    able = [upstream for upstream in serving if upstream.problem is None and upstream not in tried]
+    return min(able, key=_load, default=None)
+
+
+def _load(upstream: Upstream) -> tuple[float, int]:
+    out = upstream.interactive + upstream.inflight
+    return out / max(1, upstream.flow.limit), upstream.interactive
+
+
+class _Relay:
+    """An ASGI application for one call: finds an upstream, asks it, passes on what it answers."""
+
+    def __init__(self, service: Service, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._started = False
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=service.settings.request_timeout
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        # A client that leaves takes its request with it: the upstream would work for nobody.
+        work, left = asyncio.create_task(self._answer(send)), asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+            work.cancel()
+            await asyncio.gather(work, left, return_exceptions=True)
+        if not work.cancelled():
+            work.result()
+
+    async def _answer(self, send: Callable[[Any], Any]) -> None:
+        tried: list[Upstream] = []
+        while (upstream := choose(self._service.upstreams, self._call.model, tried)) is not None:
+            tried.append(upstream)
+            try:
+                await self._ask(upstream, send)
+            except _NotReached as error:
+                upstream.down(str(error))
+            else:
+                return
+        raise ApiError(
+            503,
+            "No upstream that could answer this is well now. Try again later.",
+            code="no_upstream",
+            after=RETRY_SECONDS,
+        )
+
+    async def _ask(self, upstream: Upstream, send: Callable[[Any], Any]) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        upstream.interactive += 1
+        try:
+            status = await self._pass_on(upstream, send)
+            _count(upstream, clock() - began, failed=status >= 500 or status == 429)
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
+            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else None
+            raise _NotReached(f"unreachable: {reason or 'no connection'}") from None
+        except (aiohttp.ClientError, OSError) as error:
+            _count(upstream, clock() - began, failed=True)
+            log.warning(
+                "an upstream broke off",
+                extra=told(upstream=plain_url(upstream.url), error=type(error).__name__, answered=self._started),
+            )
+            # Where the answer has begun, leaving it without an end is how a client sees that it is not whole.
+            if not self._started:
+                raise _broken(error) from None
+        finally:
+            upstream.interactive -= 1
+
+    async def _pass_on(self, upstream: Upstream, send: Callable[[Any], Any]) -> int:
+        call = self._call
+        async with upstream.http.post(
+            upstream.root + call.target,
+            data=call.body,
+            headers=call.headers,
+            allow_redirects=False,
+            auto_decompress=False,
+            timeout=self._timeout,
+        ) as response:
+            headers = _kept(response.raw_headers, NOT_ANSWERED)
+            self._started = True
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            async for part in response.content.iter_any():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        # Nothing is awaited behind this: once an answer is whole, `receive` says that its client left.
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return response.status
+
+
+def _broken(error: Exception) -> ApiError:
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "The upstream did not answer in time.", code="upstream_timeout")
+    return ApiError(502, "The upstream broke off before it answered.", code="upstream_error")
+
+
+def _count(upstream: Upstream, seconds: float, *, failed: bool) -> None:
+    stats = upstream.stats
+    stats.interactive += 1
+    stats.interactive_failed += failed
+    stats.interactive_latencies.observe(seconds)
+
+
+async def _left(receive: Callable[[], Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,137 @@
+"""One HTTP request for one row: the only module that knows the client library of the hot path.
+
+pyreqwest (Rust) costs about half the CPU of aiohttp for a request; everything else that speaks to an upstream, a few
+requests a second, uses aiohttp (see docs/decisions/0007).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from pyreqwest.client import ClientBuilder
+from pyreqwest.exceptions import (
+    BodyDecodeError,
+    DecodeError,
+    DetailedPyreqwestError,
+    PyreqwestError,
+    RequestTimeoutError,
+)
+from pyreqwest.response import Response
+
+from orchestrator.server.dispatch.retry import End
+
+CONNECT_SECONDS = 5.0
+MAX_RETRY_AFTER = 120.0
+_NOT_CONNECTED = "client error (Connect)"
+"""How the library says, in an error's causes, that the request never left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt."""
+
+    end: End
+    status: int = 0
+    body: bytes = b""
+    detail: str = ""
+    retry_after: float | None = None
+
+
+class Client:
+    """Posts JSON to one server. Connections are kept; redirects are not followed; proxies come from nowhere."""
+
+    def __init__(self, root: str, headers: dict[str, str], timeout: float) -> None:
+        self._root = root
+        self._timeout = timeout
+        self._client = (
+            ClientBuilder()
+            .default_headers({"content-type": "application/json", **headers})
+            .timeout(timedelta(seconds=timeout))
+            .connect_timeout(timedelta(seconds=CONNECT_SECONDS))
+            # A redirect could lead a local row to a host that nobody declared, and so could a proxy.
+            .follow_redirects(False)
+            .no_proxy()
+            .build()
+        )
+        self._post = self._client.post
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+    async def post(self, path: str, body: bytes) -> Reply:
+        """One attempt. Never raises for what a server can do; cancellation passes through."""
+        try:
+            response = await self._post(self._root + path).body_bytes(body).build().send()
+            answer = (await response.bytes()).to_bytes()
+        except RequestTimeoutError as error:
+            if _never_left(error):
+                return Reply(End.UNREACHABLE, detail=f"no connection within {CONNECT_SECONDS:g} s")
+            return Reply(End.TIMED_OUT, detail=f"no answer within {self._timeout:g} s")
+        except BodyDecodeError as error:
+            return Reply(End.CUT, detail=_say(error))
+        except DecodeError as error:
+            return Reply(End.GARBLED, detail=f"not HTTP: {_say(error)}")
+        except PyreqwestError as error:
+            return Reply(End.UNREACHABLE if _never_left(error) else End.CUT, detail=_say(error))
+        except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
+            return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
+        if response.status < 300 and is_object(answer):
+            return Reply(End.ANSWERED, response.status, answer)
+        return _unlike(response, answer)
+
+
+def is_object(body: bytes) -> bool:
+    """Whether a body is a JSON object in UTF-8."""
+    try:
+        if not body.isascii():
+            body.decode()  # the JSON decoder does not look into strings that it skips
+        _decode_object(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+class _Object(msgspec.Struct):
+    """Any JSON object: fields that are not named here are checked and skipped."""
+
+
+_decode_object = msgspec.json.Decoder(_Object).decode
+
+
+def _unlike(response: Response, body: bytes) -> Reply:
+    """The reply for anything but a good answer."""
+    status = response.status
+    if not is_object(body):
+        if status < 300:
+            kind = response.get_header("content-type") or "of no type"
+            detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
+            return Reply(End.GARBLED, status, detail=detail)
+        body = b""
+    return Reply(End.ANSWERED, status, body, retry_after=_seconds(response.get_header("retry-after")))
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
+
+
+def _causes(error: PyreqwestError) -> list[str]:
+    details: Any = error.details if isinstance(error, DetailedPyreqwestError) else None
+    return [cause["message"] for cause in (details or {}).get("causes") or ()]
+
+
+def _never_left(error: PyreqwestError) -> bool:
+    return _NOT_CONNECTED in _causes(error)
+
+
+def _say(error: PyreqwestError) -> str:
+    """The innermost cause: the outer ones repeat the URL."""
+    causes = _causes(error)
+    return causes[-1] if causes else str(error.message)

@@ -1,0 +1,37 @@
+"""What vLLM says of itself on its metrics page. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.server.dispatch.flow import Gauges
+
+_SAMPLE = re.compile(
+    rb"^(vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|num_preemptions_total"
+    rb"|cache_config_info))(?:\{([^}]*)\})? ([0-9.eE+-]+)",
+    re.MULTILINE,
+)
+_LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d+)"')
+
+
+def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
+    """The gauges and the tokens that the KV cache holds (0: not said); None where the page is not vLLM's.
+
+    Engines of one server (data parallel) are added up.
+    """
+    found: dict[bytes, float] = {}
+    tokens = 0
+    for name, labels, value in _SAMPLE.findall(page):
+        found[name] = found.get(name, 0.0) + float(value)
+        if name == b"vllm:cache_config_info":
+            cache = {label: int(number) for label, number in _LABEL.findall(labels)}
+            tokens += cache.get(b"num_gpu_blocks", 0) * cache.get(b"block_size", 0)
+    if b"vllm:num_requests_running" not in found:
+        return None
+    gauges = Gauges(
+        int(found[b"vllm:num_requests_running"]),
+        int(found.get(b"vllm:num_requests_waiting", 0)),
+        found.get(b"vllm:kv_cache_usage_perc", found.get(b"vllm:gpu_cache_usage_perc", 0.0)),
+        found.get(b"vllm:num_preemptions_total", 0.0),
+    )
+    return gauges, tokens

@@ -1,0 +1,229 @@
+"""In which order the rows of a batch go out: those that share a long prefix side by side, over the whole batch.
+
+A row is known by the rolling hash of its text at growing lengths. Sorted by these hashes, rows with a common prefix
+are neighbours, and what neighbours share is a tree of prefixes. Rows go out in a walk over this tree. Where the walk
+can choose, the file's order decides, so that results come in roughly that order too.
+
+Memory is bounded: what is sorted is spilled to a temporary file, and the tree is kept in arrays.
+"""
+
+from __future__ import annotations
+
+import marshal
+import tempfile
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain, count, pairwise
+from operator import eq
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO
+from zlib import crc32
+
+from orchestrator.server.dispatch.prefixes import Tree
+
+LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
+"""Bytes of a prefix that are told apart: 256, 512, 1024, 1448, 2048 ... 128 KiB. Where prefixes are long there are
+two steps to a doubling, so that a document that stands behind a long system prompt is still seen as one."""
+MIN_GAIN = 0.03
+"""Order changes nothing below this part of the text: rows then keep the file's order."""
+FREE_CACHE = 0.8
+"""What of an upstream's cache prefixes can have; the rest holds what belongs to single rows."""
+LONG = 4
+"""A row is long when it may generate so many times as much as the middle row."""
+FEW = 1 / 8
+"""Long rows go before all others when no more than this part of the rows is long."""
+RUN_ROWS = 65_536
+BLOCK_ROWS = 1_024
+UNSHARED = 64
+"""Rows that share nothing are given to upstreams in groups of so many."""
+
+_SPANS = [
+    tuple(slice(start, end) for start, end in pairwise((0, *LENGTHS[:levels]))) for levels in range(len(LENGTHS) + 1)
+]
+_packs = [Struct(f">{levels + 1}I").pack for levels in range(len(LENGTHS) + 1)]
+_UNKNOWN = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order in which rows go out, and why.
+
+    `rows` has the row indexes in this order, or is None where that is the file's. `bounds` are positions in it: the
+    group number i of rows with a common prefix is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix,
+    the same in every batch. No groups: rows share nothing that an upstream would have to be chosen for.
+    `predicted_hit` is the part of the text, 0 to 1, that prefix caches save at least if rows go out like this.
+    """
+
+    reason: str
+    predicted_hit: float = 0.0
+    rows: array[int] | None = None
+    bounds: array[int] = field(default_factory=lambda: array("I"))
+    hashes: array[int] = field(default_factory=lambda: array("I"))
+
+
+class Sorter:
+    """Takes the rows of a file one by one and finds their order."""
+
+    def __init__(self, folder: Path | None = None, run_rows: int = RUN_ROWS) -> None:
+        """Above `run_rows` rows a temporary file without a name is written to `folder` (None: the system's own)."""
+        self._folder = folder
+        self._run_rows = run_rows
+        self._records: list[bytes] = []
+        self._spilled: BinaryIO | None = None
+        self._runs: list[int] = []
+        self._text_bytes = 0
+        self._limits = bytearray()
+
+    def close(self) -> None:
+        """Remove what was spilled."""
+        if self._spilled is not None:
+            self._spilled.close()
+
+    def add(self, text: bytes | memoryview, most_tokens: Any) -> None:
+        """The next row: what the model reads first, and the limit of what it may generate. Raises OSError."""
+        size = len(text)
+        crc = 0
+        values: list[int] = []
+        for span in _SPANS[bisect_right(LENGTHS, size)]:
+            crc = crc32(text[span], crc)
+            values.append(crc)
+        # Behind the hashes the row's number ends the record. It differs in every row, so what two records have in
+        # common at their beginning is what both rows have, even where one of them is short.
+        self._records.append(_packs[len(values)](*values, len(self._limits)))
+        self._limits.append(min(most_tokens.bit_length(), _UNKNOWN - 1) if type(most_tokens) is int else _UNKNOWN)
+        self._text_bytes += size
+        if len(self._records) == self._run_rows:
+            self._spill()
+
+    def order(self, cache_bytes: int | None) -> Order:
+        """The order of all rows added; call it once. Raises OSError.
+
+        `cache_bytes` is the text that the prefix cache of one upstream holds, of the smallest where there are more,
+        or None where it is not known.
+        """
+        tree = Tree(len(self._limits), LENGTHS)
+        tree.grow(self._sorted())
+        total = max(1, self._text_bytes)
+        share = tree.shared_bytes / total
+        distinct = _megabytes(tree.distinct_bytes)
+        if share < MIN_GAIN:
+            return self._unsorted(f"rows share {share:.1%} of their text: too little for order to matter", share)
+        if cache_bytes is not None and tree.distinct_bytes <= FREE_CACHE * cache_bytes:
+            return self._unsorted(
+                f"rows share {share:.1%} of their text, and all that is shared (up to {distinct}) "
+                f"fits into an upstream's cache ({_megabytes(cache_bytes)}): order does not matter",
+                share,
+            )
+        cache = "of unknown size" if cache_bytes is None else f"of {_megabytes(cache_bytes)}"
+        reason = (
+            f"grouped by prefix: rows share {share:.1%} of their text, and up to {distinct} of "
+            f"different prefixes meet a cache {cache}"
+        )
+        return self._grouped(tree, reason, share)
+
+    def _unsorted(self, reason: str, share: float) -> Order:
+        few = self._long()
+        if not few:
+            return Order(f"file order: {reason}", share)
+        rows = array("I", few)
+        early = bytearray(len(self._limits))
+        for row in few:
+            early[row] = 1
+        row = early.find(0)
+        while row >= 0:
+            rows.append(row)
+            row = early.find(0, row + 1)
+        return Order(f"file order, long rows first: {reason}", share, rows)
+
+    def _grouped(self, tree: Tree, reason: str, share: float) -> Order:
+        bounds, hashes = tree.arrange(chain(self._long(), range(len(self._limits))), UNSHARED)
+        rows = tree.place(self._by_limit())
+        if all(map(eq, rows, count())):
+            return Order(f"{reason}; the file has them in this order", share, None, bounds, hashes)
+        return Order(reason, share, rows, bounds, hashes)
+
+    def _by_limit(self) -> Iterator[int]:
+        """All rows, those that may generate most first, else in the file's order."""
+        for limit in range(_UNKNOWN, -1, -1):
+            yield from self._having(limit)
+
+    def _having(self, limit: int) -> Iterator[int]:
+        limits = self._limits
+        row = limits.find(limit)
+        while row >= 0:
+            yield row
+            row = limits.find(limit, row + 1)
+
+    def _long(self) -> array[int]:
+        """The few rows that may generate far more than most: begun last, one of them would hold up a batch."""
+        rows = len(self._limits)
+        counts = [self._limits.count(limit) for limit in range(_UNKNOWN + 1)]
+        below, middle = 0, 0
+        while below + counts[middle] <= rows // 2:
+            below += counts[middle]
+            middle += 1
+        longer = range(middle + LONG.bit_length() - 1, _UNKNOWN + 1)
+        if sum(counts[limit] for limit in longer) > rows * FEW:
+            return array("I")
+        return array("I", chain.from_iterable(self._having(limit) for limit in reversed(longer)))
+
+    def _spill(self) -> None:
+        """Write the records as a sorted run of blocks."""
+        if self._spilled is None:
+            self._spilled = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - close() closes it
+        self._records.sort()
+        self._runs.append(self._spilled.tell())
+        for start in range(0, len(self._records), BLOCK_ROWS):
+            block = marshal.dumps(self._records[start : start + BLOCK_ROWS], 2)
+            self._spilled.write(len(block).to_bytes(8))
+            self._spilled.write(block)
+        self._spilled.write(bytes(8))
+        self._records.clear()
+
+    def _sorted(self) -> Iterator[list[bytes]]:
+        """All records in order, in lists."""
+        if not self._runs:
+            self._records.sort()
+            yield self._records
+            return
+        if self._records:
+            self._spill()
+        assert self._spilled is not None
+        yield from _merged(self._spilled, self._runs)
+
+
+def _merged(file: BinaryIO, runs: list[int]) -> Iterator[list[bytes]]:
+    """The records of sorted runs in order, in lists: of each run no more than a block is held.
+
+    Python's sort finds the runs in what it is given and merges them, faster than any loop here could.
+    """
+    places = list(runs)
+    blocks: list[list[bytes]] = [[] for _ in runs]
+    open_runs = set(range(len(runs)))
+    while True:
+        for run in list(open_runs):
+            if not blocks[run]:
+                file.seek(places[run])
+                size = int.from_bytes(file.read(8))
+                if size:
+                    blocks[run] = marshal.loads(file.read(size))
+                    places[run] += 8 + size
+                else:
+                    open_runs.discard(run)
+        if not open_runs:
+            return
+        safe = min(blocks[run][-1] for run in open_runs)
+        merged: list[bytes] = []
+        for run in open_runs:
+            cut = bisect_right(blocks[run], safe)
+            merged += blocks[run][:cut]
+            del blocks[run][:cut]
+        merged.sort()
+        yield merged
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

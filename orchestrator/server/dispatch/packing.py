@@ -1,0 +1,246 @@
+"""Several rows in one request, for endpoints that take a list of inputs, and each row's own answer out of it. Pure.
+
+    row = read(endpoint, body)             None: send the row by itself
+    pack = Pack(row); pack.add(other)      False: not into this one
+    pack.body() -> send -> pack.split(answer)
+
+Nothing here waits for rows: those of a batch are all there, so a pack is what can be taken now.
+
+What the caller sees to: one bad row makes the upstream refuse a whole pack, and a row that kills an engine takes its
+pack with it. After a 4xx, a cut connection, an answer without sense or a PackError the rows are sent singly, so that
+each gets its own end. An upstream that answered with a PackError will do so again: pack no more for it.
+
+`/v1/completions` takes a list of prompts too and is left out: its usage is one sum of prompts and generated tokens,
+and a row's generated tokens cannot be known from it; and a pack there would last as long as its longest answer.
+`/v1/score` and `/v1/rerank` answer one list to one query, which is no list of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+# 64 inputs leave of the cost of a request too little for each to be worth more, and keep an answer at some megabytes
+# (64 x 4,096 numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others,
+# 16,384 on the largest): above that a pack wins no throughput, and only its answer is later and a failure dearer.
+MAX_INPUTS = 64
+MAX_TOKENS = 8_192
+BYTES_PER_TOKEN = 4
+
+Fields = dict[str, msgspec.Raw]
+_decode: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_items = msgspec.json.Decoder(list[Fields]).decode
+_encode = msgspec.json.encode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_NULL = msgspec.Raw(b"null")
+_DIGITS = frozenset(b"0123456789")
+_QUOTE, _BRACKET = b'"['
+
+
+class PackError(Exception):
+    """An answer that cannot be given to the rows of its pack; the rows are to be sent singly."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Of an endpoint that takes lists: where its answer lists, what each entry has, whether inputs may be tokens."""
+
+    items: str
+    content: str
+    indexed: bool
+    tokens: bool
+
+
+_SHAPES = {
+    "/v1/embeddings": _Shape("data", "embedding", indexed=True, tokens=True),
+    "/v1/moderations": _Shape("results", "flagged", indexed=False, tokens=False),
+}
+ENDPOINTS = frozenset(_SHAPES)
+# A body that has one of these is about itself alone: an id of its own, or a conversation in the place of an input.
+_SINGLE = frozenset({"request_id", "messages"})
+_FORMATS = (b"null", b'"float"', b'"base64"')  # others are no JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Packable:
+    """A row that may share a request with rows of the same `key`. `weight` counts bytes of text, or tokens."""
+
+    endpoint: str
+    body: bytes
+    key: bytes
+    inputs: tuple[msgspec.Raw, ...]
+    weight: int
+    tokens: int
+
+
+def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
+    """A row as it may be packed, or None where it must be sent by itself: never an error.
+
+    Rows have the same key if their bodies are equal but for `input`, and their inputs of one kind, text or tokens.
+    """
+    shape = _SHAPES.get(endpoint)
+    if shape is None:
+        return None
+    try:
+        fields = _decode.decode(body)
+        inputs = _inputs(fields.pop("input", _NULL), tokens=shape.tokens)
+        key = _encode(fields, order="deterministic")
+    except _UNREADABLE:
+        return None
+    if not inputs or not _SINGLE.isdisjoint(fields) or bytes(fields.get("encoding_format", _NULL)) not in _FORMATS:
+        return None
+    if memoryview(inputs[0])[0] == _QUOTE:
+        weight = sum(memoryview(each).nbytes - 2 for each in inputs)
+        return Packable(
+            endpoint, bytes(body), f"{endpoint} text ".encode() + key, inputs, weight, -(-weight // BYTES_PER_TOKEN)
+        )
+    weight = sum(bytes(each).count(b",") + 1 for each in inputs)
+    return Packable(endpoint, bytes(body), f"{endpoint} tokens ".encode() + key, inputs, weight, weight)
+
+
+def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
+    """The inputs, raw: all texts or all lists of tokens. None at all where they are neither, or one is empty."""
+    is_list = memoryview(given)[0] == _BRACKET
+    items = _decode_list(given) if is_list else [given]
+    kinds = {memoryview(item)[0] for item in items}
+    if tokens and is_list and kinds and kinds <= _DIGITS:
+        return (given,)
+    if kinds == {_QUOTE}:
+        return () if any(memoryview(item).nbytes == 2 for item in items) else tuple(items)
+    if tokens and kinds == {_BRACKET} and all(_decode_list(item) for item in items):
+        return tuple(items)
+    return ()
+
+
+class Pack:
+    """Rows of one key, as many as fit: the first always does, however large it is."""
+
+    def __init__(self, first: Packable, *, max_inputs: int = MAX_INPUTS, max_tokens: int = MAX_TOKENS) -> None:
+        self.rows = [first]
+        self._inputs = max_inputs - len(first.inputs)
+        self._tokens = max_tokens - first.tokens
+
+    def add(self, row: Packable) -> bool:
+        """Take a row in; False, and nothing is done, where it is of another key or too much."""
+        if row.key != self.rows[0].key or len(row.inputs) > self._inputs or row.tokens > self._tokens:
+            return False
+        self.rows.append(row)
+        self._inputs -= len(row.inputs)
+        self._tokens -= row.tokens
+        return True
+
+    def body(self) -> bytes:
+        """The body of the request."""
+        return combine(self.rows)
+
+    def split(self, answer: bytes) -> list[bytes]:
+        """Each row's answer, in their order. Raises PackError."""
+        return split(answer, self.rows)
+
+
+def combine(rows: Sequence[Packable]) -> bytes:
+    """One body for rows of one key; a row alone keeps its own."""
+    if len(rows) == 1:
+        return rows[0].body
+    fields: dict[str, Any] = {**_decode.decode(rows[0].body)}
+    fields["input"] = [each for row in rows for each in row.inputs]
+    return _encode(fields)
+
+
+def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
+    """The answer that each row of a `combine` would have had alone; an embedding stays the bytes that it is.
+
+    Entries count from 0 in each, ids get the row's place behind them, and usage is shared out: an answer tells only
+    the sum, so the prompt's tokens go to the rows by the length of their inputs (exactly where those are tokens), and
+    all else goes by these. The shares of a pack add up to its usage. Raises PackError where the entries are not one
+    for each input, in order.
+    """
+    if len(rows) == 1:
+        return [answer]
+    shape = _SHAPES[rows[0].endpoint]
+    try:
+        fields = _decode.decode(answer)
+        items = _decode_items(fields[shape.items])
+        usage = msgspec.json.decode(fields.get("usage", _NULL), type=dict[str, Any] | None)
+        usages = None if usage is None else [_encode(each) for each in _usages(usage, rows)]
+        name = msgspec.json.decode(fields.get("id", _NULL))
+    except (KeyError, *_UNREADABLE) as error:
+        raise PackError(f"the answer to {len(rows)} rows cannot be read: {type(error).__name__}") from None
+    _check(items, sum(len(row.inputs) for row in rows), shape)
+    answers, start = [], 0
+    for number, row in enumerate(rows):
+        own: dict[str, Any] = {**fields}
+        own[shape.items] = _numbered(items[start : start + len(row.inputs)], shape)
+        start += len(row.inputs)
+        if isinstance(name, str):
+            own["id"] = f"{name}-{number}"
+        if usages is not None:
+            own["usage"] = msgspec.Raw(usages[number])
+        answers.append(_encode(own))
+    return answers
+
+
+def _check(items: list[Fields], wanted: int, shape: _Shape) -> None:
+    if len(items) != wanted:
+        raise PackError(f"{len(items)} entries in the answer to {wanted} inputs")
+    for position, item in enumerate(items):
+        if shape.content not in item:
+            raise PackError(f"entry {position} of the answer has no '{shape.content}'")
+        if shape.indexed and bytes(item.get("index", _NULL)) != b"%d" % position:
+            raise PackError(f"entry {position} of the answer has another index, or none")
+
+
+def _numbered(items: list[Fields], shape: _Shape) -> list[Fields]:
+    if not shape.indexed:
+        return items
+    return [{**item, "index": msgspec.Raw(b"%d" % index)} for index, item in enumerate(items)]
+
+
+def _usages(usage: dict[str, Any], rows: Sequence[Packable]) -> list[dict[str, Any]]:
+    weights = [row.weight for row in rows]
+    prompt = usage.get("prompt_tokens")
+    if isinstance(prompt, int) and prompt > 0:
+        weights = _prompts(prompt, rows)
+    return _parts(usage, weights)
+
+
+def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
+    """Each row's share of the prompt's tokens: one for each input, where there are so many, the others by weight."""
+    counts = [len(row.inputs) for row in rows]
+    if total < sum(counts):
+        return shares(total, [row.weight for row in rows])
+    rest = shares(total - sum(counts), [row.weight - len(row.inputs) for row in rows])
+    return [count + more for count, more in zip(counts, rest, strict=True)]
+
+
+def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
+    """A usage, or a number in it, shared out; what is no number is everybody's."""
+    match value:
+        case dict():
+            parts = {name: _parts(each, weights) for name, each in value.items()}
+            return [{name: part[number] for name, part in parts.items()} for number in range(len(weights))]
+        case bool():
+            return [value] * len(weights)
+        case int():
+            return shares(value, weights)
+        case float():
+            return [value * (weight / (sum(weights) or 1)) for weight in weights]
+        case _:
+            return [value] * len(weights)
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole numbers that add up to `total`, each at most 1 from its exact share (by the largest remainder)."""
+    whole = sum(weights)
+    if whole == 0:
+        weights, whole = [1] * len(weights), len(weights)
+    exact = [divmod(total * weight, whole) for weight in weights]
+    result = [quotient for quotient, _ in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda place: -exact[place][1])
+    for place in by_remainder[: total - sum(result)]:
+        result[place] += 1
+    return result

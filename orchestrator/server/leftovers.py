@@ -1,0 +1,58 @@
+"""The rows that a batch left without a success, copied from its input file as the input of another batch."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.server.merged import custom_id_of
+from orchestrator.wire import ResultLine, id_key, lines
+
+CAUSES = ("failed", "expired", "cancelled")
+CAUSE_OF_CODE = {"batch_expired": "expired", "batch_cancelled": "cancelled"}
+
+_decode = msgspec.json.Decoder(ResultLine).decode
+
+
+def copy_leftovers(source: Path, errors: Path, target: Path, causes: Collection[str]) -> int:
+    """Copy the rows of `source` that `errors` names for one of these causes; how many bytes `target` has, synced.
+
+    Files are streamed, with eight bytes in memory for a row of the error file. Raises OSError, and leaves no target.
+    """
+    keys = _keys(errors, causes)
+    try:
+        with source.open("rb") as given, target.open("xb") as taken:
+            for _, _, raw in lines(given):
+                name = custom_id_of(raw)
+                if name is not None and _holds(keys, id_key(name)):
+                    taken.write(raw + b"\n")
+            taken.flush()
+            os.fsync(taken.fileno())
+            return taken.tell()
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _keys(errors: Path, causes: Collection[str]) -> array[int]:
+    keys = array("Q")
+    with errors.open("rb") as file:
+        for raw in file:
+            if _cause(row := _decode(raw)) in causes:
+                keys.append(id_key(row.custom_id or ""))
+    return array("Q", sorted(keys))
+
+
+def _cause(row: ResultLine) -> str:
+    code = row.error.get("code") if isinstance(row.error, dict) else None
+    return CAUSE_OF_CODE.get(code, "failed") if isinstance(code, str) else "failed"
+
+
+def _holds(keys: array[int], key: int) -> bool:
+    found = bisect_left(keys, key)
+    return found < len(keys) and keys[found] == key

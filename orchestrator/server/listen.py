@@ -1,0 +1,260 @@
+"""The server in the main thread, on TCP, on a Unix socket or on both, until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+import uvicorn
+
+from orchestrator.errors import BackendError, OrchError, StorageError, UsageError
+from orchestrator.server.app import build
+from orchestrator.server.service import Service
+from orchestrator.server.settings import Settings
+
+LOCK = "lock"
+BACKLOG = 2048
+STOP_CONNECTIONS_SECONDS = 5
+# Longer than any client keeps an idle connection: one that closes just as the next request comes fails that request.
+KEEP_ALIVE_SECONDS = 120
+MAX_FILES = 65_536
+INTERRUPTED = 130
+
+
+class Stop:
+    """SIGTERM and SIGINT, while the block lasts: `asked` is True from the first one on.
+
+    A second SIGINT ends the process at once. What is durable by then stays; what is not is done again.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Main thread only."""
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, former in before.items():
+                signal.signal(number, former)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            os._exit(INTERRUPTED)
+        self.asked = True
+
+
+@contextmanager
+def only_server(folder: Path) -> Iterator[None]:
+    """Be the one server of a folder. Raises UsageError that names the one there is, or StorageError."""
+    with _lock_file(folder, LOCK) as lock:
+        if False:
+            pid = (folder / LOCK).read_text(errors="replace").strip()
+            raise UsageError(
+                f"{folder} is in use by another `orch serve` (process {pid or 'unknown'})",
+                hint="stop that one, or name another folder with --dir",
+            )
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+@contextmanager
+def outlived(folder: Path, name: str, pause: Callable[[], bool]) -> Iterator[int]:
+    """Hold the folder's lock `name` once what a killed server left behind has let go of it.
+
+    Gives the lock's descriptor: whatever inherits it holds the lock to its own end. `pause` waits for a moment;
+    False from it gives up: BackendError.
+    """
+    with _lock_file(folder, name) as lock:
+        while not _locked(lock):
+            if not pause():
+                raise BackendError(
+                    f"processes of the server that ran before in {folder} do not end", hint="wait, or end them"
+                )
+        yield lock.fileno()
+
+
+def _lock_file(folder: Path, name: str) -> IO[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return (folder / name).open("a")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be used: {error.strerror}", hint="name another with --dir") from error
+
+
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`. Raises UsageError for a name that leads nowhere."""
+    return all(address.startswith("127.") or address == "::1" for _, address in _addresses(host, 0))
+
+
+def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: {getattr(error, 'strerror', None) or error}") from error
+    return [(family, str(address[0])) for family, _, _, _, address in found]
+
+
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """A socket at host and port (0: a free one) that does not listen yet. Raises BackendError or UsageError."""
+    family, address = _addresses(host, port)[0]
+    if port:
+        # Two sockets that do not listen may share a port: one that does finds out.
+        with _bound(family, address, port) as probe:
+            _listening(probe, f"{host}:{port}")
+    return _bound(family, address, port)
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, port))
+    except OSError as error:
+        bound.close()
+        raise _not_available(f"{address}:{port}", error) from error
+    return bound
+
+
+def _listening(bound: socket.socket, where: str) -> None:
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _not_available(where, error) from error
+
+
+def _not_available(where: str, error: OSError) -> BackendError:
+    if error.errno == errno.EADDRINUSE:
+        return BackendError(f"{where} is in use by another program", hint="choose another --port; 0 takes a free one")
+    return BackendError(f"{where} cannot be listened at: {error.strerror}")
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A Unix socket that only this user may open. One that a killed server left is replaced. Raises BackendError."""
+    try:
+        if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
+            raise BackendError(f"{path} is there and is no socket", hint="choose another --uds")
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise BackendError(f"{path} is in use by another program", hint="choose another --uds")
+        path.unlink(missing_ok=True)
+        bound = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o022)
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise BackendError(f"{path} cannot be listened at: {error.strerror or error}") from error
+    return bound
+
+
+Greeting = Callable[[], Coroutine[Any, Any, None]]
+
+
+class _Uvicorn(uvicorn.Server):
+    """Ends when it is asked to, greets once it listens, and leaves the signals to `Stop`."""
+
+    def __init__(
+        self, config: uvicorn.Config, is_over: Callable[[], bool], greet: Greeting, ending: asyncio.Event
+    ) -> None:
+        super().__init__(config)
+        self._ending = ending
+        self._is_over = is_over
+        self._greet = greet
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # What is wrong with a start is raised from here; uvicorn would log it as well, with a traceback.
+        for bound in sockets or ():
+            _listening(bound, str(bound.getsockname()))
+        logger = logging.getLogger("uvicorn.error")
+        logger.disabled = True
+        try:
+            await super().startup(sockets)
+        finally:
+            logger.disabled = False
+        self._greeting = asyncio.create_task(self._greet())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._greeting.cancel()
+        await asyncio.gather(self._greeting, return_exceptions=True)
+        self._ending.set()
+        await super().shutdown(sockets)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._is_over()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def serve(
+    root: Path,
+    settings: Settings,
+    sockets: Sequence[socket.socket],
+    *,
+    is_over: Callable[[], bool],
+    greet: Callable[[Service], Coroutine[Any, Any, None]],
+) -> None:
+    """Serve the folder `root` on these sockets until `is_over`; `greet` runs beside it once it listens.
+
+    Returns when all is closed and durable. Raises what the service's start raises: StorageError, BackendError.
+    """
+    allow_many_files()
+    service = Service(root, settings)
+    config = uvicorn.Config(
+        build(service),
+        lifespan="on",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_CONNECTIONS_SECONDS,
+    )
+    server = _Uvicorn(config, is_over, lambda: greet(service), service.ending)
+    try:
+        server.run(sockets=list(sockets))
+    except SystemExit as error:
+        failure = service.failure
+        if isinstance(failure, OrchError):
+            raise failure from error
+        raise BackendError(f"the server did not start: {failure or 'see its log'}") from error
+
+
+def allow_many_files() -> None:
+    """A connection for each row in flight is an open file; the usual limit of 1,024 is a default, not a bound."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

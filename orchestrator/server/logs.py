@@ -1,0 +1,117 @@
+"""What the server writes about itself: lines of JSON or plain text. Never a prompt, a body or a key."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+import msgspec
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
+"""What machines ask every few seconds; logged only at debug."""
+MAX_PATH = 300
+
+log = logging.getLogger("orchestrator.server.access")
+
+
+def configure(form: str, level: str = "info", stream: TextIO | None = None) -> None:
+    """Send this process's log to `stream` (stderr), one of FORMATS, from one of LEVELS on.
+
+    Other libraries' lines come only from `warning` on: what they say below that may hold bodies.
+    """
+    target = logging.StreamHandler(sys.stderr if stream is None else stream)
+    target.setFormatter(JsonLines() if form == "json" else PlainLines())
+    root = logging.getLogger()
+    root.handlers[:] = [target]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("orchestrator").setLevel(level.upper())
+
+
+def told(**fields: Any) -> dict[str, Any]:
+    """Fields of a line: `log.info("batch created", extra=told(batch=batch.id))`."""
+    return {"told": fields}
+
+
+def plain_url(url: str) -> str:
+    """A URL without the name and password that it may hold."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, then the line's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "told", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode(errors="replace")
+
+
+class PlainLines(logging.Formatter):
+    """One line of text; what a client chose (a path) cannot begin a line of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_word(value)}" for name, value in getattr(record, "told", {}).items())
+        text = f"{_time(record)} {record.levelname.lower()} {record.name}: {record.getMessage()}{fields}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    plain = text and text.isprintable() and not set(text) & set(' "=')
+    return text if plain else msgspec.json.encode(text).decode()
+
+
+class AccessLog:
+    """A line for each request, once it is answered: ASGI, outside of everything else. Off below `info`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        level = logging.DEBUG if scope.get("path") in QUIET_PATHS else logging.INFO
+        if scope["type"] != "http" or not log.isEnabledFor(level):
+            await self._app(scope, receive, send)
+            return
+        began, status, request_id = time.perf_counter(), None, None
+
+        async def noted(message: Any) -> None:
+            nonlocal status, request_id
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                request_id = next((value for name, value in message["headers"] if name == b"x-request-id"), b"")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            log.log(
+                level,
+                "request",
+                extra=told(
+                    method=scope["method"],
+                    path=scope["path"][:MAX_PATH],
+                    status=status,
+                    ms=round((time.perf_counter() - began) * 1000, 1),
+                    tenant=scope.get("tenant", ""),
+                    request_id=(request_id or b"").decode("latin-1"),
+                ),
+            )

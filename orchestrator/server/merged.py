@@ -1,0 +1,239 @@
+"""Results in the order of the input: an index beside the result files says where each row's line lies.
+
+Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It learns
+the order of the input's custom_ids once, and at each call takes up what the result files have gained since the last
+one. So whoever pages through a batch, running or finished, costs one pass over its files in all, a page costs what it
+holds, and memory is that of one page. Nothing stands in the index that the files do not say: one that is missing,
+broken or older than its files is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from orchestrator.errors import StorageError
+from orchestrator.wire import id_key, lines
+
+INDEX_NAME = "merged.db"
+KINDS = ("output", "error")
+PAGE_BYTES = 8 * 1024 * 1024
+WAIT_SECONDS = 60.0
+SCHEMA = """
+    CREATE TABLE input (key INTEGER PRIMARY KEY, position INTEGER NOT NULL);
+    CREATE TABLE results (
+        position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, start INTEGER NOT NULL, length INTEGER NOT NULL
+    );
+    CREATE TABLE files (kind INTEGER PRIMARY KEY, inode INTEGER NOT NULL, seen INTEGER NOT NULL);
+"""
+READY = 1
+"""`PRAGMA user_version` of an index that knows its input."""
+
+
+class UnknownRow(Exception):
+    """The batch has no row with that custom_id."""
+
+
+class InputGone(Exception):
+    """The order of the rows is not known: the input was deleted before anybody asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A batch's input (None: deleted), the folder of its result files, and how many bytes of those count.
+
+    A kind that `durable` does not name counts as a whole.
+    """
+
+    input: Path | None
+    folder: Path
+    durable: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Result lines without newline, in the order of the input; `position` is that of the last, for the next page."""
+
+    lines: list[bytes]
+    position: int
+    has_more: bool
+
+
+class _Named(msgspec.Struct, frozen=True):
+    custom_id: str
+
+
+_decode = msgspec.json.Decoder(_Named).decode
+
+
+def custom_id_of(line: bytes) -> str | None:
+    """The custom_id of a line of an input or result file; None where a damaged disk left no JSON."""
+    try:
+        return _decode(line).custom_id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class Merged:
+    """Pages of any batch; for one batch at most one is read at a time."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
+
+    async def page(self, source: Source, after: str | int | None, limit: int) -> Page:
+        """Up to `limit` rows and PAGE_BYTES behind the row `after`: a custom_id, or an earlier page's `position`.
+
+        Raises UnknownRow, InputGone, OSError or StorageError.
+        """
+        lock = self._locks.setdefault(source.folder, asyncio.Lock())
+        async with lock:
+            return await asyncio.to_thread(read_page, source, after, limit)
+
+
+def read_page(source: Source, after: str | int | None, limit: int) -> Page:
+    """What `Merged.page` gives, in the thread of the caller."""
+    path = source.folder / INDEX_NAME
+    try:
+        return _read_page(path, source, after, limit)
+    except sqlite3.OperationalError as error:
+        raise StorageError(f"the index {path} cannot be used: {error}") from error
+    except sqlite3.DatabaseError:
+        path.unlink(missing_ok=True)
+    try:
+        return _read_page(path, source, after, limit)
+    except sqlite3.Error as error:
+        raise StorageError(f"the index {path} cannot be used: {error}") from error
+
+
+def _read_page(path: Path, source: Source, after: str | int | None, limit: int) -> Page:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)) as db, ExitStack() as opened:
+        # A kill leaves whole transactions all the same; what a power cut breaks is found and made anew.
+        db.execute("PRAGMA synchronous=OFF")
+        db.execute("PRAGMA cache_size=-16384")
+        _learn_input(db, source.input)
+        files: list[BinaryIO | None] = []
+        for number, kind in enumerate(KINDS):
+            place = source.folder / f"{kind}.jsonl"
+            files.append(opened.enter_context(place.open("rb")) if place.exists() else None)
+            _catch_up(db, number, files[number], source.durable.get(kind))
+        return _collect(db, files, _position(db, after), limit)
+
+
+def _learn_input(db: sqlite3.Connection, path: Path | None) -> None:
+    if _version(db) == READY:
+        return
+    if path is None or not path.exists():
+        raise InputGone
+    with path.open("rb") as file, _transaction(db):
+        if _version(db) != READY:
+            for statement in SCHEMA.split(";"):
+                db.execute(statement)
+            named = ((custom_id_of(raw), number) for number, _, raw in lines(file))
+            known = ((_key(name), number) for name, number in named if name is not None)
+            db.executemany("INSERT OR IGNORE INTO input VALUES (?, ?)", known)
+            db.execute(f"PRAGMA user_version={READY}")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable: int | None) -> None:
+    """Take up what a result file has gained, or all of it where it is another file than before."""
+    if file is None:
+        inode, size = 0, 0
+    else:
+        status = os.fstat(file.fileno())
+        inode, size = status.st_ino, status.st_size
+    until = size if durable is None else min(size, durable)
+    if _is_current(_seen(db, kind), inode, size, until):
+        return
+    with _transaction(db):
+        seen = _seen(db, kind)
+        if _is_current(seen, inode, size, until):
+            return
+        if seen[0] != inode or seen[1] > size:
+            db.execute("DELETE FROM results WHERE kind = ?", (kind,))
+            seen = inode, 0
+        if file is not None:
+            places = ((kind, start, length, _key(name)) for start, length, name in _rows(file, seen[1], until))
+            # One outcome a row: should a file name it twice, the first stands.
+            db.executemany("INSERT OR IGNORE INTO results SELECT position, ?, ?, ? FROM input WHERE key = ?", places)
+        db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (kind, inode, max(seen[1], until)))
+
+
+def _seen(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
+    """Which file the index knows, by its inode, and how many bytes of it."""
+    found = db.execute("SELECT inode, seen FROM files WHERE kind = ?", (kind,)).fetchone()
+    return found or (0, 0)
+
+
+def _is_current(seen: tuple[int, int], inode: int, size: int, until: int) -> bool:
+    # A run that is just being taken up again counts no byte as durable yet; what was seen before still is.
+    return seen[0] == inode and until <= seen[1] <= size
+
+
+def _rows(file: BinaryIO, start: int, until: int) -> Iterator[tuple[int, int, str]]:
+    file.seek(start)
+    while start < until:
+        line = file.readline()
+        if not line:
+            return
+        if (name := custom_id_of(line)) is not None:
+            yield start, len(line) - 1, name
+        start += len(line)
+
+
+def _position(db: sqlite3.Connection, after: str | int | None) -> int:
+    if not isinstance(after, str):
+        return after or 0
+    found = db.execute("SELECT position FROM input WHERE key = ?", (_key(after),)).fetchone()
+    if found is None:
+        raise UnknownRow(after)
+    return int(found[0])
+
+
+def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int, limit: int) -> Page:
+    found = db.execute(
+        "SELECT position, kind, start, length FROM results WHERE position > ? ORDER BY position LIMIT ?",
+        (position, limit + 1),
+    ).fetchall()
+    page: list[bytes] = []
+    room = PAGE_BYTES
+    for row, kind, start, length in found[:limit]:
+        room -= length
+        if page and room < 0:
+            break
+        file = files[kind]
+        assert file is not None
+        page.append(os.pread(file.fileno(), length, start))
+        position = row
+    return Page(page, position, len(page) < len(found))
+
+
+def _key(custom_id: str) -> int:
+    """`id_key` as SQLite's integers go: with a sign."""
+    key = id_key(custom_id)
+    return key - (1 << 64) if key >= 1 << 63 else key
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        db.rollback()
+        raise

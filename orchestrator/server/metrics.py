@@ -1,0 +1,193 @@
+"""The page that Prometheus reads, made of the server's own counters when it is asked for.
+
+Nothing of the client library is touched by a row: what is counted are plain integers, read here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from orchestrator.server.dispatch.stats import BOUNDS, Latencies
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.logs import plain_url
+from orchestrator.server.service import Service
+
+QUANTILES = (0.5, 0.99)
+
+
+def page(service: Service, accept: str) -> tuple[bytes, str]:
+    """The page and its content type: Prometheus's text, or OpenMetrics where `accept` asks for it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Server(service))
+    ProcessCollector(registry=registry)
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
+
+
+def quantile(latencies: Latencies, share: float) -> float:
+    """The latency in seconds that `share` of all stayed below, interpolated in its bucket; NaN where there is none.
+
+    What is in the open bucket counts as the longest bound.
+    """
+    wanted, seen, low = share * sum(latencies.counts), 0, 0.0
+    for count, high in zip(latencies.counts, BOUNDS, strict=False):
+        if count and seen + count >= wanted:
+            return min(high, low + (high - low) * (wanted - seen) / count)
+        seen, low = seen + count, high
+    return BOUNDS[-1] if seen < sum(latencies.counts) else float("nan")
+
+
+class _Server(Collector):
+    """Everything the server knows about itself, as families of samples."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        upstreams = [(plain_url(upstream.url), upstream) for upstream in self._service.upstreams]
+        yield from _rows(upstreams)
+        yield from _interactive(upstreams)
+        yield from _upstreams(upstreams)
+        yield from self._work()
+        yield from self._storage()
+        yield from _cost(self._service.settings.cost_per_hour, self._service.upstreams)
+
+    def _work(self) -> Iterator[Metric]:
+        batches = self._service.batches
+        out = sum(upstream.inflight for upstream in self._service.upstreams)
+        waiting = max(0, batches.unfinished_rows() - out)
+        yield _gauge("orch_rows_waiting", "Rows of batches that wait for an upstream.", waiting)
+        yield _gauge("orch_rows_in_flight", "Rows of batches that are out at an upstream.", out)
+        running = Counter(run.batch.status.value for run in batches.runs.values())
+        yield _gauges("orch_batches", "Batches that are not at their end.", "status", running.items())
+        name, about = "orch_batches_ended", "Batches that came to their end since the server's start."
+        family = CounterMetricFamily(name, about, labels=["status"])
+        for status, count in batches.ended.items():
+            family.add_metric([status.value], count)
+        yield family
+
+    def _storage(self) -> Iterator[Metric]:
+        service = self._service
+        problem = service.health()["problem"]
+        yield _gauge("orch_storage_ok", "1 while results and records can be written, else 0.", problem is None)
+        backlog = service.backlog_bytes
+        yield _gauge("orch_result_backlog_bytes", "Results that wait to become durable.", backlog)
+        free = shutil.disk_usage(service.root).free
+        yield _gauge("orch_disk_free_bytes", "Free bytes on the disk of the server's folder.", free)
+        about = "Bytes of files taken in since the server's start."
+        yield CounterMetricFamily("orch_uploaded_bytes", about, value=service.uploaded_bytes)
+
+
+Named = Sequence[tuple[str, Upstream]]
+
+
+def _rows(upstreams: Named) -> Iterator[Metric]:
+    rows = CounterMetricFamily("orch_rows", "Rows of batches that ended, by result.", labels=["upstream", "result"])
+    for url, upstream in upstreams:
+        rows.add_metric([url, "succeeded"], upstream.stats.succeeded)
+        rows.add_metric([url, "failed"], upstream.stats.failed)
+    yield rows
+    stats = [(url, upstream.stats) for url, upstream in upstreams]
+    yield _counters("orch_row_retries", "Attempts at rows that were made again.", ((u, s.retried) for u, s in stats))
+    about = "Prompt tokens of rows, those from the prefix cache among them."
+    yield _counters("orch_input_tokens", about, ((u, s.input_tokens) for u, s in stats))
+    about = "Prompt tokens of rows that came from the upstream's prefix cache."
+    yield _counters("orch_cached_input_tokens", about, ((u, s.cached_tokens) for u, s in stats))
+    yield _counters("orch_output_tokens", "Tokens generated for rows.", ((u, s.output_tokens) for u, s in stats))
+    latencies = [(url, row.latencies) for url, row in stats]
+    yield from _latencies("orch_row_latency", "Time a row is out at the upstream", latencies)
+    about = "Failed rows / rows that ended; absent before the first row."
+    shares = [(u, s.failed, s.succeeded + s.failed) for u, s in stats]
+    yield _ratios("orch_row_error_ratio", about, shares)
+    about = "Cached prompt tokens / prompt tokens; absent before the first."
+    yield _ratios("orch_prefix_cache_hit_ratio", about, [(u, s.cached_tokens, s.input_tokens) for u, s in stats])
+
+
+def _interactive(upstreams: Named) -> Iterator[Metric]:
+    stats = [(url, upstream.stats) for url, upstream in upstreams]
+    about = "Synchronous requests that were passed through."
+    yield _counters("orch_interactive_requests", about, ((u, s.interactive) for u, s in stats))
+    about = "Those of them that broke off or ended with 429 or 5xx."
+    yield _counters("orch_interactive_failures", about, ((u, s.interactive_failed) for u, s in stats))
+    about = "Synchronous requests that are out now."
+    yield _gauges("orch_interactive_in_flight", about, "upstream", ((u, up.interactive) for u, up in upstreams))
+    latencies = [(url, one.interactive_latencies) for url, one in stats]
+    yield from _latencies("orch_interactive_latency", "Time until the last byte of a synchronous request", latencies)
+
+
+def _upstreams(upstreams: Named) -> Iterator[Metric]:
+    about = "1 while the upstream is given rows, else 0."
+    yield _gauges("orch_upstream_up", about, "upstream", ((u, up.problem is None) for u, up in upstreams))
+    about = "How many rows the upstream is given at once."
+    yield _gauges("orch_concurrency_limit", about, "upstream", ((u, up.flow.limit) for u, up in upstreams))
+    about = "1 at the reason why the concurrency limit moved last."
+    why = GaugeMetricFamily("orch_concurrency_limit_reason", about, labels=["upstream", "reason"])
+    about = "How often the concurrency limit moved, by reason."
+    moves = CounterMetricFamily("orch_concurrency_limit_moves", about, labels=["upstream", "reason"])
+    for url, upstream in upstreams:
+        why.add_metric([url, upstream.flow.move.value], 1)
+        for move, count in upstream.flow.moves.items():
+            moves.add_metric([url, move.value], count)
+    yield why
+    yield moves
+
+
+def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Metric]:
+    """What rows have cost: an hour of all upstreams costs `per_hour`, and only the time with rows out counts."""
+    if per_hour is None or not upstreams:
+        return
+    cost = per_hour / 3600 * sum(upstream.stats.busy_seconds for upstream in upstreams) / len(upstreams)
+    tokens = sum(upstream.stats.input_tokens + upstream.stats.output_tokens for upstream in upstreams)
+    about = "What the upstreams cost while rows were out, in the currency of cost_per_hour."
+    yield CounterMetricFamily("orch_cost", about, value=cost)
+    if tokens:
+        yield _gauge("orch_cost_per_token", "That cost / prompt and generated tokens of rows.", cost / tokens)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, about, value=value)
+
+
+def _gauges(name: str, about: str, label: str, samples: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=[label])
+    for value, number in samples:
+        family.add_metric([value], number)
+    return family
+
+
+def _counters(name: str, about: str, samples: Iterable[tuple[str, float]]) -> Metric:
+    family = CounterMetricFamily(name, about, labels=["upstream"])
+    for url, number in samples:
+        family.add_metric([url], number)
+    return family
+
+
+def _ratios(name: str, about: str, samples: Iterable[tuple[str, int, int]]) -> Metric:
+    return _gauges(name, about, "upstream", ((url, part / whole) for url, part, whole in samples if whole))
+
+
+def _latencies(name: str, about: str, samples: Sequence[tuple[str, Latencies]]) -> Iterator[Metric]:
+    """A histogram, and the quantiles of all it holds."""
+    histogram = HistogramMetricFamily(f"{name}_seconds", f"{about}.", labels=["upstream"])
+    quantiles = GaugeMetricFamily(
+        f"{name}_quantile_seconds", f"{about}, since the server's start.", labels=["upstream", "quantile"]
+    )
+    for url, latencies in samples:
+        below, buckets = 0, []
+        for bound, count in zip((*map(str, BOUNDS), "+Inf"), latencies.counts, strict=True):
+            below += count
+            buckets.append((bound, float(below)))
+        histogram.add_metric([url], buckets, sum_value=latencies.total)
+        if below:
+            for share in QUANTILES:
+                quantiles.add_metric([url, str(share)], quantile(latencies, share))
+    yield histogram
+    yield quantiles

@@ -1,0 +1,120 @@
+"""Removes what is over its time: expired files and uploads, and what batches leave that nobody can ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from orchestrator.clock import now as clock_now
+from orchestrator.errors import StorageError
+from orchestrator.server.records import Records
+from orchestrator.server.uploads import Uploads, remove
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 100
+RESULT_FILES = ("output.jsonl", "error.jsonl")
+
+
+class Upkeep:
+    """Sweeps at the start and every `period` seconds; `unfinished` gives the ids of batches not at their end."""
+
+    def __init__(
+        self,
+        root: Path,
+        records: Records,
+        uploads: Uploads,
+        *,
+        unfinished: Callable[[], Collection[str]],
+        is_in_use: Callable[[str], bool],
+        period: float,
+    ) -> None:
+        self._batches = root / "batches"
+        self._root = root
+        self._records = records
+        self._uploads = uploads
+        self._unfinished = unfinished
+        self._is_in_use = is_in_use
+        self._period = period
+        self._folders = {path.name for path in self._batches.iterdir()} if self._batches.is_dir() else set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to sweep; every batch that is not at its end must be known by now."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def note_ended(self, batch_id: str) -> None:
+        """A batch is at its end: the next sweep looks at what it leaves."""
+        self._folders.add(batch_id)
+
+    def note_removed(self, path: str) -> None:
+        """A file of this path under the server's folder was deleted; if a batch wrote it, more of it may go."""
+        folder, _, rest = path.partition("/")
+        if folder == self._batches.name:
+            self.note_ended(rest.partition("/")[0])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.sweep(int(clock_now().timestamp()))
+            except (StorageError, OSError) as error:
+                log.warning("what is over its time could not be removed: %s", error)
+            await asyncio.sleep(self._period)
+
+    async def sweep(self, now: int) -> None:
+        """Remove what is over its time at `now`, in seconds since 1970. Raises StorageError or OSError."""
+        await self._expire_files(now)
+        await self._uploads.expire(now)
+        await self._tidy()
+
+    async def _expire_files(self, now: int) -> None:
+        kept: set[str] = set()
+        while True:
+            # Those in use stay in the table, so the next page must reach behind them.
+            due = self._records.expired_files(now, AT_ONCE + len(kept))
+            gone: list[Path] = []
+            for record in due:
+                if self._is_in_use(record.file.id):
+                    kept.add(record.file.id)
+                    continue
+                self._records.delete_file(record.file.id)
+                self.note_removed(record.path)
+                gone.append(self._root / record.path)
+                await asyncio.sleep(0)
+            await asyncio.to_thread(remove, gone)
+            if not gone:
+                return
+            log.info("removed %d expired files", len(gone))
+
+    async def _tidy(self) -> None:
+        """Look at the folders of batches that came to their end since the last sweep, or were there at the start."""
+        unfinished = self._unfinished()
+        names = [name for name in self._folders if name not in unfinished]
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            kept = {name: self._files_of(name) for name in some}
+            self._folders.difference_update(some)
+            await asyncio.to_thread(self._clear, kept)
+
+    def _files_of(self, batch_id: str) -> set[str]:
+        """The names of a batch's files that still are files of the API."""
+        found = self._records.batch(batch_id)
+        ids = () if found is None else (found.batch.output_file_id, found.batch.error_file_id)
+        records = [self._records.file(file_id) for file_id in ids if file_id is not None]
+        return {Path(record.path).name for record in records if record is not None}
+
+    def _clear(self, kept: dict[str, set[str]]) -> None:
+        for name, files in kept.items():
+            folder = self._batches / name
+            if not files:
+                shutil.rmtree(folder, ignore_errors=True)
+            remove([folder / file for file in RESULT_FILES if file not in files])

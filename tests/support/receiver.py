@@ -1,0 +1,99 @@
+"""A receiver of webhooks: real HTTP, scripted answers, every delivery checked with the official SDK."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+import openai
+
+SECRET = "whsec_c2VjcmV0LW9mLXRoZS10ZXN0cy0wMTIzNDU2Nzg5"
+PATH = "/hooks/a-token-in-the-path"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One POST: where to, what it held, and the status it was answered with."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    status: int
+
+    def event(self, secret: str = SECRET) -> Any:
+        """The event as the SDK gives it; raises where the signature is wrong."""
+        client = openai.OpenAI(api_key="none", webhook_secret=secret)
+        try:
+            return client.webhooks.unwrap(self.body, self.headers)
+        finally:
+            client.close()
+
+
+class Receiver:
+    """`with Receiver() as receiver:` answers with the statuses of `script` in turn, then with 204.
+
+    A None in the script is no answer for as long as the receiver runs. `before_answer` is called with each delivery
+    before it is answered.
+    """
+
+    def __init__(self, *script: int | None, port: int = 0) -> None:
+        self.deliveries: list[Delivery] = []
+        self.before_answer: Callable[[Delivery], None] | None = None
+        self._script = deque(script)
+        self._over = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._answering())
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}{PATH}?token=secret-of-the-query"
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def events(self, secret: str = SECRET) -> list[Any]:
+        """The events that were taken."""
+        return [delivery.event(secret) for delivery in self.deliveries if 200 <= delivery.status < 300]
+
+    def _receive(self, path: str, headers: dict[str, str], body: bytes) -> int | None:
+        status = self._script.popleft() if self._script else 204
+        delivery = Delivery(path, headers, body, status or 0)
+        if self.before_answer is not None:
+            self.before_answer(delivery)
+        self.deliveries.append(delivery)
+        if status is None:
+            self._over.wait()
+        return status
+
+    def _answering(self) -> type[BaseHTTPRequestHandler]:
+        receiver = self
+
+        class Answering(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                status = receiver._receive(self.path, dict(self.headers.items()), body)
+                if status is None:
+                    return
+                self.send_response(status)
+                if status in (301, 302, 307, 308):
+                    self.send_header("location", f"http://127.0.0.1:{receiver.port}/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        return Answering

@@ -1,0 +1,139 @@
+"""Whose row goes next: tenants alike, sooner batches more, nobody never, and what is urgent first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.server.dispatch.fair import Fair
+
+HOUR = 3600.0
+
+
+class Rows:
+    """A batch of so many rows of `size` bytes."""
+
+    def __init__(
+        self, name: str, rows: int, *, tenant: str = "", deadline: float = 24 * HOUR, size: int = 1000
+    ) -> None:
+        self.name, self.rows_left, self.tenant, self.deadline, self.size = name, rows, tenant, deadline, size
+
+    def take(self) -> Rows | None:
+        if not self.rows_left:
+            return None
+        self.rows_left -= 1
+        return self
+
+
+def served(fair: Fair[Rows], times: int, now: float = 0.0) -> list[str]:
+    names = []
+    for _ in range(times):
+        found = fair.take(now, Rows.take, lambda rows: rows.size)
+        if found is None:
+            break
+        names.append(found.name)
+    return names
+
+
+def of(*batches: Rows) -> Fair[Rows]:
+    fair: Fair[Rows] = Fair()
+    for batch in batches:
+        fair.add(batch)
+    return fair
+
+
+def test_one_batch_alone_gets_everything() -> None:
+    assert served(of(Rows("a", 5)), 9) == ["a"] * 5
+
+
+def test_a_long_batch_does_not_starve_a_short_one_that_came_later() -> None:
+    fair = of(Rows("long", 100_000))
+    served(fair, 1000)
+    fair.add(Rows("short", 10))
+    assert Counter(served(fair, 21))["short"] == 10
+
+
+def test_tenants_share_alike_however_many_batches_each_has() -> None:
+    crowd = [Rows(f"crowd-{number}", 1000, tenant="crowd") for number in range(9)]
+    told = Counter(name.split("-")[0] for name in served(of(*crowd, Rows("lone", 1000, tenant="lone")), 400))
+    assert told == {"crowd": 200, "lone": 200}
+
+
+def test_tenants_share_by_bytes_not_by_rows() -> None:
+    told = Counter(
+        served(of(Rows("big", 10_000, tenant="a", size=9744), Rows("small", 10_000, tenant="b", size=744)), 1100)
+    )
+    assert told == {"big": 100, "small": 1000}
+
+
+def test_the_batch_that_is_due_sooner_goes_faster_and_the_other_goes_on() -> None:
+    told = Counter(
+        served(of(Rows("soon", 10_000, deadline=1 * HOUR), Rows("late", 10_000, deadline=24 * HOUR)), 1000)
+    )
+    assert told["soon"] / told["late"] > 20
+    assert told["late"] > 30
+
+
+def test_a_batch_ages_into_its_turn() -> None:
+    fair = of(Rows("old", 100_000, deadline=24 * HOUR), Rows("new", 100_000, deadline=25 * HOUR))
+    assert 480 < Counter(served(fair, 1000))["old"] < 540
+    assert Counter(served(fair, 1000, now=23.5 * HOUR))["old"] > 700
+
+
+def test_what_would_miss_its_deadline_goes_first() -> None:
+    tight, other = Rows("tight", 1000, deadline=2 * HOUR), Rows("other", 10, deadline=1 * HOUR)
+    fair = of(other, tight)
+    fair.review(0.0, rows_per_second=0.2)
+    assert served(fair, 1010) == ["tight"] * 1000 + ["other"] * 10
+
+
+def test_two_that_are_tight_go_by_deadline() -> None:
+    fair = of(Rows("second", 50, deadline=200.0), Rows("first", 50, deadline=100.0))
+    fair.review(0.0, rows_per_second=0.5)
+    assert served(fair, 100) == ["first"] * 50 + ["second"] * 50
+
+
+def test_who_comes_back_after_a_pause_is_owed_nothing() -> None:
+    idle, busy = Rows("idle", 1, tenant="idle"), Rows("busy", 10_000, tenant="busy")
+    fair = of(idle, busy)
+    served(fair, 2000)
+    fair.remove(idle)
+    fair.add(Rows("back", 10_000, tenant="idle"))
+    assert 45 < Counter(served(fair, 100))["back"] < 55
+
+
+def test_a_batch_that_has_no_row_now_is_passed_over_and_asked_again() -> None:
+    waits, goes = Rows("waits", 0), Rows("goes", 2)
+    fair = of(waits, goes)
+    assert served(fair, 1) == ["goes"]
+    waits.rows_left = 1
+    assert sorted(served(fair, 5)) == ["goes", "waits"]
+
+
+def test_a_batch_that_left_is_not_asked() -> None:
+    gone, stays = Rows("gone", 100, deadline=1.0), Rows("stays", 3)
+    fair = of(gone, stays)
+    fair.review(0.0, rows_per_second=1.0)
+    fair.remove(gone)
+    assert served(fair, 10) == ["stays"] * 3
+    fair.remove(stays)
+    assert served(fair, 1) == []
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from("abc"), st.integers(1, 5000), st.integers(0, 90_000)),
+        max_size=8,
+    ),
+    st.integers(0, 90_000),
+)
+def test_every_row_is_served_once(batches: list[tuple[int, str, int, int]], now: int) -> None:
+    made = [
+        Rows(str(number), rows, tenant=tenant, size=size, deadline=deadline)
+        for number, (rows, tenant, size, deadline) in enumerate(batches)
+    ]
+    fair = of(*made)
+    fair.review(now, 3.0)
+    assert Counter(served(fair, 1000, now)) == Counter({str(n): b[0] for n, b in enumerate(batches) if b[0]})
