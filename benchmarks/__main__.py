@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]` runs them all, or those named; `python -m benchmarks NAME --help` tells its options."""
+"""`python -m benchmarks [NAME ...]` runs them all, or those named; `NAME --help` tells the options of one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from benchmarks import build, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
+from benchmarks import build, order, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
 from benchmarks.serving import Unavailable
 
-PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "startup": startup.main}
+PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "order": order.main, "startup": startup.main}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "serve_cpu": serve_cpu.main,
     "unknown_capacity": unknown_capacity.main,

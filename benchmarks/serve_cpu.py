@@ -1,4 +1,4 @@
-"""What a row costs `orch serve`, from upload to download, durable: CPU and memory, beside `saturate` on the same rows.
+"""What a row costs `orch serve`, from upload to download, durable: CPU and memory, beside `saturate` on such rows.
 
 The upstream answers at once and always the same, so all that is measured is the client: the CPU of the whole server
 process (user and system, all threads) from before the upload until after the download; of a peer, its whole process.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import peers
@@ -80,8 +81,7 @@ def _serve(folder: Path, upstream: Constant, rows: int) -> Cost:
 
 
 def _by_stage(stages: Stages, rows: int) -> dict[str, float]:
-    names = list(stages.moments)
-    pairs = zip(names, names[1:], strict=False)
+    pairs = pairwise(stages.moments)
     return {NAMES[last]: stages.cpu(first, last) / rows * 1e6 for first, last in pairs}
 
 
@@ -99,8 +99,8 @@ def _beside_peers(folder: Path, upstream: Constant, rows: int, cost: Cost) -> No
     plain = peers.plain(file, folder / "plain", upstream.url, PLAIN_CONCURRENCY)
     plain_cpu = _own(plain)
     say(
-        f"plain aiohttp client, {PLAIN_CONCURRENCY} at a time, nothing durable, {rows:,} rows: {plain_cpu:.1f} us CPU "
-        f"a row, {plain.peak_mb:.0f} MB peak; ratio to orch serve {plain_cpu / cost.cpu:.2f}x"
+        f"plain aiohttp client, {PLAIN_CONCURRENCY} at a time, nothing durable, {rows:,} rows: {plain_cpu:.1f} us "
+        f"CPU a row, {plain.peak_mb:.0f} MB peak; ratio to orch serve {plain_cpu / cost.cpu:.2f}x"
     )
     try:
         ran = peers.saturate(file, folder / "saturate", upstream.url)
@@ -111,8 +111,8 @@ def _beside_peers(folder: Path, upstream: Constant, rows: int, cost: Cost) -> No
         raise Unavailable(f"saturate answered {ran.rows} of {rows} rows")
     own = _own(ran)
     say(
-        f"{peers.SATURATE}, Auto, a part each {peers.FLUSH_ROWS:,} rows, {rows:,} rows: {own:.1f} us CPU a row without "
-        f"its start ({ran.cpu / rows * 1e6:.1f} with; its imports take {ran.import_seconds:.2f} s); "
+        f"{peers.SATURATE}, Auto, a part each {peers.FLUSH_ROWS:,} rows, {rows:,} rows: {own:.1f} us CPU a row "
+        f"without its start ({ran.cpu / rows * 1e6:.1f} with; its imports take {ran.import_seconds:.2f} s); "
         f"{ran.peak_mb:.0f} MB peak; {ran.seconds:.1f} s"
     )
     say(f"CPU a row, saturate without its start to orch serve: {own / cost.cpu:.1f}x (goal 7x, mark 15x)")
@@ -122,6 +122,3 @@ def _own(ran: peers.Ran) -> float:
     """CPU microseconds a row of a peer, without what it used before the first one."""
     return (ran.cpu - ran.import_cpu) / ran.rows * 1e6
 
-
-if __name__ == "__main__":
-    main()

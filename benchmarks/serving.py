@@ -1,4 +1,4 @@
-"""What the benchmarks of `orch serve` share: processes that end with this one, what they cost, and a batch by the SDK."""
+"""What the benchmarks of `orch serve` share: processes that end with this one, their cost, a batch by the SDK."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
 import openai
 
 ROOT = Path(__file__).resolve().parents[1]
-ENDPOINT = "/v1/chat/completions"
+ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 PR_SET_PDEATHSIG = 1
 TICKS = os.sysconf("SC_CLK_TCK")
 START_SECONDS = 60.0
@@ -265,7 +265,8 @@ def download(sdk: openai.OpenAI, batch: Any, rows: int) -> None:
     if batch.status != "completed" or batch.request_counts.failed or batch.output_file_id is None:
         raise Unavailable(f"the batch ended as {batch.status}: {batch.request_counts}, {batch.errors}")
     decode = msgspec.json.Decoder(_Row).decode
-    ids, lines, rest = set(), 0, b""
+    ids: set[str] = set()
+    lines, rest = 0, b""
     with sdk.files.with_streaming_response.content(batch.output_file_id) as response:
         for chunk in response.iter_bytes(1 << 20):
             *whole, rest = (rest + chunk).split(b"\n")

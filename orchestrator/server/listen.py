@@ -63,7 +63,7 @@ class Stop:
 def only_server(folder: Path) -> Iterator[None]:
     """Be the one server of a folder. Raises UsageError that names the one there is, or StorageError."""
     with _lock_file(folder, LOCK) as lock:
-        if False:
+        if not _locked(lock):
             pid = (folder / LOCK).read_text(errors="replace").strip()
             raise UsageError(
                 f"{folder} is in use by another `orch serve` (process {pid or 'unknown'})",
@@ -167,7 +167,7 @@ def bind_unix(path: Path) -> socket.socket:
                 raise BackendError(f"{path} is in use by another program", hint="choose another --uds")
         path.unlink(missing_ok=True)
         bound = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o022)
+        before = os.umask(0o177)
         try:
             bound.bind(str(path))
         finally:

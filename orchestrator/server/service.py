@@ -152,7 +152,7 @@ class Service:
     def require_room(self, size: int = 0) -> None:
         """Refuse to take in `size` bytes where less than `min_free_bytes` would stay free: StorageError."""
         free, stays = shutil.disk_usage(self.root).free, self.settings.min_free_bytes
-        if free < stays:
+        if free - size < stays:
             raise StorageError(
                 f"{free:,} bytes of its disk are free, {size:,} are needed, and {stays:,} more must stay free"
             )

@@ -13,7 +13,7 @@ from tests.support.batchapi import create, ended, health, retrieve, row, run_bat
 from tests.support.cli import Orch, kill_group
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder, refuse, starts
 from tests.support.process import wait_until
-from tests.support.serving import serve
+from tests.support.serving import serve, url_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
 
@@ -31,6 +31,10 @@ def engine(tmp_path: Path, orch_home: Path) -> tuple[str, ...]:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_an_engine_for_each_gpu_serves_and_ends_with_the_server(
@@ -72,9 +76,17 @@ def test_a_server_that_is_killed_comes_back_with_its_engines(
     with sdk_at(url) as sdk:
         batch = create(sdk, [row(f"r{n}", "[[fault:slow:500]]", model="small") for n in range(100)])
         wait_until(lambda: retrieve(sdk, batch.id).status == "in_progress")
-    kill_group(process)
-    process.wait()
-    _, url = serve(run_orch, *engine, env=NO_GPU)
+    guard = parent_of(starts(tmp_path)[0]["pid"])
+    os.kill(guard, signal.SIGSTOP)  # as if the engine took its time to end
+    try:
+        kill_group(process)
+        process.wait()
+        process = run_orch.start("serve", "--port", "0", *engine, env=NO_GPU)
+        wait_until(lambda: "waiting for the engines of a server that was killed" in run_orch.output(process))
+        assert len(starts(tmp_path)) == 1
+    finally:
+        os.kill(guard, signal.SIGCONT)
+    url = url_of(run_orch, process)
     first, second = starts(tmp_path)
     assert not is_running(first["pid"])
     assert first["options"] == second["options"]

@@ -331,7 +331,7 @@ class TestPartialResults:
         wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed == 1)
         whole = sdk.raw.get(f"/v1/batches/{batch.id}/output").content
         with (served.folder / "batches" / batch.id / "output.jsonl").open("ab") as file:
-            file.write(b'{"id":"batch_req_1","custom_id":"z","resp')
+            file.write(b'{"id":"batch_req_1","custom_id":"z","response":null,"error":null}\n')
         assert sdk.raw.get(f"/v1/batches/{batch.id}/output").content == whole
         assert self.part(sdk, batch.id, "bytes=-4").content == whole[-4:]
         assert all_results(sdk, batch.id) == [json.loads(whole)]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from tests.contract.conftest import Served
 from tests.support.batchapi import Sdk, create, jsonl, retrieve, row, upload
+from tests.support.clock import later
 from tests.support.process import wait_until
 
 CONTENT = jsonl([row(f"r{number}") for number in range(20)])
@@ -180,10 +180,10 @@ def test_a_lifetime_of_ones_own(sdk: Sdk, form: str) -> None:
 
 def test_an_expired_file_is_gone_before_it_is_removed(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     file, kept = given(sdk, purpose="evals", expires_after={"anchor": "created_at", "seconds": 3600}), given(sdk)
-    monkeypatch.setenv("ORCH_NOW", (datetime.now(UTC) + timedelta(minutes=59)).isoformat())
+    later(monkeypatch, minutes=59)
     assert sdk(lambda api: api.files.retrieve(file.id)) == file
     assert file.id in stored(sdk)
-    monkeypatch.setenv("ORCH_NOW", (datetime.now(UTC) + timedelta(minutes=61)).isoformat())
+    later(monkeypatch, minutes=61)
     for call in (
         lambda api: api.files.retrieve(file.id),
         lambda api: api.files.content(file.id),

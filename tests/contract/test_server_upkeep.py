@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.wire import File
 from tests.support.batchapi import Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at
+from tests.support.clock import later
 from tests.support.process import Upstream, upstreams, wait_until
 
 HOUR = {"anchor": "created_at", "seconds": 3600}
@@ -37,10 +37,6 @@ def folder(tmp_path: Path) -> Path:
 def server(folder: Path, upstream: Upstream, upkeep_seconds: float = 60.0) -> ServerThread:
     settings = Settings(upstreams=(upstream.base_url,), retry_delay=0.02, upkeep_seconds=upkeep_seconds)
     return ServerThread(folder, settings)
-
-
-def later(monkeypatch: pytest.MonkeyPatch, **passed: float) -> None:
-    monkeypatch.setenv("ORCH_NOW", (datetime.now(UTC) + timedelta(**passed)).isoformat())
 
 
 def given(sdk: Sdk, **more: Any) -> Any:

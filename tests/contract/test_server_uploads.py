@@ -9,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from orchestrator.server.settings import Settings
 from tests.contract.conftest import Served
 from tests.support.batchapi import CHAT, Sdk, ended, jsonl, row, sdk_at, upload
 from tests.support.batchserver import BatchServer
+from tests.support.clock import later
 from tests.support.process import upstreams, wait_until
 
 DAY = 86_400
@@ -203,9 +203,9 @@ def test_a_completed_upload_takes_nothing_more(sdk: Sdk) -> None:
 
 def test_an_upload_has_an_hour(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
     new = begun(sdk, 2)
-    monkeypatch.setenv("ORCH_NOW", (datetime.now(UTC) + timedelta(minutes=59)).isoformat())
+    later(monkeypatch, minutes=59)
     part = add(sdk, new.id, b"{}")
-    monkeypatch.setenv("ORCH_NOW", (datetime.now(UTC) + timedelta(minutes=61)).isoformat())
+    later(monkeypatch, minutes=61)
     for call in (
         lambda api: api.uploads.parts.create(new.id, data=b"{}"),
         lambda api: api.uploads.complete(new.id, part_ids=[part.id]),
@@ -408,6 +408,7 @@ def test_an_upload_without_room_is_refused_before_it_is_read(tmp_path: Path) -> 
     settings = Settings(upstreams=("http://127.0.0.1:9/v1",), min_free_bytes=free - GIB, max_file_bytes=8 * GIB)
     with ServerThread(tmp_path / "s", settings) as server, socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(server.socket))
+        connection.settimeout(30)
         head = "POST /v1/files HTTP/1.1\r\nHost: orch\r\nContent-Type: multipart/form-data; boundary=B\r\n"
         connection.sendall(f"{head}Content-Length: {4 * GIB}\r\n\r\n--B\r\n".encode())
         with connection.makefile("rb") as answer:

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, count, pairwise
+from itertools import accumulate, chain, count, pairwise
 from operator import eq
 from pathlib import Path
 from struct import Struct
@@ -161,10 +161,7 @@ class Sorter:
         """The few rows that may generate far more than most: begun last, one of them would hold up a batch."""
         rows = len(self._limits)
         counts = [self._limits.count(limit) for limit in range(_UNKNOWN + 1)]
-        below, middle = 0, 0
-        while below + counts[middle] <= rows // 2:
-            below += counts[middle]
-            middle += 1
+        middle = bisect_right(list(accumulate(counts)), rows // 2)
         longer = range(middle + LONG.bit_length() - 1, _UNKNOWN + 1)
         if sum(counts[limit] for limit in longer) > rows * FEW:
             return array("I")
