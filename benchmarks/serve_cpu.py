@@ -121,4 +121,3 @@ def _beside_peers(folder: Path, upstream: Constant, rows: int, cost: Cost) -> No
 def _own(ran: peers.Ran) -> float:
     """CPU microseconds a row of a peer, without what it used before the first one."""
     return (ran.cpu - ran.import_cpu) / ran.rows * 1e6
-

@@ -86,14 +86,9 @@ def _tell(spans: dict[str, list[float]], ideal: float, chosen: argparse.Namespac
     )
     medians = {name: statistics.median(taken) for name, taken in spans.items()}
     for name, taken in spans.items():
-        say(
-            f"{name}: {medians[name]:.2f} s [{min(taken):.2f}, {max(taken):.2f}], {ideal / medians[name]:.1%} of ideal"
-        )
+        span = f"{medians[name]:.2f} s [{min(taken):.2f}, {max(taken):.2f}]"
+        say(f"{name}: {span}, {ideal / medians[name]:.1%} of ideal")
     say(f"orch serve with gauges: {ideal / medians[GAUGES]:.1%} of ideal (goal 88 %)")
     if AUTO in medians:
         for name in (GAUGES, BLIND):
             say(f"{name}: {medians[AUTO] / medians[name]:.2f}x the speed of saturate Auto (goal 1.7x with gauges)")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from orchestrator.errors import StorageError
@@ -53,11 +53,14 @@ def missing(name: str) -> NoReturn:
 async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The request's body, a JSON object of at most MAX_JSON_BYTES."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_JSON_BYTES:
-            raise ApiError(413, f"The body of the request is larger than {MAX_JSON_BYTES} bytes.")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_JSON_BYTES:
+                raise ApiError(413, f"The body of the request is larger than {MAX_JSON_BYTES} bytes.")
+            parts.append(part)
+    except ClientDisconnect:
+        raise ApiError(400, "The client left before its request was here.") from None
     if may_be_empty and not any(parts):
         return {}
     try:

@@ -1,1 +1,13 @@
-"""How rows reach upstreams and come back as durable results."""
+"""How rows reach upstreams and come back as durable results.
+
+heads, plan  checks an input file, and says where its rows lie
+prefixes, order, lanes  which row goes next to which upstream, by what rows share
+fair         whose batch is served next
+run          a batch that is being worked on: rows that wait, rows that are done
+fanout       rows to upstreams and back
+bodies       what is done to a row's body before it is sent; packing: several rows in one request
+client       one HTTP request
+retry        what an attempt's end means for its row
+upstreams    one endpoint: rows, gauges, health; flow: how many it is given at once; stats: what it did
+results      append-only result files: group commit, and recovery after a kill; resultlines: their lines
+"""
