@@ -1,9 +1,9 @@
 """Prefix-cache hits of batches in the file's order and in ours, on simulated engines.
 
 Input files are made, planned as the server plans them, and their rows handed out as it hands them out. The engines
-are simulated: each holds 400,000 tokens, runs 128 rows at a time, keeps what running rows need, and forgets the rest
-least recently used first. A hit is a prompt token that need not be computed; a prefix can be hit as soon as a row with
-it runs.
+are simulated: each holds 400,000 tokens, runs 128 rows at a time, keeps what running rows need, and forgets the rest,
+least recently used first. A hit is a prompt token that need not be computed; a prefix can be hit once a row with it
+runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`orch serve` in front of a real vLLM: what it loses to the best fixed concurrency, and what order and precedence give.
+"""`orch serve` before a real vLLM: what it loses to the best fixed concurrency, what order and precedence give.
 
 Three parts, each interleaved with what it is measured against, on one engine (on CPU, Gemma 3 270M, unless told
-otherwise): `sweep`, `tasks`, `interactive`. Every server begins in an empty folder and knows nothing of the engine. Each
-run has a `cache_salt` of its own, so that none finds its prompts in the engine's cache from the run before.
+otherwise): `sweep`, `tasks`, `interactive`. Every server begins in an empty folder and knows nothing of the engine.
+Each run has a `cache_salt` of its own, so that none finds its prompts in the cache from the run before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,13 @@ from orchestrator.errors import OrchError
 from orchestrator.vllm import EngineDir, VllmProcess, make_model, require_installed, vllm_launch
 
 PARTS = ("sweep", "tasks", "interactive")
-VOCABULARY = (
-    "party contract term date amount payment clause notice delivery law court claim agent service goods price order "
-    "report letter account bank tax year month office state city road river field house market school hospital ship "
-    "water fire paper stone iron gold glass wood light night morning winter summer north south east west king queen "
-    "doctor teacher farmer driver writer player friend family child mother father brother sister and of to in with "
-    "from under over between before after against during without through behind"
-).split()
+VOCABULARY = """
+    party contract term date amount payment clause notice delivery law court claim agent service goods price order
+    report letter account bank tax year month office state city road river field house market school hospital ship
+    water fire paper stone iron gold glass wood light night morning winter summer north south east west king queen
+    doctor teacher farmer driver writer player friend family child mother father brother sister and of to in with
+    from under over between before after against during without through behind
+""".split()
 QUESTIONS = (
     "Which parties are named in the document above, and what does each of them owe to the other? Answer briefly.",
     "What dates and amounts does the document above give, and what does each of them stand for? Answer briefly.",
@@ -162,9 +163,9 @@ def _sweep(engine: Engine, chosen: argparse.Namespace) -> int:
     """Print the rates of fixed concurrencies and of the server; returns the best fixed one."""
     rates, bodies = Rates(), _items(chosen.sweep_rows)
     contenders: list[tuple[str, Callable[[], float]]] = [
-        (_fixed_name(number), lambda number=number: _fixed(engine, bodies, number)) for number in chosen.concurrencies
+        (_fixed_name(number), partial(_fixed, engine, bodies, number)) for number in chosen.concurrencies
     ]
-    contenders.insert(len(contenders) // 2, ("orch serve, nothing set", lambda: _ours(engine, bodies)))
+    contenders.insert(len(contenders) // 2, ("orch serve, nothing set", partial(_ours, engine, bodies)))
     for turn in range(chosen.repeats):
         # Each round begins with another one: what drifts over a round meets all of them.
         first = turn * len(contenders) // chosen.repeats

@@ -69,7 +69,7 @@ class Batches:
         return next(iter(self._problems.values()), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
-        """Rows without a result, of all or of one tenant; those of a batch that is being validated are not known yet."""
+        """Rows without a result, of all or of one tenant; of a batch that is being validated none is known yet."""
         counts = [run.counted().request_counts for run in self.runs.values() if tenant in (None, run.tenant)]
         return sum(count.total - count.completed - count.failed for count in counts)
 

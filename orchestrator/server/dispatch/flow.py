@@ -58,7 +58,7 @@ class Gauges:
 
 
 class Flow:
-    """The concurrency limit of one upstream. `move` and `reason` say why it moved last, `growing` whether it seeks."""
+    """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks."""
 
     def __init__(self, ceiling: int, learned: int | None = None) -> None:
         self.ceiling = ceiling

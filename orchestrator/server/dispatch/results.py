@@ -132,7 +132,7 @@ class Writer:
 
 
 def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
-    """Write lines all at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
+    """Write lines at once, or as many as the disk still takes; how many are durable, and what stopped the rest."""
     try:
         file.append(b"\n".join([*lines, b""]))
     except OSError as error:
