@@ -49,7 +49,7 @@ VOCABULARY = """
     water fire paper stone iron gold glass wood light night morning winter summer north south east west king queen
     doctor teacher farmer driver writer player friend family child mother father brother sister and of to in with
     from under over between before after against during without through behind
-""".split()
+""".split()  # noqa: SIM905
 QUESTIONS = (
     "Which parties are named in the document above, and what does each of them owe to the other? Answer briefly.",
     "What dates and amounts does the document above give, and what does each of them stand for? Answer briefly.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,7 @@ class Upstream:
         self._failures = 0
         self._faults = 0
         self._on_trial = False
+        self._busy = asyncio.Event()
         self._back_at = float("-inf")
         self._has_gauges = True
         self._share_at = clock()
@@ -140,6 +142,8 @@ class Upstream:
     def begin(self, now: float) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
         self._tick(now)
+        if not self.inflight:
+            self._busy.set()
         self.inflight += 1
         return self._share
 
@@ -202,7 +206,7 @@ class Upstream:
             if self.problem is None:
                 await self._look()
                 changed()
-                await asyncio.sleep(GROWING_SECONDS if self.flow.growing and self.inflight else SETTLED_SECONDS)
+                await self._until_next_look()
                 continue
             if await self._probe():
                 self.problem, self._back_at = None, self.clock()
@@ -213,6 +217,13 @@ class Upstream:
                 self._failures += 1
             # One that fails again at once (a key that only the models page takes) is not asked without pause.
             await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
+
+    async def _until_next_look(self) -> None:
+        if not self.inflight:
+            self._busy.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._busy.wait(), SETTLED_SECONDS)
+        await asyncio.sleep(GROWING_SECONDS if self.flow.growing or not self.inflight else SETTLED_SECONDS)
 
     async def _look(self) -> None:
         self.flow.observe(self.clock(), self.inflight, await self._read_gauges())

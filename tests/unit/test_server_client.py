@@ -1,0 +1,128 @@
+"""Every way in which a request can end, as the server's client tells them apart, each from a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from orchestrator.server.dispatch.client import Client, Reply
+from orchestrator.server.dispatch.retry import End
+
+Behaviour = Callable[[socket.socket], None]
+
+
+@contextmanager
+def listening(behave: Behaviour) -> Iterator[str]:
+    """A server that reads a request and then behaves so; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65_536)
+                    behave(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def post(url: str, timeout: float = 5.0) -> Reply:
+    async def send() -> Reply:
+        client = Client(url, {}, timeout)
+        try:
+            return await client.post("/v1/chat/completions", b"{}")
+        finally:
+            await client.close()
+
+    return asyncio.run(send())
+
+
+def says(answer: bytes) -> Behaviour:
+    return lambda connection: connection.sendall(answer)
+
+
+def http(body: bytes, status: bytes = b"200 OK", *headers: bytes) -> bytes:
+    lines = (b"HTTP/1.1 " + status, b"content-length: %d" % len(body), *headers)
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def closes(connection: socket.socket) -> None:
+    """Ends the connection in good form."""
+
+
+def resets(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def waits(connection: socket.socket) -> None:
+    connection.recv(1)  # until the client has had enough
+
+
+def says_half(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc")
+    waits(connection)
+
+
+ENDS = {
+    "an answer": (says(http(b'{"a":1}')), End.ANSWERED, 200),
+    "an error": (says(http(b'{"error":{}}', b"500 Oh")), End.ANSWERED, 500),
+    "an error that is no JSON": (says(http(b"<html>", b"502 Bad")), End.ANSWERED, 502),
+    "a redirect": (says(http(b"", b"302 There", b"location: http://127.0.0.1:1/")), End.ANSWERED, 302),
+    "closed": (closes, End.CUT, 0),
+    "reset": (resets, End.CUT, 0),
+    "shorter than said": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc"), End.CUT, 0),
+    "a broken chunk": (says(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nzz\r\n"), End.CUT, 0),
+    "never answered": (waits, End.TIMED_OUT, 0),
+    "half answered": (says_half, End.TIMED_OUT, 0),
+    "no HTTP": (says(b"hello\r\n\r\n"), End.GARBLED, 0),
+    "a length that is no number": (says(b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"), End.GARBLED, 0),
+    "no JSON": (says(http(b"hello")), End.GARBLED, 200),
+    "half a JSON": (says(http(b'{"a":')), End.GARBLED, 200),
+    "a JSON list": (says(http(b"[1]")), End.GARBLED, 200),
+    "no UTF-8": (says(http(b'{"a":"\xff"}')), End.GARBLED, 200),
+    "nothing": (says(http(b"")), End.GARBLED, 200),
+}
+
+
+@pytest.mark.parametrize(("behave", "end", "status"), ENDS.values(), ids=ENDS.keys())
+def test_how_a_request_ends(behave: Behaviour, end: End, status: int) -> None:
+    with listening(behave) as url:
+        reply = post(url, timeout=0.3 if end is End.TIMED_OUT else 5.0)
+    assert (reply.end, reply.status) == (end, status)
+    assert bool(reply.detail) == (end is not End.ANSWERED)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no.such.host.invalid"])
+def test_who_is_not_there_has_not_been_sent_anything(url: str) -> None:
+    assert post(url).end is End.UNREACHABLE
+
+
+RETRY_AFTER = {"7": 7.0, "0.5": 0.5, "7200": 120.0, "-1": None, "soon": None, "nan": None}
+
+
+@pytest.mark.parametrize(("text", "seconds"), RETRY_AFTER.items())
+def test_retry_after(text: str, seconds: float | None) -> None:
+    with listening(says(http(b"{}", b"503 Later", b"retry-after: " + text.encode()))) as url:
+        assert post(url).retry_after == seconds
+
+
+def test_a_compressed_answer_is_read() -> None:
+    packed = gzip.compress(b'{"a":1}')
+    with listening(says(http(packed, b"200 OK", b"content-encoding: gzip"))) as url:
+        assert post(url).body == b'{"a":1}'
