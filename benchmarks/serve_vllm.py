@@ -132,8 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--upstream", metavar="URL", help="a vLLM that runs (http://.../v1) instead of one on CPU")
     parser.add_argument("--engine-dir", type=Path, default=ROOT / ".engine", help="where the CPU engine is installed")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of sweep and tasks (3)")
-    parser.add_argument("--sweep-rows", type=int, default=96)
-    parser.add_argument("--concurrencies", type=int, nargs="+", default=[4, 8, 16, 32, 64])
+    parser.add_argument("--sweep-rows", type=int, default=160)
+    parser.add_argument("--concurrencies", type=int, nargs="+", default=[8, 16, 32, 64])
     parser.add_argument("--documents", type=int, default=24, help="with three questions each (24)")
     parser.add_argument("--words", type=int, default=700, help="in a document (700)")
     parser.add_argument("--plain-concurrency", type=int, default=16, help="of the plain client in tasks (16)")
@@ -291,15 +291,21 @@ def _fixed(engine: Engine, bodies: list[Body], concurrency: int) -> float:
 
 
 def _ours(engine: Engine, bodies: list[Body]) -> float:
-    """Rows a second of a batch, from its creation until a client is told that it is completed."""
+    """Rows a second of a batch, from its creation until a client is told that it is completed.
+
+    The server has just begun, and knows of the engine that it is there, no more.
+    """
     folder, salt = engine.next_run()
     file = _write(folder / "rows.jsonl", engine, bodies, salt)
     engine.wait_idle()
     with Server(folder / "serve", engine.url) as server, closing(server.sdk()) as sdk:
         file_id = upload(sdk, file)
+        server.wait_ready()
         began = time.perf_counter()
         batch = wait(sdk, create(sdk, file_id))
         seconds = time.perf_counter() - began
+        page = get(f"{server.url}/metrics").decode()
+        note(" ".join(re.findall(r"^(orch_concurrency_limit(?:_moves_total)?\{.*)$", page, re.MULTILINE)))
         download(sdk, batch, len(bodies))
     return len(bodies) / seconds
 

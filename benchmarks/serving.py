@@ -187,6 +187,17 @@ class Server:
     def pid(self) -> int:
         return self._process.pid
 
+    def wait_ready(self) -> None:
+        """Return when it has found its upstream well."""
+        while True:
+            try:
+                get(f"{self.url}/ready")
+                return
+            except Unavailable:
+                if time.monotonic() - self.started_at > START_SECONDS:
+                    raise
+                time.sleep(0.05)
+
     def kill(self) -> None:
         """kill -9."""
         self._process.kill()

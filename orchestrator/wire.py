@@ -282,7 +282,11 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
     if not isinstance(head.model, str):
         return LineError("invalid_request", "Model must be a string.", "body.model")
     if head.stream:
-        return LineError("streaming_unsupported", "Streaming is not supported in the Batch API.", "body.stream")
+        # OpenAI names its first endpoint so in this text; what it says at others is not known.
+        prefix = "Chat Completions: " if url == "/v1/chat/completions" else ""
+        return LineError(
+            "streaming_unsupported", f"{prefix}Streaming is not supported in the Batch API.", "body.stream"
+        )
     if url == "/v1/chat/completions" and _is_blank(head.messages):
         return LineError("invalid_request", "Messages parameter is required.", "body.messages")
     return None
@@ -312,7 +316,7 @@ def lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 def window_seconds(text: str) -> int | None:
     """Seconds of a completion window such as `24h`, `90m` or `7d`; None if it is no window."""
-    found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text)
+    found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text, re.ASCII)
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else None
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan, make_plan
 from orchestrator.server.dispatch.run import Run
 from orchestrator.server.logs import told
-from orchestrator.server.records import BatchRecord, Records
+from orchestrator.server.records import BatchRecord, FileRecord, Records
 from orchestrator.wire import Batch, BatchStatus, LineErrors
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 10.0
 STORAGE_SECONDS = 1.0
+COUNT_SECONDS = 60.0
 BYTES_PER_TOKEN = 4
 """Of text, roughly: for what a prefix cache of so many tokens holds."""
 NOT_RUN = {
@@ -66,7 +68,8 @@ class Batches:
     @property
     def problem(self) -> str | None:
         """Why a batch does not go on, for people, or None."""
-        return next(iter(self._problems.values()), None)
+        problems = (run.problem for run in self.runs.values() if run.problem is not None)
+        return next(iter(self._problems.values()), None) or next(problems, None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
         """Rows without a result, of all or of one tenant; of a batch that is being validated none is known yet."""
@@ -101,10 +104,17 @@ class Batches:
             return None
         return BatchRecord(run.counted(), run.options, run.tenant)
 
+    async def counts_known(self, batch_ids: Iterable[str]) -> None:
+        """Return when the rows of these batches have been counted: for a moment after a start they are not."""
+        begun = [self.runs[batch_id] for batch_id in batch_ids if batch_id in self.runs]
+        waits = [run.is_known.wait() for run in begun if run.batch.status is not BatchStatus.VALIDATING]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*waits), COUNT_SECONDS)
+
     def cancel(self, batch_id: str) -> None:
         """Ask a running batch to stop; the call returns at once."""
         run = self.runs[batch_id]
-        if run.batch.status not in (BatchStatus.CANCELLING, BatchStatus.FINALIZING):
+        if run.batch.status is not BatchStatus.CANCELLING:
             self._save(run, status=BatchStatus.CANCELLING, cancelling_at=_seconds())
             run.stopping = BatchStatus.CANCELLING
             run.changed.set()
@@ -136,7 +146,9 @@ class Batches:
             self._problems[run.batch.id] = f"batch {run.batch.id} stands still: an internal error; see the log"
 
     async def _run(self, run: Run) -> None:
-        if not await self._insist(run, self._take_up):
+        goes_on = await self._insist(run, self._take_up)
+        run.is_known.set()
+        if not goes_on:
             return
         self._enlist(run)
         await self._until_done_or_stopped(run)
@@ -176,13 +188,15 @@ class Batches:
 
     async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
         found = self._records.file(run.batch.input_file_id)
-        if found is None or found.file.purpose != "batch" or found.tenant != run.tenant:
+        if found is None or not _is_input(found, run):
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
             self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
         done = await asyncio.to_thread(run.recover)
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
+        if run.batch.in_progress_at is not None:
+            most = sys.maxsize  # it was taken in by the limits of its day, and what it has done must not be lost
         upstreams = self._fanout.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         plan = await asyncio.to_thread(
@@ -196,6 +210,9 @@ class Batches:
             spill=run.folder,
         )
         if isinstance(plan, list):
+            if run.batch.in_progress_at is not None:
+                # It was good once. To fail now would throw away what is done.
+                raise StorageError(f"its input file is not what it was: {plan[0].message}")
             self._fail(run, plan)
             return None, None
         return plan, path
@@ -218,10 +235,15 @@ class Batches:
         """Let what is in flight end for a while, take back the rest, and give it error rows."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
-        run.end_rest(*NOT_RUN[run.stopping])
+        await self._insist(run, self._end_rest)
         while not run.is_done:
             run.changed.clear()
             await run.changed.wait()
+
+    async def _end_rest(self, run: Run) -> bool:
+        assert run.stopping is not None
+        run.end_rest(*NOT_RUN[run.stopping])
+        return True
 
     async def _finish(self, run: Run) -> bool:
         if run.batch.status is not BatchStatus.CANCELLING:
@@ -257,7 +279,11 @@ class Batches:
         return file.id
 
     def _fail(self, run: Run, errors: list[wire.LineError]) -> None:
-        self._save(run, status=BatchStatus.FAILED, failed_at=_seconds(), errors=LineErrors(errors))
+        if run.batch.status is BatchStatus.CANCELLING:
+            # Nobody asks any more what is wrong with the input.
+            self._save(run, status=BatchStatus.CANCELLED, cancelled_at=_seconds())
+        else:
+            self._save(run, status=BatchStatus.FAILED, failed_at=_seconds(), errors=LineErrors(errors))
         del self.runs[run.batch.id]
 
     def _folder(self, batch_id: str) -> Path:
@@ -279,6 +305,13 @@ class Batches:
         counts = batch.request_counts
         rows = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
         log.info("batch %s", batch.status.value, extra=told(batch=batch.id, tenant=run.tenant, **rows))
+
+
+def _is_input(found: FileRecord, run: Run) -> bool:
+    """Whether a file may be a batch's input: one that expired before may not, one that expires later stays."""
+    expires_at = found.file.expires_at
+    is_there = expires_at is None or expires_at > run.batch.created_at
+    return is_there and found.file.purpose == "batch" and found.tenant == run.tenant
 
 
 def _seconds() -> int:

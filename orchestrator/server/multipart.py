@@ -23,6 +23,10 @@ class BadUpload(Exception):
     """The body is no multipart form with a file; the text says why."""
 
 
+class NoFile(BadUpload):
+    """The form lacks the part that is the file."""
+
+
 class TooLarge(Exception):
     """The file is over the limit."""
 
@@ -132,7 +136,7 @@ async def receive(
             if not form.is_complete and form.upload.filename is not None:
                 raise BadUpload("the form ends before its last boundary")
             if form.upload.filename is None:
-                raise BadUpload(f"the form has no part named '{part}'")
+                raise NoFile(f"the form has no part named '{part}'")
             room(len(form.block))
             await asyncio.to_thread(_end, target, form.block)
         return form.upload

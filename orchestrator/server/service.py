@@ -84,6 +84,7 @@ class Service:
             paused=lambda: self._writer.is_full,
             enabled=settings.dispatch,
         )
+        self._writer.on_room = self._fanout.top_up
         self.batches = Batches(self.records, self.root, self._fanout, self._writer, max_rows=settings.max_rows)
         for upstream in self.upstreams:
             await upstream.open()

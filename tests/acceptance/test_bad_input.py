@@ -104,7 +104,7 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     "method": (jsonl([line(method="GET")]), ["FILE:1: method: The method must be 'POST'."]),
     "stream": (
         jsonl([line(body={**row("x")["body"], "stream": True})]),
-        ["FILE:1: body.stream: Streaming is not supported in the Batch API."],
+        ["FILE:1: body.stream: Chat Completions: Streaming is not supported in the Batch API."],
     ),
     "one-line-of-50-mb": (
         jsonl([row("a"), row("big", "x" * 50_000_000)]),

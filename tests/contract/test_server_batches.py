@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from orchestrator.server.host import ServerThread
+from orchestrator.server.settings import Settings
 from orchestrator.wire import ENDPOINTS
+from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served
-from tests.support.batchapi import CHAT, Sdk, create, ended, retrieve, row, run_batch, upload
+from tests.support.batchapi import CHAT, Sdk, create, ended, retrieve, row, run_batch, sdk_at, upload
 from tests.support.process import wait_until
 
 KEYS = set(
@@ -89,6 +94,13 @@ def test_limits_that_are_refused(sdk: Sdk, limit: str) -> None:
     assert (error.param, error.code) == ("limit", "invalid_value")
 
 
+def test_a_cursor_that_names_no_batch(sdk: Sdk) -> None:
+    error = sdk.refused(lambda api: api.batches.list(after="batch_no"))
+    assert isinstance(error, openai.BadRequestError)
+    assert (error.param, error.code) == ("after", "invalid_value")
+    assert "batch_no" in error.message
+
+
 def test_a_batch_that_is_not_there(sdk: Sdk) -> None:
     for call in (lambda api: api.batches.retrieve("batch_no"), lambda api: api.batches.cancel("batch_no")):
         error = sdk.refused(call)
@@ -112,13 +124,17 @@ REFUSED = {
         {"endpoint": "/v1/x"}, "endpoint", "invalid_value", "Invalid value: '/v1/x'. Supported values are: '/v1/resp",
     ),
     "window": ({"completion_window": "soon"}, "completion_window", "invalid_value", "Invalid value: 'soon'"),
+    "window-digits": ({"completion_window": "1\N{THAI DIGIT TWO}h"}, "completion_window", "invalid_value", "Use"),
     "window-zero": ({"completion_window": "0h"}, "completion_window", "invalid_value", "Invalid value: '0h'"),
     "metadata-list": (
         {"metadata": {"tags": ["a"]}}, "metadata.tags", "invalid_type",
         "Invalid type for 'metadata.tags': expected a string, but got an array instead.",
     ),
     "metadata-object": ({"metadata": {"a": {}}}, "metadata.a", "invalid_type", "got an object instead"),
-    "metadata-number": ({"metadata": {"a": 1}}, "metadata.a", "invalid_type", "expected a string"),
+    "metadata-number": ({"metadata": {"a": 1}}, "metadata.a", "invalid_type", "got an integer instead"),
+    "metadata-decimal": ({"metadata": {"a": 1.5}}, "metadata.a", "invalid_type", "got a decimal instead"),
+    "metadata-truth": ({"metadata": {"a": True}}, "metadata.a", "invalid_type", "got a boolean instead"),
+    "metadata-null": ({"metadata": {"a": None}}, "metadata.a", "invalid_type", "got null instead"),
     "metadata-text": ({"metadata": "a"}, "metadata", "invalid_type", "expected an object"),
     "metadata-pairs": ({"metadata": {f"k{n}": "v" for n in range(17)}}, "metadata", None, "at most 16 pairs"),
     "metadata-key": ({"metadata": {"k" * 65: "v"}}, "metadata." + "k" * 65, None, "too long"),
@@ -212,6 +228,43 @@ def test_cancel_right_after_create(sdk: Sdk) -> None:
     assert end.batch.status == "cancelled"
 
 
+def test_cancel_before_a_bad_line_is_found(make_upstream: MakeUpstream, tmp_path: Path) -> None:
+    settings = Settings(upstreams=(make_upstream().base_url,))
+    with ServerThread(tmp_path / "s", settings) as server, sdk_at(server.socket) as sdk:
+        file_id = upload(sdk, [row("a")])
+        # The server reads its input from a pipe, so that it is still at it when the batch is cancelled.
+        (stored,) = (tmp_path / "s").rglob(f"{file_id}*")
+        stored.unlink()
+        os.mkfifo(stored)
+        fields = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": "24h"}
+        batch = sdk(lambda api: api.batches.create(**fields))
+        assert sdk(lambda api: api.batches.cancel(batch.id)).status == "cancelling"
+        stored.write_bytes(b"{broken")
+        batch = ended(sdk, batch.id).batch
+    assert (batch.status, batch.failed_at, batch.errors) == ("cancelled", None, None)
+    assert batch.cancelled_at >= batch.cancelling_at
+    assert (batch.output_file_id, batch.error_file_id) == (None, None)
+
+
+def test_cancel_while_the_result_files_are_made(make_upstream: MakeUpstream, tmp_path: Path) -> None:
+    upstream = make_upstream()
+    upstream.kill()
+    settings = Settings(upstreams=(upstream.base_url,))
+    with ServerThread(tmp_path / "s", settings) as server, sdk_at(server.socket) as sdk:
+        batch = create(sdk, [row("a")])
+        wait_until(lambda: retrieve(sdk, batch.id).status == "in_progress")
+        output = tmp_path / "s" / "batches" / batch.id / "output.jsonl"
+        away = output.rename(tmp_path / "away")
+        upstream.restart()
+        wait_until(lambda: retrieve(sdk, batch.id).status == "finalizing")
+        assert sdk(lambda api: api.batches.cancel(batch.id)).status == "cancelling"
+        away.rename(output)
+        end = ended(sdk, batch.id)
+    assert (end.batch.status, end.counts) == ("cancelled", (1, 1, 0))
+    assert end.batch.finalizing_at <= end.batch.cancelling_at <= end.batch.cancelled_at
+    assert [line["custom_id"] for line in end.output] == ["a"]
+
+
 @pytest.mark.parametrize("kind", ["completed", "failed"])
 def test_cancel_of_what_is_over_is_a_conflict(sdk: Sdk, kind: str) -> None:
     batch = run_batch(sdk, [row("a")] if kind == "completed" else [b"{"]).batch
@@ -255,6 +308,19 @@ def test_every_answer_has_a_request_id(sdk: Sdk, method: str, path: str, status:
             assert set(error) == {"message", "type", "param", "code"}
             assert error["type"] == "invalid_request_error"
     assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/files", "GET, HEAD, POST"),
+        ("POST", "/v1/files/file-x", "DELETE, GET, HEAD"),
+        ("DELETE", "/v1/batches/batch_x", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_is_refused_hears_which_are_not(sdk: Sdk, method: str, path: str, allowed: str) -> None:
+    answer = sdk.raw.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
 def test_an_error_of_the_sdk_names_its_request(sdk: Sdk) -> None:

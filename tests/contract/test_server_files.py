@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.contract.conftest import Served
-from tests.support.batchapi import Sdk, create, jsonl, retrieve, row, upload
+from tests.support.batchapi import CHAT, Sdk, create, ended, jsonl, retrieve, row, upload
 from tests.support.clock import later
 from tests.support.process import wait_until
 
@@ -194,6 +194,20 @@ def test_an_expired_file_is_gone_before_it_is_removed(sdk: Sdk, monkeypatch: pyt
     assert kept.id in stored(sdk)
 
 
+def test_an_expired_file_is_no_input(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    anchored = {"anchor": "created_at", "seconds": 3600}
+    file = sdk(
+        lambda api: api.files.create(file=("a.jsonl", jsonl([row("a")])), purpose="batch", expires_after=anchored)
+    )
+    later(monkeypatch, minutes=61)
+    fields = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+    batch = ended(sdk, sdk(lambda api: api.batches.create(**fields)).id).batch
+    assert (batch.status, [(error.code, error.param) for error in batch.errors.data]) == (
+        "failed",
+        [("invalid_request", "file_id")],
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "purpose", "more", "param", "code", "text"),
     [
@@ -296,8 +310,8 @@ FORM = {"content-type": "multipart/form-data; boundary=B"}
         (FORM, b"--B\r\n" + b"X-More: y\r\n" * 100 + b"\r\n", "header count"),
         (FORM, b"--B\r\nContent-Disposition: " + b"y" * 100_000, "header size"),
         (FORM, b"--B\r\nContent Disposition: form-data\r\n\r\n", "invalid character"),
-        (FORM, part("data", b"{}", '; filename="a.jsonl"') + TAIL, "no part named 'file'"),
-        ({"content-type": "multipart/form-data; boundary=B"}, b"", "no part named 'file'"),
+        (FORM, part("data", b"{}", '; filename="a.jsonl"') + TAIL, "Missing required parameter: 'file'."),
+        ({"content-type": "multipart/form-data; boundary=B"}, b"", "Missing required parameter: 'file'."),
         ({"content-type": "multipart/form-data; boundary=B"}, b"no form at all", "Invalid upload"),
         (
             {"content-type": "multipart/form-data; boundary=B"},

@@ -302,7 +302,7 @@ def test_a_part_without_data(sdk: Sdk, served: Served) -> None:
     new = begun(sdk, 2)
     answer = sdk.raw.post(f"/v1/uploads/{new.id}/parts", files={"file": ("a", b"{}")})
     assert answer.status_code == 400
-    assert "no part named 'data'" in answer.json()["error"]["message"]
+    assert "Missing required parameter: 'data'." in answer.json()["error"]["message"]
     assert parts_on_disk(served.folder) == before
 
 

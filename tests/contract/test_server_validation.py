@@ -45,7 +45,10 @@ BAD: dict[str, tuple[dict[str, Any] | bytes, str, str | None, str]] = {
     "model-is-number": (body(model=5), "invalid_request", "body.model", "must be a string"),
     "no-messages": (body(messages=None), "invalid_request", "body.messages", "Messages parameter is required."),
     "messages-empty": (body(messages=[]), "invalid_request", "body.messages", "Messages parameter is required."),
-    "stream": (body(stream=True), "streaming_unsupported", "body.stream", "Streaming is not supported"),
+    "stream": (
+        body(stream=True), "streaming_unsupported", "body.stream",
+        "Chat Completions: Streaming is not supported in the Batch API.",
+    ),
     "duplicate": (
         row("first"), "duplicate_custom_id", "custom_id", "The custom_id 'first' for this request is a duplicate",
     ),

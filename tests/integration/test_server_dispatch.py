@@ -16,7 +16,7 @@ from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, read_rows, retrieve, row, sdk_at
-from tests.support.canned import canned
+from tests.support.canned import MODELS, canned
 from tests.support.process import Upstream, wait_until
 
 EMBEDDINGS = "/v1/embeddings"
@@ -249,3 +249,106 @@ def test_an_endpoint_that_only_the_upstream_has(tmp_path: Path, upstream: Upstre
             lambda api: api.batches.create(input_file_id="file-x", endpoint=path, completion_window="24h")
         )
     assert (refused.status_code, refused.param) == (400, "endpoint")
+
+
+@pytest.mark.parametrize("cuts", [2, 3])
+def test_a_row_that_was_cut_off_goes_only_where_its_model_is(
+    tmp_path: Path, make_upstream: MakeUpstream, cuts: int
+) -> None:
+    one, two = make_upstream(model=["one"]), make_upstream(model=["two"])
+    with served(tmp_path, one.base_url, two.base_url) as sdk:
+        end = ended(sdk, create(sdk, [row("a", f"[[fault:cut:{cuts}]]", model="two")]).id)
+    assert end.counts == (1, 1, 0)
+    assert one.requests() == []
+
+
+def test_an_upstream_that_refuses_everything_is_not_asked_with_every_row(
+    tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream()
+    with served(tmp_path, upstream.base_url, retry_delay=0.5) as sdk:
+        create(sdk, [row(name, f"{name}[[fault:status:503]]") for name in ids(2000)])
+        wait_until(lambda: max(upstream.counts().values(), default=0) >= 2)
+        assert len(upstream.counts()) < 60
+
+
+def test_a_batch_that_runs_is_not_held_to_a_limit_that_came_later(
+    tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(slots=2, latency_ms=20)
+    with served(tmp_path, upstream.base_url) as sdk:
+        batch = create(sdk, [row(name) for name in ids(100)])
+        upstream.wait_for_requests(10)
+    with served(tmp_path, upstream.base_url, max_rows=50) as sdk:
+        ended(sdk, batch.id).check(ids(100))
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "embeddings"])
+def test_rows_that_cannot_be_read_wait_until_they_can(
+    tmp_path: Path, make_upstream: MakeUpstream, endpoint: str
+) -> None:
+    upstream = make_upstream(slots=1, latency_ms=20)
+    chat = endpoint == "chat"
+    lines = [row(name) if chat else embedding(name, f"text {name} " * 600) for name in ids(60)]
+    with served(tmp_path, upstream.base_url, max_concurrency=1) as sdk:
+        batch = create(sdk, lines, **({} if chat else {"endpoint": EMBEDDINGS}))
+        other = create(sdk, [row(name) for name in ids(60, "other")])
+        upstream.wait_for_requests(3)
+        path = tmp_path / "server" / "files" / batch.input_file_id
+        content = path.read_bytes()
+        with path.open("rb+") as file:
+            file.write(bytes(len(content)))
+        problem = wait_until(lambda: health(sdk)["problem"])
+        ended(sdk, other.id).check(ids(60, "other"))
+        with path.open("rb+") as file:
+            file.write(content)
+        ended(sdk, batch.id).check(ids(60))
+        wait_until(lambda: health(sdk)["problem"] is None)
+    assert batch.id in problem
+
+
+BAD_PAGES = {
+    "models-without-end": ("/v1/models", b'{"data":[{"id":' + b"[" * 100_000),
+    "models-of-no-utf8": ("/v1/models", b'{"data":[{"id":"\xff"}]}'),
+    "gauges-of-no-number": ("/metrics", b"vllm:num_requests_running 1.2.3\n"),
+    "gauges-without-end": ("/metrics", b"vllm:num_requests_running 1e999\n"),
+    "paths-of-no-utf8": ("/openapi.json", b'{"paths":{"/v1/\xff":{}}}'),
+}
+
+
+@pytest.mark.parametrize(("path", "content"), BAD_PAGES.values(), ids=BAD_PAGES)
+def test_a_page_that_makes_no_sense_is_read_again(tmp_path: Path, path: str, content: bytes) -> None:
+    with canned(b"{}") as upstream:
+        upstream.pages[path] = (200, content)
+        with served(tmp_path, upstream.base_url) as sdk:
+            wait_until(lambda: path in upstream.asked)
+            upstream.pages = {"/v1/models": (200, MODELS)}
+            ended(sdk, create(sdk, [row("a", model="m")]).id).check(["a"])
+            wait_until(lambda: health(sdk)["upstreams"][0]["models"] == ["m"])
+
+
+def test_a_gateway_that_stumbles_once_is_not_taken_for_a_server_without_gauges(tmp_path: Path) -> None:
+    with canned(b"{}") as upstream:
+        upstream.pages["/metrics"] = (502, b"<html>Bad Gateway</html>")
+        with served(tmp_path, upstream.base_url) as sdk:
+            wait_until(lambda: "/metrics" in upstream.asked)
+            upstream.pages["/metrics"] = (200, b"vllm:num_requests_running 0\n")
+            upstream.asked.clear()
+            # The first look may have been answered before; the next begins when that one has been read.
+            wait_until(lambda: upstream.asked.count("/metrics") >= 2)
+            ended(sdk, create(sdk, [row("a", model="m")]).id).check(["a"])
+    assert [json.loads(body)["priority"] for body in upstream.bodies] == [100]
+
+
+def test_an_engine_that_came_back_with_another_model_while_nothing_ran(
+    tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    first = make_upstream(model=["old"])
+    with served(tmp_path, first.base_url) as sdk:
+        first.kill()
+        wait_until(lambda: (health(sdk)["upstreams"][0]["problem"] or "").startswith("unreachable"))
+        second = make_upstream(model=["new"], port=first.port)
+        wait_until(lambda: health(sdk)["upstreams"][0]["models"] == ["new"])
+        end = ended(sdk, create(sdk, [row("a", model="default")]).id)
+    assert end.counts == (1, 1, 0)
+    assert len(second.requests()) == 1

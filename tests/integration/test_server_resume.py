@@ -164,6 +164,21 @@ def test_a_torn_file_is_mended(tmp_path: Path, upstream: Upstream, tear: Any, lo
     assert len(upstream.requests()) == 10 + 1 + lost
 
 
+def test_results_stay_where_the_input_file_is_broken_at_the_next_start(tmp_path: Path, upstream: Upstream) -> None:
+    ids = [f"r{number}" for number in range(10)]
+    batch_id = half_done(tmp_path, upstream, ids)
+    (path,) = (tmp_path / "files").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[:200] + b"\0" * 20 + content[220:])
+    with in_process(tmp_path, upstream) as sdk:
+        problem = wait_until(lambda: health(sdk)["problem"])
+        assert batch_id in problem
+        assert retrieve(sdk, batch_id).status == "in_progress"
+        path.write_bytes(content)
+        ended(sdk, batch_id).check(ids)
+    assert len(upstream.requests()) == 10 + 1
+
+
 def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(tmp_path: Path, upstream: Upstream) -> None:
     with in_process(tmp_path, upstream) as sdk:
         batch = run_batch(sdk, [row("a"), row("late", LATE)], "1s").batch
@@ -194,6 +209,22 @@ def test_a_cancel_goes_on_after_a_kill(tmp_path: Path, upstream: Upstream) -> No
     end.check(ids)
     assert (end.batch.status, end.counts) == ("cancelled", (20, 19, 1))
     assert len(upstream.requests()) == 20
+
+
+def test_the_first_look_after_a_kill_has_the_right_counts(tmp_path: Path, make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream()
+    with BatchServer(tmp_path / "s", upstream.base_url) as server:
+        with client(server) as sdk:
+            # So many, and so long, that reading them takes longer than a client takes to ask.
+            batch = create(sdk, [row(f"r{number}", "long " * 400) for number in range(20_000)])
+            wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed > 12_000, 60)
+        server.kill()
+        done = result_path(tmp_path / "s", batch.id).read_bytes().count(b"\n")
+        server.start()
+        with client(server) as sdk:
+            counts = [retrieve(sdk, batch.id).request_counts, next(iter(sdk.every(lambda api: api.batches.list())))]
+    assert (counts[0].total, counts[1].request_counts.total) == (20_000, 20_000)
+    assert counts[0].completed >= done
 
 
 def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstream) -> None:

@@ -14,12 +14,15 @@ MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
 class Canned:
     """What each POST gets: `status`, `headers` and `body`, but only 503 behind the first `good_for` of them.
 
-    `bodies` are the requests that came.
+    `bodies` are the requests that came, `asked` the paths of GETs. `pages` are status and content of what a GET gets,
+    by its path; all else is a 404.
     """
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str], good_for: int) -> None:
         self.status, self.body, self.headers, self.good_for = status, body, headers, good_for
         self.bodies: list[bytes] = []
+        self.asked: list[str] = []
+        self.pages = {"/v1/models": (200, MODELS)}
         self.port = 0
 
     @property
@@ -37,10 +40,8 @@ def canned(
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if self.path == "/v1/models":
-                self._answer(200, MODELS, {})
-            else:
-                self._answer(404, b"{}", {})
+            found.asked.append(self.path)
+            self._answer(*found.pages.get(self.path, (404, b"{}")), {})
 
         def do_POST(self) -> None:
             found.bodies.append(self.rfile.read(int(self.headers["content-length"])))

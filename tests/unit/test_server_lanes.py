@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.lanes import SPLIT, Lanes
+from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.order import Order
 from orchestrator.server.dispatch.plan import Plan
 
@@ -114,13 +114,12 @@ def test_one_group_of_all_rows_is_shared_by_halves() -> None:
     assert stretches <= 60
 
 
-def test_small_groups_are_taken_over_whole() -> None:
-    plan = plan_of([SPLIT, SPLIT])
+def test_what_is_taken_over_is_a_whole_group() -> None:
+    plan = plan_of([10] * 8)
     lanes = Lanes(plan, NAMES[:2])
-    first = [lanes.take("http://new/v1") for _ in range(SPLIT)]
-    assert (
-        sorted(map(int, filter(None, first)))[-1] - min(map(int, filter(lambda row: row is not None, first))) < SPLIT
-    )
+    taken = [row for _ in range(20) if (row := lanes.take("http://new/v1")) is not None]
+    assert taken == [*range(taken[0], taken[0] + 10), *range(taken[10], taken[10] + 10)]
+    assert {row % 10 for row in taken[::10]} == {0}
 
 
 def test_a_prefix_has_the_same_home_in_the_next_batch_and_homes_are_shared_evenly() -> None:

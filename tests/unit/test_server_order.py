@@ -169,7 +169,7 @@ def test_what_fits_into_the_cache_keeps_the_files_order() -> None:
     rows = documents_and_questions(20, 5)
     fits, too_small = ordered(rows, 200_000), ordered(rows, 50_000)
     assert (fits.rows, len(fits.bounds)) == (None, 0)
-    assert "fits into an upstream's cache (0.2 MB)" in fits.reason
+    assert "fits into an upstream's cache (0.20 MB)" in fits.reason
     assert too_small.rows is not None
     assert too_small.reason.startswith("grouped by prefix: rows share ")
     assert fits.predicted_hit == too_small.predicted_hit > 0.5

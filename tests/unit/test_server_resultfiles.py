@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.results import ResultFile, Writer, cut_torn_tail, recover
+from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, ResultFile, Writer, cut_torn_tail, recover
 
 
 def line(custom_id: str) -> bytes:
@@ -111,6 +112,25 @@ def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 90 + b"\nz\n"
 
 
+def test_a_disk_that_takes_nothing_back_doubles_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "output.jsonl"
+    file = ResultFile(path, ignore)
+    file.append(line("a") + b"\n")
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", broken)
+        disk.setattr(os, "ftruncate", broken)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                file.append(line("b") + b"\n")
+    file.append(line("c") + b"\n")
+    file.close()
+    assert path.read_bytes() == line("a") + b"\n" + line("c") + b"\n"
+
+
 def test_one_file_that_refuses_does_not_hold_up_another(tmp_path: Path) -> None:
     done: list[str] = []
     good, bad = (ResultFile(tmp_path / f"{name}.jsonl", done.extend) for name in ("good", "bad"))
@@ -123,6 +143,31 @@ def test_one_file_that_refuses_does_not_hold_up_another(tmp_path: Path) -> None:
     assert writer.is_full
     good.close()
     bad.close()
+
+
+def test_it_says_when_there_is_room_again(tmp_path: Path) -> None:
+    told: list[bool] = []
+
+    async def write() -> None:
+        file, writer = ResultFile(tmp_path / "output.jsonl", ignore), Writer()
+        room = asyncio.Event()
+
+        def on_room() -> None:
+            told.append(writer.is_full)
+            room.set()
+
+        writer.on_room = on_room
+        writer.put(file, line("a"), None)
+        for number in range(5):
+            writer.put(file, b" " * (MAX_WAITING_BYTES // 4), number)
+        assert writer.is_full
+        await asyncio.wait_for(room.wait(), 10)
+        writer.put(file, line("b"), None)
+        await writer.close()
+        file.close()
+
+    asyncio.run(write())
+    assert told == [False]
 
 
 TORN = {

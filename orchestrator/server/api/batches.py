@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -20,6 +21,15 @@ from orchestrator.wire import Batch, BatchStatus
 
 METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
 SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * 86_400
+JSON_KINDS = {
+    list: "an array",
+    dict: "an object",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal",
+    NoneType: "null",
+}
+"""How OpenAI's errors name what stands where a string should."""
 
 
 class Batches:
@@ -48,13 +58,18 @@ class Batches:
 
     async def list(self, request: Request) -> Response:
         limit = limit_of(request, 20, 100)
-        found = self._service.records.batches(tenant_of(request), request.query_params.get("after"), limit + 1)
+        tenant, after = tenant_of(request), request.query_params.get("after") or None
+        if after is not None and self._service.records.batch(after, tenant) is None:
+            raise ApiError(400, f"'after' names no batch: '{after[:100]}'.", param="after", code="invalid_value")
+        found = self._service.records.batches(tenant, after, limit + 1)
         batches = self._service.batches
+        await batches.counts_known(batch.id for batch in found)
         return page(
             [batches.runs[batch.id].counted() if batch.id in batches.runs else batch for batch in found], limit
         )
 
     async def retrieve(self, request: Request) -> Response:
+        # await self._service.batches.counts_known([request.path_params["batch_id"]])
         batch = batch_of(self._service, request).batch
         run = self._service.batches.runs.get(batch.id)
         if run is None:
@@ -64,7 +79,7 @@ class Batches:
 
     async def cancel(self, request: Request) -> Response:
         batch = batch_of(self._service, request).batch
-        if batch.status in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.FINALIZING):
+        if batch.status in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED):
             raise ApiError(409, f"Cannot cancel a batch with status '{batch.status}'.", retry=False)
         if not batch.status.is_final:
             self._service.batches.cancel(batch.id)
@@ -151,8 +166,7 @@ def _metadata(value: Any) -> dict[str, str] | None:
     for key, text in value.items():
         param = f"metadata.{key}"
         if not isinstance(text, str):
-            kind = "an array" if isinstance(text, list) else "an object" if isinstance(text, dict) else "another type"
-            message = f"Invalid type for '{param}': expected a string, but got {kind} instead."
+            message = f"Invalid type for '{param}': expected a string, but got {JSON_KINDS[type(text)]} instead."
             raise ApiError(400, message, param=param, code="invalid_type")
         if len(key) > METADATA_KEY or len(text) > METADATA_VALUE:
             raise ApiError(400, f"'{param}' is too long (key {METADATA_KEY}, value {METADATA_VALUE}).", param=param)

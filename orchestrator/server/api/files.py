@@ -125,6 +125,8 @@ async def take_in(service: Service, request: Request, path: Path, most: int, par
     kind = request.headers.get("content-type", "")
     try:
         return await multipart.receive(request.stream(), kind, path, most, part=part, room=service.require_room)
+    except multipart.NoFile:
+        missing(part)
     except multipart.BadUpload as error:
         raise ApiError(400, f"Invalid upload: {error}.") from None
     except ClientDisconnect:

@@ -9,6 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from orchestrator.errors import StorageError
 from orchestrator.wire import ErrorObject
@@ -120,7 +121,15 @@ def on_http_error(request: Request, error: Exception) -> Response:
     message = f"Unknown request URL: {request.method} {request.url.path}." if status == 404 else error.detail
     response = as_json({"error": ErrorObject(message)}, status)
     response.headers.update(error.headers or {})
+    if status == 405:
+        response.headers["allow"] = ", ".join(sorted(_methods(request)))
     return response
+
+
+def _methods(request: Request) -> set[str]:
+    """What the request's path takes: each method is a route of its own, and a route knows only its own."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in routes for method in route.methods}
 
 
 def on_storage_error(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 from msgspec import Raw
 
 from orchestrator.clock import now as clock_now
+from orchestrator.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair import Fair
@@ -22,6 +23,8 @@ from orchestrator.wire import LineError
 # with it; and its last try it has alone, so that no row is given up for what another one did.
 SUSPECT_CUTS = 2
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
+UNREADABLE_SECONDS = 1.0
+"""A row that cannot be read is tried again after so long."""
 ANSWERED = Verdict(Action.KEEP)
 NO_TRIES: Counter[Fault] = Counter()
 
@@ -99,7 +102,7 @@ class Source(Protocol):
         """The task has its answer, or was cancelled."""
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """The body to send. Raises BodyError where it may not be."""
+        """The body to send. Raises BodyError where it may not be, StorageError where it cannot be read now."""
 
     def refuse(self, work: Work, upstream: Upstream, fault: LineError) -> None:
         """A row's end without having been sent."""
@@ -174,16 +177,22 @@ class FanOut:
         """Empty an upstream for the next row that has its last try, and send the row there alone."""
         if self._alone is not None:
             return
-        while self._last_tries and self._last_tries[0].source.is_stopping:
-            self._last_tries.popleft()
-        if not self._last_tries:
-            self._emptied = None
-            return
-        if self._emptied is None or self._emptied.problem is not None:
-            self._emptied = next((upstream for upstream in self.upstreams if upstream.problem is None), None)
+        if self._last_tries:
+            self._last_tries = deque(work for work in self._last_tries if not work.source.is_stopping)
+        able = [upstream for upstream in self.upstreams if self._last_try(upstream)] if self._last_tries else []
+        if self._emptied not in able:
+            self._emptied = able[0] if able else None
         if self._emptied is not None and self._emptied.workers == 0:
-            self._alone = self._last_tries.popleft()
+            self._alone = self._last_try(self._emptied)
+            assert self._alone is not None
+            self._last_tries.remove(self._alone)
             self._start(self._emptied, self._alone)
+
+    def _last_try(self, upstream: Upstream) -> Work | None:
+        """The first row that has its last try and may have it at an upstream, which must be well."""
+        if upstream.problem is not None:
+            return None
+        return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
 
     async def drain(self, seconds: float) -> None:
         """Send nothing more, and let what is out come back for up to so many seconds."""
@@ -201,10 +210,15 @@ class FanOut:
 
     def _take(self, upstream: Upstream) -> Work | None:
         if self._suspects and not self._suspects_out:
-            work = self._suspects.popleft()
-            if not work.source.is_stopping:
-                self._suspects_out += 1
-                return work
+            suspects = (
+                each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)
+            )
+            work = next(suspects, None)
+            if work is not None:
+                self._suspects.remove(work)
+                if not work.source.is_stopping:
+                    self._suspects_out += 1
+                    return work
         elsewhere = self._well > 1
 
         def take(source: Source) -> Work | None:
@@ -238,12 +252,20 @@ class FanOut:
 
     async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
         source = work.source
+        counted = work.is_suspect and work is not self._alone
+        if source.is_stopping:
+            # Since it was taken; its row may have its end already.
+            self._suspects_out -= counted
+            return
         try:
             body = source.request_body(work, upstream)
-        except BodyError as error:
-            source.refuse(work, upstream, error.fault)
+        except (BodyError, StorageError) as error:
+            self._suspects_out -= counted
+            if isinstance(error, BodyError):
+                source.refuse(work, upstream, error.fault)
+            else:
+                asyncio.get_running_loop().call_later(UNREADABLE_SECONDS, self._again, work)
             return
-        counted = work.is_suspect and work is not self._alone
         sent_at = upstream.clock()
         began = upstream.begin(sent_at)
         source.enter(task, work, upstream, began)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 START = 16
+START_WITH_GAUGES = 64
+"""A queue at vLLM costs nothing, and its gauges lag a whole step behind long prompts."""
 FLOOR = 2
 CUT = 0.7
 FULL = 0.9
@@ -27,6 +29,9 @@ TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
 TRY_MORE_FLIGHTS = 20
 SHORTEST_FLIGHT = 0.05
+FIRST_CLOSED = 0.1
+MOST_REFUSED = 4
+"""So many rows refused in a row, with none that ended, and at the lowest limit: then it is closed for a while."""
 LONGEST_CLOSED = 5.0
 """A row that was told to come back later does; after so many seconds others try whether they are taken."""
 INTERACTIVE_SECONDS = 2.0
@@ -69,6 +74,8 @@ class Flow:
         self.moves: dict[Move, int] = {}
         self._last_cut = float("-inf")
         self._closed_until = float("-inf")
+        self._paused_until = float("-inf")
+        self._refused = 0
         self._interactive_at = float("-inf")
         self._most_running = 0
         self._preemptions: float | None = None
@@ -77,7 +84,7 @@ class Flow:
 
     def room(self, now: float, interactive: int) -> int:
         """How many rows may be out now, beside that many synchronous requests of people who wait."""
-        if now < self._closed_until:
+        if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:
             self._interactive_at = now
@@ -90,6 +97,12 @@ class Flow:
         if retry_after:
             self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
         self._cut(now, sent_at, Move.OVERLOAD, "overload answered")
+        if retry_after is None:
+            # Who refuses at once and says not for how long would be asked with every row there is, again and again.
+            self._refused += 1
+            more = self._refused - MOST_REFUSED
+            if more > 0 and self.limit <= FLOOR:
+                self._paused_until = now + min(LONGEST_CLOSED, FIRST_CLOSED * 2 ** min(more, 10))
 
     def timed_out(self, now: float, sent_at: float) -> None:
         """A row that was sent at `sent_at` had no answer in time."""
@@ -103,6 +116,7 @@ class Flow:
 
     def completed(self, now: float, inflight: int) -> None:
         """An answer came, `inflight` rows being out when it did."""
+        self._refused, self._paused_until = 0, float("-inf")
         self._flight.completed += 1
         if inflight < FULL * self.limit:
             self._flight.was_full = False
@@ -118,6 +132,9 @@ class Flow:
 
     def _by_gauges(self, now: float, inflight: int, gauges: Gauges) -> None:
         self._most_running = max(self._most_running, gauges.running)
+        if self.move is Move.START and self.limit < START_WITH_GAUGES:
+            self._set(START_WITH_GAUGES, Move.START, "start, and its queue can be seen")
+            return
         if self._is_preempting(gauges):
             self._cut(now, now, Move.PREEMPTION, f"preemptions at KV {gauges.kv_usage:.0%}")
             return
@@ -133,7 +150,7 @@ class Flow:
         self.growing = gauges.waiting < queue / 2 and gauges.kv_usage < MOST_KV
         if full and seen and self.growing:
             more = self.limit * 2 if gauges.waiting == 0 else self.limit + queue
-            most = max(START, 2 * self._most_running + queue)
+            most = max(START_WITH_GAUGES, 2 * self._most_running + queue)
             self._set(max(self.limit, min(more, most)), Move.ROOM, f"{gauges.running} run, {gauges.waiting} wait")
 
     def _is_preempting(self, gauges: Gauges) -> bool:

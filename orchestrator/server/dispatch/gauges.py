@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from orchestrator.server.dispatch.flow import Gauges
@@ -21,8 +22,10 @@ def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
     """
     found: dict[bytes, float] = {}
     tokens = 0
-    for name, labels, value in _SAMPLE.findall(page):
-        found[name] = found.get(name, 0.0) + float(value)
+    for name, labels, text in _SAMPLE.findall(page):
+        if (value := _number(text)) is None:
+            continue
+        found[name] = found.get(name, 0.0) + value
         if name == b"vllm:cache_config_info":
             cache = {label: int(number) for label, number in _LABEL.findall(labels)}
             tokens += cache.get(b"num_gpu_blocks", 0) * cache.get(b"block_size", 0)
@@ -35,3 +38,11 @@ def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
         found.get(b"vllm:num_preemptions_total", 0.0),
     )
     return gauges, tokens
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

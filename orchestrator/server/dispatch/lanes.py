@@ -2,7 +2,7 @@
 
 Every group of rows with a common prefix has a home among the upstreams, by rendezvous hashing of its prefix, so that
 it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest lane: a
-group, or half of what is left of a large one. So the fast ones do more, and nothing waits for one that is slow or
+group, or half of what is left of its last one. So the fast ones do more, and nothing waits for one that is slow or
 dead.
 """
 
@@ -14,15 +14,13 @@ from hashlib import blake2b
 
 from orchestrator.server.dispatch.plan import Plan
 
-SPLIT = 64
-"""A group of more rows than this is taken over by halves, where it is most of what its lane has left."""
 _MASK = (1 << 64) - 1
 
 
 class _Lane:
     """An upstream's rows: a range of positions it is in, and behind it the groups `queue[next:]`."""
 
-    __slots__ = ("at", "end", "next", "queue", "queued", "tail")
+    __slots__ = ("at", "end", "next", "queue", "queued")
 
     def __init__(self) -> None:
         self.at = 0
@@ -30,8 +28,6 @@ class _Lane:
         self.queue = array("I")
         self.next = 0
         self.queued = 0
-        self.tail: int | None = None
-        """Where the last group ends now that others have its rest; None while it is whole."""
 
     @property
     def left(self) -> int:
@@ -98,8 +94,6 @@ class Lanes:
         group = lane.queue[lane.next]
         lane.next += 1
         lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
-        if lane.next == len(lane.queue) and lane.tail is not None:
-            lane.end, lane.tail = lane.tail, None
         lane.queued -= lane.end - lane.at
         return True
 
@@ -114,14 +108,7 @@ class Lanes:
             lane.end, lane.at = other.end, (other.at + other.end) // 2
             other.end = lane.at
             return True
-        group = other.queue[-1]
-        lane.at = self._bounds[group]
-        lane.end = self._bounds[group + 1] if other.tail is None else other.tail
-        size = lane.end - lane.at
-        if size > SPLIT and size * 2 > other.left:
-            lane.at = other.tail = lane.at + size // 2
-        else:
-            other.queue.pop()
-            other.tail = None
+        group = other.queue.pop()
+        lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
         other.queued -= lane.end - lane.at
         return True

@@ -223,4 +223,4 @@ def _merged(file: BinaryIO, runs: list[int]) -> Iterator[list[bytes]]:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+    return f"{size / 1e6:,.2f} MB"

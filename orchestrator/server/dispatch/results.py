@@ -40,20 +40,29 @@ class ResultFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self.durable = os.fstat(self._fd).st_size
         os.lseek(self._fd, self.durable, os.SEEK_SET)
+        self._is_torn = False
 
     def append(self, data: bytes) -> None:
         """Write and sync, or leave the file as it was. Raises OSError (disk full, file-size limit)."""
+        if self._is_torn:
+            self._mend()
         try:
             view = memoryview(data)
             while view:
                 view = view[os.write(self._fd, view) :]
             os.fdatasync(self._fd)
         except OSError:
-            # Half a group on disk would be a torn line in the middle of the file once there is room again.
-            os.ftruncate(self._fd, self.durable)
-            os.lseek(self._fd, self.durable, os.SEEK_SET)
+            self._is_torn = True
+            self._mend()
             raise
         self.durable += len(data)
+
+    def _mend(self) -> None:
+        # Half a group on disk would be a torn line in the middle of the file once there is room again, and a whole
+        # one that was not synced would be there twice.
+        os.ftruncate(self._fd, self.durable)
+        os.lseek(self._fd, self.durable, os.SEEK_SET)
+        self._is_torn = False
 
     def close(self) -> None:
         """Close the file."""
@@ -67,9 +76,12 @@ class Writer:
     """
 
     def __init__(self) -> None:
+        self.on_room: Callable[[], None] = _nothing
+        """Called when it is not full any more."""
         self._waiting: dict[ResultFile, None] = {}
         self.waiting_bytes = 0
         self.problem: str | None = None
+        self._was_full = False
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-writer")
@@ -88,6 +100,8 @@ class Writer:
         file.lines.append(line)
         file.notes.append(note)
         self.waiting_bytes += len(line) + 1
+        if self.waiting_bytes > MAX_WAITING_BYTES:
+            self._was_full = True
 
     async def close(self) -> None:
         """Write what is queued, unless the disk refuses, and end."""
@@ -108,6 +122,11 @@ class Writer:
             self.problem = problem
             if self._waiting:
                 self._wake.set()
+            if self.is_full:
+                self._was_full = True
+            elif self._was_full:
+                self._was_full = False
+                self.on_room()
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -129,6 +148,10 @@ class Writer:
         self._waiting[file] = None
         file.report(notes)
         return f"cannot write {file.path}: {error.strerror}"
+
+
+def _nothing() -> None:
+    """What is done where nobody waits for room."""
 
 
 def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:

@@ -9,14 +9,16 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import msgspec
 
 from orchestrator import wire
+from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.fanout import Source, Work
+from orchestrator.server.dispatch.fanout import UNREADABLE_SECONDS, Source, Work
 from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
@@ -37,6 +39,7 @@ class _Line(msgspec.Struct):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_UNREADABLE = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Note(NamedTuple):
@@ -92,7 +95,12 @@ class Run(Source):
         self.deadline = float(record.batch.expires_at or 0)
         self.tally = Tally()
         self.changed = asyncio.Event()
+        self.is_known = asyncio.Event()
+        """Set once the input has been read, and with it what the result files hold."""
         self.stopping: BatchStatus | None = None
+        self.problem: str | None = None
+        """Why rows cannot be read, for people; None once one could be."""
+        self._held_until: float | None = None
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self._plan: Plan | None = None
@@ -184,6 +192,8 @@ class Run(Source):
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
         if self._plan is None or self.stopping is not None:
             return None
+        if self._held_until is not None and monotonic() < self._held_until:
+            return None
         work = self._next(upstream, elsewhere)
         if work is None or work.attempts or self.endpoint not in packing.ENDPOINTS or not upstream.takes_packs:
             return work
@@ -202,12 +212,12 @@ class Run(Source):
 
     def _packed(self, first: Work, upstream: Upstream) -> Work:
         """A row with as many of the next ones as fit into its request."""
-        row = packing.read(self.endpoint, self._line(first.index).body)
+        row = self._packable(first.index)
         if row is None:
             return first
         pack, indexes = packing.Pack(row), [first.index]
         while (index := self._lanes.take(upstream.url)) is not None:
-            row = packing.read(self.endpoint, self._line(index).body)
+            row = self._packable(index)
             if row is None or not pack.add(row):
                 self._again.append(Work(self, index, self.plan.size(index)))
                 break
@@ -216,6 +226,13 @@ class Run(Source):
         if len(indexes) > 1:
             first.pack, first.packed = pack, tuple(indexes)
         return first
+
+    def _packable(self, index: int) -> packing.Packable | None:
+        """A row as it may be packed; None where it has to go alone, or cannot be read and so will say it then."""
+        try:
+            return packing.read(self.endpoint, self._line(index).body)
+        except StorageError:
+            return None
 
     def give_back(self, work: Work) -> None:
         self._again.append(work)
@@ -262,7 +279,16 @@ class Run(Source):
         return self._files[kind].durable if self._plan is not None else 0
 
     def _line(self, index: int) -> _Line:
-        return _decode_line(self.plan.read(self._input, index))
+        """A row's line. Raises StorageError where the file has another content than when it was checked, or none."""
+        try:
+            line = _decode_line(self.plan.read(self._input, index))
+        except _UNREADABLE as error:
+            # To go through all the others at once would help nobody.
+            self._held_until = monotonic() + UNREADABLE_SECONDS
+            self.problem = f"row {index + 1:,} of the input file of {self.batch.id} cannot be read: {error}"
+            raise StorageError(self.problem) from error
+        self.problem = self._held_until = None
+        return line
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         if work.pack is not None:
@@ -279,7 +305,8 @@ class Run(Source):
         )
 
     def refuse(self, work: Work, upstream: Upstream, fault: wire.LineError) -> None:
-        line = error_line(self._line(work.index).custom_id, fault.code, fault.message, None)
+        assert work.custom_id is not None, "read with the row's body"
+        line = error_line(work.custom_id, fault.code, fault.message, None)
         self._put(work.index, "error", line, NO_TOKENS, 0.0)
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
@@ -291,11 +318,15 @@ class Run(Source):
             return False
         try:
             answers = work.pack.split(reply.body)
+            custom_ids = [self._line(index).custom_id for index in work.packed]
         except packing.PackError:
             upstream.takes_packs = False
             return False
+        except StorageError:
+            return False
         share = work.upstream_seconds / len(answers)
-        for index, answer in zip(work.packed, answers, strict=True):
+        for index, custom_id, answer in zip(work.packed, custom_ids, answers, strict=True):
+            work.custom_id = custom_id
             alone = Reply(reply.end, reply.status, answer)
             self._settle(work, index, upstream, alone, verdict, latency, share)
         return True
@@ -317,7 +348,8 @@ class Run(Source):
             if self.options.provenance
             else None
         )
-        custom_id = self._line(index).custom_id if work.custom_id is None else work.custom_id
+        custom_id = work.custom_id
+        assert custom_id is not None, "read with the row's body, or with its pack"
         stats = upstream.stats
         stats.latencies.observe(latency)
         if verdict.action is Action.GIVE_UP:
@@ -336,7 +368,7 @@ class Run(Source):
         self._put(index, "error", line, NO_TOKENS, seconds)
 
     def end_rest(self, code: str, message: str) -> None:
-        """Give every row without a result an error row."""
+        """Give every row without a result an error row. Raises StorageError; call it again then."""
         for index, done in enumerate(self.plan.done):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.

@@ -25,6 +25,7 @@ GROWING_SECONDS = 0.1
 SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 ASK_SECONDS = 5.0
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BREAK_AFTER = 10
 """So many rows that failed in a row, with none that went well, open the circuit."""
 
@@ -242,7 +243,7 @@ class Upstream:
                 return False
             # An upstream without a models page is well as long as it answers.
             return status in (404, 405)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {_say(error)}"
@@ -257,7 +258,7 @@ class Upstream:
         try:
             status, body = await self._ask("/openapi.json")
             described = msgspec.json.decode(body, type=_Description) if status < 300 else None
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        except (aiohttp.ClientError, OSError, TimeoutError, *_UNREADABLE):
             return self.paths
         if described is None:
             return frozenset()
@@ -267,9 +268,15 @@ class Upstream:
         if not self._has_gauges:
             return None
         try:
-            _, page = await self._ask("/metrics")
+            status, page = await self._ask("/metrics")
+        except aiohttp.ClientConnectorError as error:
+            # Nobody is there, and who comes in its place may have other models: the probe reads them again.
+            self.down(f"unreachable: {_say(error)}")
+            return None
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
+        if status >= 500:
+            return None  # a gateway's page says nothing of whether there are gauges
         found = read_gauges(page)
         if found is None:
             self._has_gauges = False
