@@ -178,7 +178,8 @@ class Batches:
         plan, source = await self._validate(run)
         if plan is None or source is None:
             return False
-        run.start(plan, Lanes(plan, [upstream.url for upstream in self._fanout.upstreams]), source, self._writer)
+        lanes = await asyncio.to_thread(Lanes, plan, [upstream.url for upstream in self._fanout.upstreams])
+        run.start(plan, lanes, source, self._writer)
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:
@@ -193,7 +194,6 @@ class Batches:
             self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
-        done = await asyncio.to_thread(run.recover)
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if run.batch.in_progress_at is not None:
             most = sys.maxsize  # it was taken in by the limits of its day, and what it has done must not be lost
@@ -203,7 +203,7 @@ class Batches:
             make_plan,
             path,
             run.endpoint,
-            done,
+            run.recover(),
             most,
             in_order=run.options.in_order,
             cache_bytes=smallest or None,

@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 from weakref import WeakValueDictionary
@@ -22,7 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from orchestrator.errors import StorageError
-from orchestrator.wire import id_key, lines
+from orchestrator.wire import lines
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")
@@ -223,9 +224,9 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """`id_key` as SQLite's integers go: with a sign."""
-    key = id_key(custom_id)
-    return key - (1 << 64) if key >= 1 << 63 else key
+    """64 bits that stand for a custom_id in the index, which outlives the process: so not `wire.id_key`."""
+    digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 @contextmanager

@@ -115,6 +115,7 @@ def half_done(folder: Path, upstream: Upstream, ids: list[str]) -> str:
     with in_process(folder, upstream) as sdk:
         batch = create(sdk, [*(row(custom_id) for custom_id in ids[:-1]), row(ids[-1], LATE)])
         wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed == len(ids) - 1)
+        upstream.wait_for_requests(len(ids))
     return str(batch.id)
 
 
@@ -225,6 +226,29 @@ def test_the_first_look_after_a_kill_has_the_right_counts(tmp_path: Path, make_u
             counts = [retrieve(sdk, batch.id).request_counts, next(iter(sdk.every(lambda api: api.batches.list())))]
     assert (counts[0].total, counts[1].request_counts.total) == (20_000, 20_000)
     assert counts[0].completed >= done
+
+
+def test_results_are_paged_on_by_another_process(tmp_path: Path, upstream: Upstream) -> None:
+    ids = [f"r{number}" for number in range(30)]
+
+    def page(sdk: Sdk, after: str | None) -> dict[str, Any]:
+        query = {"limit": "10", **({"after": after} if after else {})}
+        found: dict[str, Any] = sdk.raw.get(f"/v1/batches/{batch_id}/results", params=query).json()
+        return found
+
+    told: list[str] = []
+    with BatchServer(tmp_path / "s", upstream.base_url) as server:
+        with client(server) as sdk:
+            batch_id = run_batch(sdk, [row(custom_id) for custom_id in ids]).batch.id
+        after = None
+        for _ in range(3):
+            with client(server) as sdk:
+                found = page(sdk, after)
+            told += [line["custom_id"] for line in found["data"]]
+            after = found["last_id"]
+            server.kill()
+            server.start()
+    assert told == ids
 
 
 def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstream) -> None:

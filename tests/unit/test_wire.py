@@ -241,22 +241,6 @@ def test_an_answer_that_is_no_object_has_no_usage(body: bytes) -> None:
         wire.read_answer(body)
 
 
-COUNTS = st.builds(
-    lambda a, b, c, d: BatchUsage(a, InputTokensDetails(b), c, OutputTokensDetails(d), a + c),
-    *[st.integers(0, 1000)] * 4,
-)
-
-
-@settings(max_examples=30)
-@given(COUNTS, COUNTS)
-def test_usages_add_up_in_every_field(one: BatchUsage, other: BatchUsage) -> None:
-    def flat(usage: BatchUsage) -> list[int]:
-        return [usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens,
-                usage.output_tokens_details.reasoning_tokens, usage.total_tokens]  # fmt: skip
-
-    assert flat(wire.add_usage(one, other)) == [a + b for a, b in zip(flat(one), flat(other), strict=True)]
-
-
 def test_every_key_of_a_batch_is_written_nulls_included() -> None:
     batch = wire.Batch(
         id="batch_1", endpoint=CHAT, input_file_id="file-1", completion_window="24h",

@@ -253,7 +253,7 @@ class FanOut:
     async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
         source = work.source
         counted = work.is_suspect and work is not self._alone
-        if source.is_stopping:
+        if work.source.is_stopping:
             # Since it was taken; its row may have its end already.
             self._suspects_out -= counted
             return

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -106,19 +105,17 @@ class Run(Source):
         self._plan: Plan | None = None
         self._again: deque[Work] = deque()
 
-    def recover(self) -> array[int]:
+    def recover(self) -> Iterator[int]:
         """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
         self.tally = Tally()
-        done = array("Q")
         for kind in ("output", "error"):
             for row in results.recover(self.path(kind)):
-                done.append(id_key(row.custom_id or ""))
                 if kind == "error" and results.is_expired(row):
                     self.stopping = BatchStatus.EXPIRED
                 body = row.response.body if row.response else wire.NO_BODY
                 tokens = wire.answer_tokens(body) if kind == "output" else NO_TOKENS
                 self.tally.add([_Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
-        return done
+                yield id_key(row.custom_id or "")
 
     def start(self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer) -> None:
         """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open."""
