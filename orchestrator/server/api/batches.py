@@ -69,7 +69,7 @@ class Batches:
         )
 
     async def retrieve(self, request: Request) -> Response:
-        # await self._service.batches.counts_known([request.path_params["batch_id"]])
+        await self._service.batches.counts_known([request.path_params["batch_id"]])
         batch = batch_of(self._service, request).batch
         run = self._service.batches.runs.get(batch.id)
         if run is None:
