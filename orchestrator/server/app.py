@@ -52,8 +52,12 @@ def build(service: Service) -> Starlette:
             Exception: http.on_surprise,
         },
     )
+    # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
+    app.router.redirect_slashes = False
     app.add_middleware(Access, service=service)
     app.add_middleware(_RequestIds)
+    # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
+    app.router.redirect_slashes = False
     app.add_middleware(AccessLog)
     return app
 

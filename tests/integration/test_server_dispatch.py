@@ -352,3 +352,10 @@ def test_an_engine_that_came_back_with_another_model_while_nothing_ran(
         end = ended(sdk, create(sdk, [row("a", model="default")]).id)
     assert end.counts == (1, 1, 0)
     assert len(second.requests()) == 1
+
+
+def test_what_fastapi_says_of_a_row_is_passed_on(tmp_path: Path) -> None:
+    with canned(b'{"detail":"Not Found"}', 404) as upstream, served(tmp_path, upstream.base_url) as sdk:
+        end = ended(sdk, create(sdk, [row("a", model="m")]).id)
+    error = end.by_id["a"]["response"]["body"]["error"]
+    assert (error["message"], error["code"]) == ("Not Found", None)

@@ -57,15 +57,19 @@ class _ErrorIn(msgspec.Struct):
 
 class _ErrorBody(msgspec.Struct):
     error: _ErrorIn | str | None = None
+    detail: Any = None
+    """What FastAPI says of a path or a body that it does not know."""
 
 
 def error_body(reply: Reply) -> bytes:
     """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are no JSON are translated."""
-    found: _ErrorIn | str | None = None
+    body = _ErrorBody()
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-        found = msgspec.json.decode(reply.body, type=_ErrorBody).error
+        body = msgspec.json.decode(reply.body, type=_ErrorBody)
+    found = body.error
     if not isinstance(found, _ErrorIn):
-        found = _ErrorIn(message=found or f"The upstream answered with status {reply.status} and no JSON error.")
+        said = found or (body.detail if isinstance(body.detail, str) else None)
+        found = _ErrorIn(message=said or f"The upstream answered with status {reply.status} and no JSON error.")
     message = str(found.message)
     code = found.code if isinstance(found.code, str) else None
     if code is None and "maximum context length" in message:
