@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -76,13 +78,14 @@ def test_an_upstream_that_answers_500_to_everything_costs_no_row(tmp_path: Path,
     good = make_upstream(latency_ms=20, model=["m"])
     with (
         canned(b'{"error":{"message":"CUDA error"}}', 500) as broken,
-        served(tmp_path, broken.base_url, good.base_url) as sdk,
+        served(tmp_path, broken.base_url, good.base_url, max_concurrency=16) as sdk,
     ):
-        end = ended(sdk, create(sdk, [row(name, model="m") for name in ids(300)]).id)
-        told = {upstream["url"]: upstream for upstream in health(sdk)["upstreams"]}
+        batch = create(sdk, [row(name, model="m") for name in ids(300)])
+        told = wait_until(lambda: health(sdk)["upstreams"][0]["problem"])
+        end = ended(sdk, batch.id)
     end.check(ids(300))
     assert end.counts == (300, 300, 0)
-    assert "rows in a row failed: server error (500)" in told[broken.base_url]["problem"]
+    assert "rows in a row failed: server error (500)" in told
 
 
 def test_rows_go_where_their_model_is(tmp_path: Path, make_upstream: MakeUpstream) -> None:
@@ -359,3 +362,57 @@ def test_what_fastapi_says_of_a_row_is_passed_on(tmp_path: Path) -> None:
         end = ended(sdk, create(sdk, [row("a", model="m")]).id)
     error = end.by_id["a"]["response"]["body"]["error"]
     assert (error["message"], error["code"]) == ("Not Found", None)
+
+
+def test_a_suspect_that_is_refused_before_it_goes_out_holds_up_no_other(
+    tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    """Rows that one upstream cut off twice go out one at a time, on to the next even where one cannot be sent."""
+    vllm = make_upstream(model=["m"])
+    vllm.kill()
+    lines = [row("both", model="m", guided_json={}, guided_regex="a"), *(row(name, model="m") for name in ids(3))]
+    with (
+        cutting() as (other, posts),
+        served(tmp_path, other, vllm.base_url, retry_delay=0.3) as sdk,
+    ):
+        batch = create(sdk, lines)
+        wait_until(lambda: len(posts) >= 8)
+        vllm.start()
+        end = ended(sdk, batch.id)
+    end.check(["both", *ids(3)])
+    assert [line["custom_id"] for line in end.errors] == ["both"]
+
+
+@contextmanager
+def cutting() -> Iterator[tuple[str, list[str]]]:
+    """The base URL of an upstream without gauges that cuts off what is posted, and the paths of the first 8 POSTs.
+
+    Then it is gone.
+    """
+    posts: list[str] = []
+
+    class Cutting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503 if len(posts) >= 8 else 200 if self.path == "/v1/models" else 404)
+            self.send_header("Content-Length", str(len(MODELS)))
+            self.end_headers()
+            self.wfile.write(MODELS)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            posts.append(self.path)
+            self.close_connection = True
+
+        def log_message(self, *_: Any) -> None:
+            """Tests read what they need from `posts`."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", posts
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -229,7 +229,7 @@ def test_an_upstream_that_comes_late(tmp_path: Path, upstream: Upstream) -> None
 def test_an_upstream_that_dies_and_comes_back(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(slots=4, latency_ms=20)
     ids = [f"r{number}" for number in range(80)]
-    with served(tmp_path, upstream.base_url) as sdk:
+    with served(tmp_path, upstream.base_url, max_concurrency=16) as sdk:
         batch = create(sdk, [row(custom_id) for custom_id in ids])
         upstream.wait_for_requests(30)
         upstream.kill()

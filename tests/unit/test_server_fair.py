@@ -27,10 +27,11 @@ class Rows:
         return self
 
 
-def served(fair: Fair[Rows], times: int, now: float = 0.0) -> list[str]:
+def served(fair: Fair[Rows], times: int, now: float = 0.0, asker: str = "x") -> list[str]:
+    fair.wake()
     names = []
     for _ in range(times):
-        found = fair.take(now, Rows.take, lambda rows: rows.size)
+        found = fair.take(asker, now, Rows.take, lambda rows: rows.size)
         if found is None:
             break
         names.append(found.name)
@@ -110,6 +111,37 @@ def test_a_batch_that_has_no_row_now_is_passed_over_and_asked_again() -> None:
     assert served(fair, 1) == ["goes"]
     waits.rows_left = 1
     assert sorted(served(fair, 5)) == ["goes", "waits"]
+
+
+def test_what_one_may_not_have_is_there_for_another() -> None:
+    fair = of(Rows("one", 3), Rows("two", 3))
+
+    def only(name: str) -> Rows | None:
+        return fair.take(name, 0.0, lambda rows: rows.take() if rows.name == name else None, lambda rows: rows.size)
+
+    for _ in range(3):
+        for name in ("one", "two"):
+            found = only(name)
+            assert found is not None
+            assert found.name == name
+    assert only("one") is None
+
+
+def test_many_that_have_nothing_are_asked_once() -> None:
+    asked: list[str] = []
+
+    def take(rows: Rows) -> Rows | None:
+        asked.append(rows.name)
+        return rows.take()
+
+    fair = of(*(Rows(f"empty{number}", 0, tenant=str(number % 7)) for number in range(1000)), Rows("full", 500))
+    for _ in range(500):
+        assert fair.take("x", 0.0, take, lambda rows: rows.size)
+    assert len(asked) <= 500 + 1000
+    assert fair.take("x", 0.0, take, lambda rows: rows.size) is None
+    before = len(asked)
+    assert fair.take("x", 0.0, take, lambda rows: rows.size) is None
+    assert len(asked) == before
 
 
 def test_a_batch_that_left_is_not_asked() -> None:

@@ -138,13 +138,13 @@ def test_one_row_that_is_told_to_wait_for_long_does_not_stop_the_others_for_long
     assert flow.room(10.0 + LONGEST_CLOSED, 0) == 70
 
 
-def test_people_who_wait_get_half_of_it_and_a_little_longer() -> None:
+def test_people_who_wait_get_most_of_it_and_a_little_longer() -> None:
     flow = grown(limit=100)
-    assert flow.room(1.0, 1) == 50
-    assert flow.room(1.0 + INTERACTIVE_SECONDS * 0.9, 0) == 50
+    assert flow.room(1.0, 1) == 25
+    assert flow.room(1.0 + INTERACTIVE_SECONDS * 0.9, 0) == 25
     assert flow.room(1.0 + INTERACTIVE_SECONDS * 1.1, 0) == 100
-    flow.room(10.0, 1)
-    flow.observe(10.1, 100, Gauges(100, 0, 0.1))
+    flow.room(90.0, 1)
+    flow.observe(90.1, 100, Gauges(100, 0, 0.1))
     assert flow.limit == 100  # nothing is learned beside them
 
 

@@ -10,7 +10,7 @@ deadline first.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
@@ -67,28 +67,37 @@ class Fair(Generic[S]):
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant[S]] = {}
+        self._sources: list[S] = []
         self._turns: list[_Tenant[S]] = []
+        """Tenants of which a batch may have rows; a heap, as are their batches."""
+        self._dry: list[tuple[_Tenant[S], _Entry[S]]] = []
+        """Batches that gave none when they were asked last."""
+        self._refused: set[Hashable] = set()
         self._urgent: list[S] = []
         self._numbers = count()
         self._clock = 0.0
-        self._only: S | None = None
 
     def __len__(self) -> int:
-        return sum(len(tenant.batches) for tenant in self._turns)
+        return len(self._sources)
+
+    @property
+    def _only(self) -> S | None:
+        """The batch that has nobody to share with: its rows need no account."""
+        return self._sources[0] if len(self._sources) == 1 else None
 
     def add(self, source: S) -> None:
         """A batch joins; it is owed nothing for the time before."""
-        tenant = self._tenants.get(source.tenant)
-        if tenant is None:
-            tenant = self._tenants[source.tenant] = _Tenant(next(self._numbers))
-            self._turns.append(tenant)
-        tenant.served = max(tenant.served, self._clock)
-        heapq.heapify(self._turns)
-        heapq.heappush(tenant.batches, _Entry(source, tenant.clock, next(self._numbers)))
-        self._only = self._find_only()
+        tenant = self._tenants.setdefault(source.tenant, _Tenant(next(self._numbers)))
+        self._sources.append(source)
+        self._dry.append((tenant, _Entry(source, tenant.clock, next(self._numbers))))
+        self._revive()
+        self.wake()
 
     def remove(self, source: S) -> None:
         """A batch leaves."""
+        self._revive()
+        self._sources.remove(source)
+        self._urgent = [urgent for urgent in self._urgent if urgent is not source]
         tenant = self._tenants[source.tenant]
         tenant.batches = [entry for entry in tenant.batches if entry.source is not source]
         heapq.heapify(tenant.batches)
@@ -96,59 +105,79 @@ class Fair(Generic[S]):
             del self._tenants[source.tenant]
             self._turns.remove(tenant)
             heapq.heapify(self._turns)
-        self._urgent = [urgent for urgent in self._urgent if urgent is not source]
-        self._only = self._find_only()
-
-    def _find_only(self) -> S | None:
-        """The batch that has nobody to share with: its rows need no account."""
-        return self._turns[0].batches[0].source if len(self) == 1 else None
 
     def review(self, now: float, rows_per_second: float) -> None:
         """Look which batches are urgent; call it about once a second."""
-        sources = [entry.source for tenant in self._turns for entry in tenant.batches]
         self._urgent = sorted(
             (
                 source
-                for source in sources
-                if len(sources) > 1
+                for source in self._sources
+                if len(self._sources) > 1
                 and rows_per_second > 0
                 and source.rows_left / rows_per_second > TIGHT * (source.deadline - now)
             ),
             key=lambda source: source.deadline,
         )
 
-    def take(self, now: float, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
-        """The next row: `take` gives one of a batch or None, `size` its bytes. None where no batch gives any."""
+    def wake(self) -> None:
+        """Rows may have come where there were none: whoever was told that there is nothing may ask again."""
+        self._refused.clear()
+
+    def take(self, asker: Hashable, now: float, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
+        """The next row for an asker: `take` gives one of a batch or None, `size` its bytes.
+
+        None where no batch gives any, and from then on until `wake`. Batches that gave none are asked again only when
+        no other gives any, so that many that wait for something cost nothing.
+        """
+        if asker in self._refused:
+            return None
         if self._only is not None:
-            return take(self._only)
+            found = take(self._only)
+        else:
+            found = self._take_urgent(take)
+            if found is None:
+                found = self._take_in_turn(now, take, size)
+            if found is None and self._dry:
+                self._revive()
+                found = self._take_in_turn(now, take, size)
+        if found is None:
+            self._refused.add(asker)
+        return found
+
+    def _take_urgent(self, take: Callable[[S], T | None]) -> T | None:
         for source in self._urgent:
             found = take(source)
             if found is not None:
                 return found
-        passed: list[_Tenant[S]] = []
-        found = None
-        while self._turns and found is None:
-            tenant = heapq.heappop(self._turns)
-            passed.append(tenant)
-            found = self._take_of(tenant, now, take, size)
-        for tenant in passed:
-            heapq.heappush(self._turns, tenant)
-        return found
+        self._urgent.clear()
+        return None
 
-    def _take_of(
-        self, tenant: _Tenant[S], now: float, take: Callable[[S], T | None], size: Callable[[T], int]
-    ) -> T | None:
-        passed: list[_Entry[S]] = []
-        found = None
-        while tenant.batches and found is None:
-            entry = heapq.heappop(tenant.batches)
-            passed.append(entry)
-            found = take(entry.source)
-            if found is not None:
+    def _take_in_turn(self, now: float, take: Callable[[S], T | None], size: Callable[[T], int]) -> T | None:
+        while self._turns:
+            tenant = self._turns[0]
+            while tenant.batches:
+                entry = tenant.batches[0]
+                found = take(entry.source)
+                if found is None:
+                    self._dry.append((tenant, heapq.heappop(tenant.batches)))
+                    continue
                 cost = size(found) + ROW_BYTES
                 self._clock, tenant.clock = tenant.served, entry.served
                 tenant.served += cost
                 entry.served += cost * max(SOON, entry.source.deadline - now)
-        for entry in passed:
+                heapq.heapreplace(tenant.batches, entry)
+                heapq.heapreplace(self._turns, tenant)
+                return found
+            heapq.heappop(self._turns)
+        return None
+
+    def _revive(self) -> None:
+        """Put back what gave no rows; it is owed nothing for that time."""
+        for tenant, entry in self._dry:
+            if not tenant.batches:
+                tenant.served = max(tenant.served, self._clock)
+                self._turns.append(tenant)
+            entry.served = max(entry.served, tenant.clock)
             heapq.heappush(tenant.batches, entry)
-        return found
+        self._dry.clear()
+        heapq.heapify(self._turns)

@@ -144,6 +144,7 @@ class FanOut:
         if not self._enabled or self._paused():
             return
         self._well = sum(upstream.problem is None for upstream in self.upstreams)
+        self.sources.wake()
         self._isolate()
         # Round and round, so that upstreams with room share what there is.
         able = list(self.upstreams)
@@ -224,7 +225,7 @@ class FanOut:
         def take(source: Source) -> Work | None:
             return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
 
-        return self.sources.take(self._deadline_now, take, _size)
+        return self.sources.take(upstream, self._deadline_now, take, _size)
 
     def _suits(self, source: Source, upstream: Upstream) -> bool:
         """Whether an upstream has the model. One that nobody has goes anywhere, to be told so."""
@@ -293,7 +294,8 @@ class FanOut:
     ) -> None:
         upstream.answered(now)
         if verdict.action is Action.KEEP:
-            upstream.well()
+            if upstream.well():
+                self.top_up()
         if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
             work.source.unpack(work)
             self.top_up()

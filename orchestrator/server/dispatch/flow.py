@@ -34,8 +34,8 @@ MOST_REFUSED = 4
 """So many rows refused in a row, with none that ended, and at the lowest limit: then it is closed for a while."""
 LONGEST_CLOSED = 5.0
 """A row that was told to come back later does; after so many seconds others try whether they are taken."""
-INTERACTIVE_SECONDS = 2.0
-INTERACTIVE_SHARE = 0.5
+INTERACTIVE_SECONDS = 10.0
+INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):

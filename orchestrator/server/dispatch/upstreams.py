@@ -197,9 +197,11 @@ class Upstream:
         """A row came to its end."""
         self.flow.completed(now, self.inflight + 1)
 
-    def well(self) -> None:
-        """A row was answered."""
+    def well(self) -> bool:
+        """A row was answered; whether that is what the upstream was on trial for."""
+        was_on_trial = self._on_trial
         self._failures, self._faults, self._on_trial, self._back_at = 0, 0, False, float("-inf")
+        return was_on_trial
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Until cancelled: read the gauges while it is well, probe it while it is not."""
