@@ -293,9 +293,8 @@ class FanOut:
         self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float
     ) -> None:
         upstream.answered(now)
-        if verdict.action is Action.KEEP:
-            if upstream.well():
-                self.top_up()
+        if verdict.action is Action.KEEP and upstream.well():
+            self.top_up()
         if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
             work.source.unpack(work)
             self.top_up()
