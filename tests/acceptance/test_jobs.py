@@ -297,7 +297,7 @@ def test_large_jobs_are_cut_into_shards_of_the_configured_size(
 def slow(orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path) -> Upstream:
     """An upstream that needs minutes for the 200 rows of `in.jsonl`."""
     upstream = make_upstream(slots=2, latency_ms=300)
-    write_config(orch_home, [upstream.base_url], idle=None, cost_per_hour=36)
+    write_config(orch_home, [upstream.base_url], idle=None, cost_per_hour=36, max_concurrency=8)
     write_batch_file(tmp_path / "in.jsonl", 200)
     return upstream
 

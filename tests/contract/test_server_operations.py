@@ -241,7 +241,7 @@ def test_the_log_tells_what_happened_and_no_secret(
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
     mine = [line for line in lines if line.get("batch") == end.batch.id]
     assert [line["message"] for line in mine] == [
-        "batch created", "batch in_progress", "batch finalizing", "batch completed",
+        "batch created", "batch in_progress", "batch order", "batch finalizing", "batch completed",
     ]  # fmt: skip
     assert (mine[-1]["total"], mine[-1]["completed"], mine[-1]["failed"]) == end.counts
     asked = [line for line in lines if line["message"] == "request" and line["path"] == CHAT]

@@ -14,6 +14,7 @@ from orchestrator.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair import Fair
+from orchestrator.server.dispatch.flow import FIRST_CLOSED
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.retry import MAX_TRIES, Action, End, Fault, Verdict, fault_of, judge
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -310,7 +311,7 @@ class FanOut:
             base=self._retry_delay,
         )
         if verdict.overload:
-            upstream.flow.overloaded(now, sent_at, reply.retry_after)
+            upstream.flow.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, self._retry_delay))
         elif reply.end is End.TIMED_OUT:
             upstream.flow.timed_out(now, sent_at)
         if upstream.refuses_priority(reply):

@@ -30,6 +30,7 @@ TRY_MORE_SECONDS = 10.0
 TRY_MORE_FLIGHTS = 20
 SHORTEST_FLIGHT = 0.05
 FIRST_CLOSED = 0.1
+MOST_PAUSES = 25
 MOST_REFUSED = 4
 """So many rows refused in a row, with none that ended, and at the lowest limit: then it is closed for a while."""
 LONGEST_CLOSED = 5.0
@@ -92,8 +93,13 @@ class Flow:
             return max(FLOOR, int(self.limit * INTERACTIVE_SHARE))
         return self.limit
 
-    def overloaded(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
-        """The upstream refused a row that was sent at `sent_at`; one cut a flight answers all of them."""
+    def overloaded(
+        self, now: float, sent_at: float, retry_after: float | None = None, *, pause: float = FIRST_CLOSED
+    ) -> None:
+        """The upstream refused a row that was sent at `sent_at`; one cut a flight answers all of them.
+
+        `pause` is the first of the growing pauses for one that refuses everything and says not for how long.
+        """
         if retry_after:
             self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
         self._cut(now, sent_at, Move.OVERLOAD, "overload answered")
@@ -102,7 +108,7 @@ class Flow:
             self._refused += 1
             more = self._refused - MOST_REFUSED
             if more > 0 and self.limit <= FLOOR:
-                self._paused_until = now + min(LONGEST_CLOSED, FIRST_CLOSED * 2 ** min(more, 10))
+                self._paused_until = now + min(LONGEST_CLOSED, pause * min(2**more, MOST_PAUSES))
 
     def timed_out(self, now: float, sent_at: float) -> None:
         """A row that was sent at `sent_at` had no answer in time."""
