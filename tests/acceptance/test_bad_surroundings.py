@@ -251,7 +251,7 @@ FAULTS: dict[str, tuple[str, str | None, str]] = {
     "429-always": ("[[fault:status:429:Retry-After=0]]", "http_429", "scripted fault: status 429"),
     "500-always": ("[[fault:status:500]]", "http_500", "scripted fault: status 500"),
     "400": ("[[fault:status:400]]", "http_400", "scripted fault: status 400"),
-    "html": ("[[fault:html]]", "upstream_error", "garbled: the answer (text/html, "),
+    "html": ("[[fault:html]]", "upstream_error", "garbled: the answer (text/html; charset=utf-8, "),
     "html-502": ("[[fault:html:502]]", "http_502", "The upstream answered with status 502 and no JSON error."),
     "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 0.3 s"),
     "cut": ("[[fault:cut]]", "upstream_error", "cut: "),

@@ -319,7 +319,9 @@ class FanOut:
             return
         if fault is not None and fault is not Fault.OVERLOAD:
             work.failed_on = upstream
-            upstream.faulty(verdict.reason)
+            # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
+            if len(self.upstreams) > 1:
+                upstream.faulty(verdict.reason)
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
                 self._end(upstream, work, reply, verdict, sent_at, now)
