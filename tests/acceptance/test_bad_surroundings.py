@@ -157,7 +157,7 @@ def test_an_upstream_that_dies_in_the_middle(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
     upstream = make_upstream(slots=4, latency_ms=30)
-    write_config(orch_home, [upstream.base_url], retry_delay=0.01, patience=1)
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01, patience=1, max_concurrency=8)
     ids = [f"r{number}" for number in range(100)]
     batch = tmp_path / "batch.jsonl"
     batch.write_bytes(jsonl([row(custom_id) for custom_id in ids]))

@@ -71,17 +71,17 @@ def test_an_existing_script_needs_the_base_url_alone(run_orch: Orch, upstream: U
 def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstream: Upstream) -> None:
     """Rows whose answers are on their way at SIGTERM are let end; others run at the next start. None runs twice."""
     process, url = serve(run_orch, "--upstream", upstream.base_url)
-    rows = [row(f"r{n}", "[[fault:slow:700]]") for n in range(200)]
+    rows = [row(f"r{n}", "[[fault:slow:700]]") for n in range(1000)]
     with sdk_at(url) as sdk:
         batch = create(sdk, rows)
         wait_until(lambda: len(upstream.requests()) >= 10)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     assert run_orch.output(process).endswith("orch: stopped; nothing is lost\n")
-    assert len(upstream.requests()) < 200
+    assert len(upstream.requests()) < 1000
     _, url = serve(run_orch, "--upstream", upstream.base_url)
     with sdk_at(url) as sdk:
-        ended(sdk, batch.id, 60).check([f"r{n}" for n in range(200)])
+        ended(sdk, batch.id, 60).check([f"r{n}" for n in range(1000)])
     assert set(upstream.counts().values()) == {1}
 
 

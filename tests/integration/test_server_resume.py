@@ -66,7 +66,7 @@ def test_kills_at_random_moments(tmp_path: Path, make_upstream: MakeUpstream, se
         with client(server) as sdk:
             batch = create(sdk, lines)
         while len(snapshots) < 4:
-            upstream.wait_for_requests(min(290, len(upstream.requests()) + dice.randint(40, 140)))
+            upstream.wait_for_requests(min(290, len(upstream.requests()) + dice.randint(50, 140)))
             server.kill()
             snapshots.append((whole_rows(server.folder, batch.id), upstream.counts()))
             server.start()

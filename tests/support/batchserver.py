@@ -127,6 +127,7 @@ def main() -> None:
         upstreams=(given.upstream,),
         retry_delay=0.02,
         request_timeout=5.0,
+        max_concurrency=32,  # so that some rows are done before the last one is out
         webhook_url=given.webhook,
         webhook_secret=SECRET,
     )

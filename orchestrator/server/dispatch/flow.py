@@ -30,7 +30,7 @@ TRY_MORE_SECONDS = 10.0
 TRY_MORE_FLIGHTS = 20
 SHORTEST_FLIGHT = 0.05
 FIRST_CLOSED = 0.1
-MOST_PAUSES = 25
+MOST_PAUSES = 50
 MOST_REFUSED = 4
 """So many rows refused in a row, with none that ended, and at the lowest limit: then it is closed for a while."""
 LONGEST_CLOSED = 5.0
