@@ -16,7 +16,7 @@ from tests.support.cli import Orch
 from tests.support.process import wait_until
 from tests.support.serving import serve
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.soak, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
