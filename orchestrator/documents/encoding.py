@@ -62,7 +62,7 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
     bom = bom_of(data)
     if bom is not None and bom != "utf-8":
         return clean(_strictly(data, bom))
-    if data.count(b"\0") * 5 > len(data) and (wide := wide_without_bom(data)):
+    if bom is None and data.count(b"\0") * 5 > len(data) and (wide := wide_without_bom(data)):
         return clean(_strictly(data, wide))
     try:
         return clean(data.decode("utf-8"))

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, read
@@ -170,6 +170,7 @@ def read_or_told(data: bytes) -> str | ExtractionError:
         return error
 
 
+@example("\0")
 @given(ANY_TEXT)
 def test_utf8_comes_back(text: str) -> None:
     wide = text.count("\0") * 5 > len(text.encode())  # read as UTF-16 without a mark, perhaps
