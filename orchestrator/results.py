@@ -20,9 +20,6 @@ from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
 
-NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises on whatever a file or a model came up with; a model may well repeat `[` to its end."""
-
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
@@ -53,7 +50,7 @@ def read(path: Path) -> Iterator[Found]:
         for _, offset, raw in wire.lines(file):
             try:
                 line = _decode_line(raw)
-            except NO_JSON:
+            except wire.NO_JSON:
                 line = None
             yield Found(Span(offset, len(raw)), line)
 
@@ -86,7 +83,7 @@ class OutputCheck:
             return None
         try:
             value = msgspec.json.decode(answer.text)
-        except NO_JSON as error:
+        except wire.NO_JSON as error:
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
             return "invalid_json", _short(f"the answer is no JSON: {error}")
@@ -132,7 +129,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
     """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
     try:
         parsed = msgspec.json.decode(body, type=_Body)
-    except NO_JSON:
+    except wire.NO_JSON:
         return Answer(None, None, False)
     if parsed.choices:
         choice = parsed.choices[0]
@@ -174,7 +171,7 @@ def _answered(
 ) -> Outcome:
     try:
         usage, model = wire.read_answer(body)
-    except NO_JSON:
+    except wire.NO_JSON:
         return _failed(seq, kind, found, line, "invalid_response", "the answer's body is no JSON object")
     problem = check.problem(answer_of(body)) if check is not None else None
     orch = line.orch
@@ -221,7 +218,7 @@ def _error_in(body: msgspec.Raw, beside: Any) -> tuple[str | None, str]:
     """
     try:
         found = _inner(msgspec.json.decode(body, type=_ErrorBody).error or beside)
-    except NO_JSON:
+    except wire.NO_JSON:
         found = _inner(beside)
     if isinstance(found, dict):
         code = found.get("code")
@@ -250,7 +247,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             answer = answer_of(response.body)
             output, finish_reason = answer.text, answer.finish_reason
             if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                with suppress(*NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
+                with suppress(*wire.NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
                     output = msgspec.json.decode(answer.text)
             elif answer.text is None:
                 output = response.body

@@ -22,6 +22,9 @@ ENDPOINTS = (
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 NO_BODY = msgspec.Raw(b"null")
+NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are no JSON of the wanted shape, too deep (a model may repeat `[` to its end),
+or no UTF-8."""
 
 
 class BatchStatus(StrEnum):
@@ -242,13 +245,13 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
     try:
         line = _decode_line(raw)
         raw.decode()  # the JSON decoder does not look into strings that it skips
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
     if fault := _check_frame(line, endpoint):
         return fault
     try:
         head = _decode_head(line.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return LineError("invalid_request", "The body must be a JSON object.", "body")
     if fault := _check_body(head, line.url):
         return fault

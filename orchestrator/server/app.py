@@ -56,8 +56,6 @@ def build(service: Service) -> Starlette:
     app.router.redirect_slashes = False
     app.add_middleware(Access, service=service)
     app.add_middleware(_RequestIds)
-    # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
-    app.router.redirect_slashes = False
     app.add_middleware(AccessLog)
     return app
 

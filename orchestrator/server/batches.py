@@ -49,7 +49,7 @@ NOT_RUN = {
 
 
 class Batches:
-    """All batches of a server: creates, resumes, stops and ends them, soonest deadline first."""
+    """All batches of a server: creates, resumes, stops and ends them."""
 
     def __init__(
         self, records: Records, root: Path, fanout: FanOut, writer: results.Writer, *, max_rows: int
@@ -73,8 +73,7 @@ class Batches:
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
         """Rows without a result, of all or of one tenant; of a batch that is being validated none is known yet."""
-        counts = [run.counted().request_counts for run in self.runs.values() if tenant in (None, run.tenant)]
-        return sum(count.total - count.completed - count.failed for count in counts)
+        return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self) -> None:
         """Take up every batch that is not at its end."""

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-FORMATS = ("text", "json")
-LEVELS = ("debug", "info", "warning", "error")
 QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """What machines ask every few seconds; logged only at debug."""
 MAX_PATH = 300
@@ -21,7 +19,7 @@ log = logging.getLogger("orchestrator.server.access")
 
 
 def configure(form: str, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send this process's log to `stream` (stderr), one of FORMATS, from one of LEVELS on.
+    """Send this process's log to `stream` (stderr), as "text" or "json", from `level` on.
 
     Other libraries' lines come only from `warning` on: what they say below that may hold bodies.
     """

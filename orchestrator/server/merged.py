@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from orchestrator.errors import StorageError
-from orchestrator.wire import lines
+from orchestrator.wire import NO_JSON, lines
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")
@@ -80,7 +80,7 @@ def custom_id_of(line: bytes) -> str | None:
     """The custom_id of a line of an input or result file; None where a damaged disk left no JSON."""
     try:
         return _decode(line).custom_id
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
 
 

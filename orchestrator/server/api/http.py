@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from orchestrator.errors import StorageError
-from orchestrator.wire import ErrorObject
+from orchestrator.wire import NO_JSON, ErrorObject
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str
         return {}
     try:
         body = msgspec.json.decode(b"".join(parts))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         raise ApiError(400, "The body of the request is not valid JSON.") from None
     if not isinstance(body, dict):
         raise ApiError(400, "The body of the request must be a JSON object.")

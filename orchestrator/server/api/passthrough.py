@@ -19,6 +19,7 @@ from orchestrator.server.api.http import ApiError
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import plain_url, told
 from orchestrator.server.service import Service
+from orchestrator.wire import NO_JSON
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ async def _body(request: Request) -> bytes:
 def _model(body: bytes) -> str | None:
     try:
         model = msgspec.json.decode(body, type=_Asks).model
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None  # a form, or nothing that any upstream will take
     return model if isinstance(model, str) else None
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.errors import InputError
-from orchestrator.wire import LineError
+from orchestrator.wire import NO_JSON, LineError
 
 DEFAULT_MODEL = "default"
 
@@ -41,7 +41,6 @@ _WITHOUT_EFFECT = _REMOVED | {_EXTRA}
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class BodyError(InputError):
@@ -92,7 +91,7 @@ def check(body: bytes | msgspec.Raw, endpoint: str) -> LineError | None:
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _decode(body)
-    except _UNREADABLE:
+    except NO_JSON:
         raise BodyError("The body must be a JSON object.", "body") from None
 
 
@@ -103,7 +102,7 @@ def _is_default(model: msgspec.Raw | None) -> bool:
 def _read(value: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(value)
-    except _UNREADABLE:
+    except NO_JSON:
         return None
 
 
@@ -142,7 +141,7 @@ def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     """
     try:
         extra = _decode(fields[_EXTRA])
-    except (KeyError, *_UNREADABLE):
+    except (KeyError, *NO_JSON):
         return False
     names = [name for name in (*sorted(_REMOVED), _NEW) if name in extra]
     for name in names:

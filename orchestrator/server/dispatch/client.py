@@ -22,6 +22,7 @@ from pyreqwest.exceptions import (
 from pyreqwest.response import Response
 
 from orchestrator.server.dispatch.retry import End
+from orchestrator.wire import NO_JSON
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
@@ -90,7 +91,7 @@ def is_object(body: bytes) -> bool:
         if not body.isascii():
             body.decode()  # the JSON decoder does not look into strings that it skips
         _decode_object(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return False
     return True
 

@@ -34,9 +34,8 @@ class Work:
     """One request on its way: a row, or several rows packed into one.
 
     `tries` counts attempts that failed, by their fault, `failed_on` is where the last of them did; `attempts` counts
-    all. `size` is the bytes of its rows, `packed` every row of its pack, `custom_id` its id as JSON
-    once it was read. `upstream_seconds` is its share of the
-    upstreams' time.
+    all. `size` is the bytes of its rows, `packed` every row of its pack, `custom_id` its id as JSON once it was read.
+    `upstream_seconds` is its share of the upstreams' time.
     """
 
     __slots__ = (

@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from orchestrator.wire import MAX_LINE_BYTES, CheckedLine, LineError, check_line
+from orchestrator.wire import MAX_LINE_BYTES, NO_JSON, CheckedLine, LineError, check_line
 
 _NONE = msgspec.Raw()
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Body(msgspec.Struct, gc=False):
@@ -128,7 +127,7 @@ def reader(endpoint: str) -> Callable[[bytes], Head[Body] | LineError]:
                     if not raw.isascii():
                         raw.decode()  # the JSON decoder does not look into strings that it skips
                     return head
-        except _UNREADABLE:
+        except NO_JSON:
             pass
         checked = check_line(raw, endpoint)
         if isinstance(checked, CheckedLine):

@@ -23,6 +23,8 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.wire import NO_JSON
+
 # 64 inputs leave of the cost of a request too little for each to be worth more, and keep an answer at some megabytes
 # (64 x 4,096 numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others,
 # 16,384 on the largest): above that a pack wins no throughput, and only its answer is later and a failure dearer.
@@ -35,7 +37,6 @@ _decode: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Fields]).decode
 _encode = msgspec.json.encode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NULL = msgspec.Raw(b"null")
 _DIGITS = frozenset(b"0123456789")
 _QUOTE, _BRACKET = b'"['
@@ -89,7 +90,7 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
         fields = _decode.decode(body)
         inputs = _inputs(fields.pop("input", _NULL), tokens=shape.tokens)
         key = _encode(fields, order="deterministic")
-    except _UNREADABLE:
+    except NO_JSON:
         return None
     if not inputs or not _SINGLE.isdisjoint(fields) or bytes(fields.get("encoding_format", _NULL)) not in _FORMATS:
         return None
@@ -168,7 +169,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
         usage = msgspec.json.decode(fields.get("usage", _NULL), type=dict[str, Any] | None)
         usages = None if usage is None else [_encode(each) for each in _usages(usage, rows)]
         name = msgspec.json.decode(fields.get("id", _NULL))
-    except (KeyError, *_UNREADABLE) as error:
+    except (KeyError, *NO_JSON) as error:
         raise PackError(f"the answer to {len(rows)} rows cannot be read: {type(error).__name__}") from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
     answers, start = [], 0

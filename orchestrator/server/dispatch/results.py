@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.wire import ResultLine, lines
+from orchestrator.wire import NO_JSON, ResultLine, lines
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02
@@ -228,6 +228,6 @@ def _drop_broken_lines(path: Path) -> None:
 def _parse(raw: bytes) -> ResultLine | None:
     try:
         row = _decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NO_JSON:
         return None
     return row if row.custom_id is not None else None

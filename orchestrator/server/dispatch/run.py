@@ -24,7 +24,7 @@ from orchestrator.server.dispatch.resultlines import answer_line, error_body, er
 from orchestrator.server.dispatch.retry import Action, Verdict
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.records import BatchRecord
-from orchestrator.wire import NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
+from orchestrator.wire import NO_JSON, NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
 
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
@@ -38,7 +38,6 @@ class _Line(msgspec.Struct):
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
-_UNREADABLE = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Note(NamedTuple):
@@ -279,7 +278,7 @@ class Run(Source):
         """A row's line. Raises StorageError where the file has another content than when it was checked, or none."""
         try:
             line = _decode_line(self.plan.read(self._input, index))
-        except _UNREADABLE as error:
+        except (OSError, *NO_JSON) as error:
             # To go through all the others at once would help nobody.
             self._held_until = monotonic() + UNREADABLE_SECONDS
             self.problem = f"row {index + 1:,} of the input file of {self.batch.id} cannot be read: {error}"

@@ -18,6 +18,7 @@ from orchestrator.server.dispatch.flow import Flow, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
+from orchestrator.wire import NO_JSON
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ GROWING_SECONDS = 0.1
 SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 ASK_SECONDS = 5.0
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BREAK_AFTER = 10
 """So many rows that failed in a row, with none that went well, open the circuit."""
 
@@ -245,7 +245,7 @@ class Upstream:
                 return False
             # An upstream without a models page is well as long as it answers.
             return status in (404, 405)
-        except _UNREADABLE:
+        except NO_JSON:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {_say(error)}"
@@ -260,7 +260,7 @@ class Upstream:
         try:
             status, body = await self._ask("/openapi.json")
             described = msgspec.json.decode(body, type=_Description) if status < 300 else None
-        except (aiohttp.ClientError, OSError, TimeoutError, *_UNREADABLE):
+        except (aiohttp.ClientError, OSError, TimeoutError, *NO_JSON):
             return self.paths
         if described is None:
             return frozenset()
