@@ -16,7 +16,7 @@
 An answer that is streamed begins all the same: `hang` stops behind the head, and what breaks an answer off breaks it
 off in its middle.
 
-A last number says for how many tries of this exact body the fault holds (`cut:1`); without it: always.
+A last number says for how many tries of this body, `priority` aside, the fault holds (`cut:1`); without it: always.
 Several directives follow one another: `[[fault:cut:1]][[fault:status:500:2]]` is one cut, then two 500s.
 """
 
