@@ -6,14 +6,15 @@ environment variable and never stand in a file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from orchestrator.located import load_toml, validated
 from orchestrator.place import Place, locate
@@ -24,44 +25,183 @@ class _Strict(BaseModel):
 
 
 class Limits(_Strict):
-    """What one batch may hold. The defaults are OpenAI's."""
+    """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
 
-    max_rows: int = Field(50_000, ge=1)
-    max_bytes: int = Field(200 * 1024 * 1024, ge=1)
+    `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
+    at the backend at once, for every model or for each by its name there.
+    """
+
+    max_rows: int | None = Field(None, ge=1)
+    max_bytes: int | None = Field(None, ge=1)
+    max_inputs: int | None = Field(None, ge=1)
+    enqueued_tokens: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] | None = None
+    batches_per_hour: int | None = Field(None, ge=1)
 
 
-class LocalBackend(_Strict):
-    """Our own batch server in front of synchronous OpenAI-compatible endpoints (a vLLM server first of all)."""
-
-    kind: Literal["local"] = "local"
-    upstreams: tuple[str, ...] = Field(min_length=1)
+class _AnyBackend(_Strict):
     # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
-    api_key_env: str | None = None
-    cost_per_hour: Decimal | None = Field(None, ge=0)
-    idle: bool = False
+    limits: Limits = Limits()
+    poll_seconds: float | None = Field(None, gt=0, description="between two looks at a batch")
+
+
+class _OwnServer(_AnyBackend):
+    """Our own batch server in front of synchronous endpoints."""
+
     request_timeout: float = Field(600.0, gt=0)
     patience: float = Field(600.0, gt=0)
     retry_delay: float = Field(0.5, gt=0)
     max_concurrency: int = Field(1024, ge=1)
-    limits: Limits = Limits()
+
+
+class LocalBackend(_OwnServer):
+    """Our own batch server in front of endpoints that cost by the hour (a vLLM server first of all)."""
+
+    kind: Literal["local"] = "local"
+    upstreams: tuple[str, ...] = Field(min_length=1)
+    api_key_env: str | None = None
+    cost_per_hour: Decimal | None = Field(None, ge=0)
+    idle: bool = False
 
     @field_validator("upstreams")
     @classmethod
     def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for url in value:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"{url!r} is no http(s) URL such as http://127.0.0.1:8000/v1")
-            if parts.username or parts.password:
-                raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
-        return tuple(url.rstrip("/") for url in value)
+        return tuple(_url(url, "http://127.0.0.1:8000/v1") for url in value)
 
     @model_validator(mode="after")
     def _has_a_price(self) -> LocalBackend:
         if self.idle == (self.cost_per_hour is not None):
             raise ValueError("say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free")
         return self
+
+
+class SyncBackend(_OwnServer):
+    """Our own batch server in front of a provider's synchronous API, which costs by the token.
+
+    `provider` names it in the price table; without it, it is told from the address.
+    """
+
+    kind: Literal["sync"]
+    base_url: str
+    api_key_env: str
+    provider: str | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    requests_per_minute: int | None = Field(None, ge=1)
+    tokens_per_minute: int | None = Field(None, ge=1)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.openai.com/v1")
+
+
+class HostedBackend(_AnyBackend):
+    """A provider's Batch API that speaks OpenAI's protocol.
+
+    `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
+    """
+
+    kind: Literal["openai", "azure"]
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str
+    profile: str | None = None
+    provider: str | None = None
+    organization: str | None = None
+    project: str | None = None
+    windows: tuple[str, ...] | None = None
+    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    webhook_secret_env: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.openai.com/v1")
+
+    @field_validator("windows")
+    @classmethod
+    def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for window in value or ():
+            window_seconds(window)
+        return value
+
+    @model_validator(mode="after")
+    def _azure_has_an_address(self) -> HostedBackend:
+        if self.kind == "azure" and "base_url" not in self.model_fields_set:
+            raise ValueError('an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`')
+        return self
+
+
+class AnthropicBackend(_AnyBackend):
+    """Anthropic's Message Batches. `max_tokens` is what a row asks for that names none: the API requires one."""
+
+    kind: Literal["anthropic"]
+    base_url: str = "https://api.anthropic.com"
+    api_key_env: str
+    max_tokens: int = Field(4096, ge=1)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.anthropic.com")
+
+
+OwnBackend = LocalBackend | SyncBackend
+Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
+
+
+def window_seconds(text: str) -> int:
+    """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
+    found = re.fullmatch(r"([1-9]\d{0,5})([smhd])", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no window such as 24h, 7d or 30m")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def _url(text: str, example: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is no http(s) URL such as {example}")
+    if parts.username or parts.password:
+        raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
+    return text.rstrip("/")
+
+
+def _kind(data: Any) -> str:
+    kind = data.get("kind", "local") if isinstance(data, dict) else getattr(data, "kind", "local")
+    return f"({kind})"
+
+
+# In brackets, so that no key of a file is taken for a tag (see `located`).
+AnyBackend = Annotated[
+    Annotated[LocalBackend, Tag("(local)")]
+    | Annotated[SyncBackend, Tag("(sync)")]
+    | Annotated[HostedBackend, Tag("(openai)")]
+    | Annotated[HostedBackend, Tag("(azure)")]
+    | Annotated[AnthropicBackend, Tag("(anthropic)")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_kind",
+        custom_error_message="kind must be one of local, openai, azure, anthropic, sync",
+    ),
+]
+
+
+class Rates(_Strict):
+    """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(None, ge=0)
+    cache_write: Decimal | None = Field(None, ge=0)
+
+
+class ModelPrice(Rates):
+    """What a model costs, in place of the price table: realtime, and at other tiers where it is sold so."""
+
+    batch: Rates | None = None
+    flex: Rates | None = None
+    priority: Rates | None = None
+    source: str | None = Field(None, description="where the figures are from, for reports")
 
 
 class Report(_Strict):
@@ -75,10 +215,9 @@ class File(_Strict):
 
     home: str | None = None
     database_url: str | None = None
-    backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], LocalBackend] = Field(
-        default_factory=dict
-    )
+    backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], AnyBackend] = Field(default_factory=dict)
     models: dict[str, str | dict[str, str]] = Field(default_factory=dict)
+    prices: dict[str, ModelPrice] = Field(default_factory=dict, description="by the model's name at its provider")
     report: Report = Report()
 
 
@@ -87,8 +226,9 @@ class Config:
     """Settings as they hold for this process."""
 
     place: Place
-    backends: Mapping[str, LocalBackend]
+    backends: Mapping[str, Backend]
     models: Mapping[str, str | dict[str, str]]
+    prices: Mapping[str, ModelPrice]
     report: Report
 
     @property
@@ -109,4 +249,4 @@ def load(place: Place | None = None) -> Config:
     if place.path is not None:
         data, lines = load_toml(place.path)
         file = validated(File, data, lines, place.path)
-    return Config(place, file.backends, file.models, file.report)
+    return Config(place, file.backends, file.models, file.prices, file.report)

@@ -14,16 +14,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx2
 
+from orchestrator.backends.open import limits_of, open_backend, profile_for
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
-from orchestrator.config import Config, LocalBackend
+from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, OwnBackend, SyncBackend
 from orchestrator.errors import (
     BackendError,
     InputError,
@@ -35,8 +37,10 @@ from orchestrator.errors import (
 )
 from orchestrator.home import Home
 from orchestrator.model import Job
-from orchestrator.pipeline import REACTION_SECONDS, Lane, Lanes, Pipeline
-from orchestrator.pipeline.routes import models_of, plan_for, row_price
+from orchestrator.pipeline import REACTION_SECONDS, Pipeline
+from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.routes import models_of, plan_for
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
@@ -124,7 +128,9 @@ class Engine:
         self._problems: dict[str, str] = {}
         self.problem: str | None = None
         lanes = Lanes(
-            open=self.open, route=lambda job: plan_for(config, job), models=lambda job: models_of(config, job)
+            open=self.open,
+            route=lambda job, avoid: plan_for(config, job, avoid),
+            models=lambda job: models_of(config, job),
         )
         self.pipeline = Pipeline(store, self._home, lanes, now)
 
@@ -208,7 +214,7 @@ class Engine:
         for name in self._opened:
             settings = self._config.backends[name]
             health = fetch_health(self._home, name)
-            if health is None:
+            if health is None or not isinstance(settings, LocalBackend | SyncBackend):
                 continue
             self._health[name] = health
             if health["status"] == "storage":
@@ -219,9 +225,7 @@ class Engine:
             if health["running_batches"] and len(down) == len(health["upstreams"]):
                 self._upstreams_down(name, settings, down, mine)
 
-    def _upstreams_down(
-        self, name: str, settings: LocalBackend, down: list[dict[str, Any]], mine: Job | None
-    ) -> None:
+    def _upstreams_down(self, name: str, settings: OwnBackend, down: list[dict[str, Any]], mine: Job | None) -> None:
         first = min(down, key=lambda upstream: float(upstream["problem_seconds"]))
         seconds = float(first["problem_seconds"])
         self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
@@ -247,26 +251,58 @@ class Engine:
             settings = self._config.backends.get(name)
             if settings is None:
                 raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
-            lane = self._opened[name] = self._open_local(name, settings)
+            if isinstance(settings, LocalBackend | SyncBackend):
+                lane = self._open_own(name, settings)
+            else:
+                lane = self._open_hosted(name, settings)
+            self._opened[name] = lane
         return lane
 
-    def _open_local(self, name: str, settings: LocalBackend) -> Lane:
+    def _open_own(self, name: str, settings: OwnBackend) -> Lane:
         server = self._stack.enter_context(
             ServerThread(self._home.server(name), server_settings(settings, dispatch=self._dispatch))
         )
-        api = OpenAIBackend(name, over_unix_socket(server.socket), {"include_provenance": True})
-        self._stack.callback(api.close)
-        return Lane(
-            api=api,
-            max_rows=settings.limits.max_rows,
-            max_bytes=settings.limits.max_bytes,
-            price=lambda seconds: row_price(settings, seconds),
-            upstreams=len(settings.upstreams),
-        )
+        return self._closing(own_lane(name, settings, self._config, server.socket))
+
+    def _open_hosted(self, name: str, settings: HostedBackend | AnthropicBackend) -> Lane:
+        return self._closing(hosted_lane(name, settings, self._config))
+
+    def _closing(self, lane: Lane) -> Lane:
+        self._stack.callback(lane.api.close)
+        return lane
 
 
-def server_settings(backend: LocalBackend, *, dispatch: bool) -> Settings:
-    """What a local backend's server is told. Raises UsageError where its key's variable is not set."""
+def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
+    """A backend whose server, one of ours, listens on a socket."""
+    profile = PROFILES["orch"]
+    return Lane(
+        name=name,
+        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=0.0,
+        price=prices_of(settings, config, now),
+        is_own=True,
+        upstreams=len(settings.upstreams) if isinstance(settings, LocalBackend) else 0,
+    )
+
+
+def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
+    """A provider's Batch API. Raises UsageError where its key is not set."""
+    profile = profile_for(settings)
+    return Lane(
+        name=name,
+        api=open_backend(name, settings, os.environ),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=settings.poll_seconds or profile.poll_seconds,
+        price=prices_of(settings, config, now),
+        is_own=False,
+    )
+
+
+def server_settings(backend: OwnBackend, *, dispatch: bool) -> Settings:
+    """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
     api_key = None
     if backend.api_key_env is not None:
         api_key = os.environ.get(backend.api_key_env)
@@ -276,15 +312,25 @@ def server_settings(backend: LocalBackend, *, dispatch: bool) -> Settings:
                 f"the environment variable {backend.api_key_env} is not set, which holds the key of the upstreams",
                 hint="set it, then run the same command again",
             )
-    return Settings(
-        upstreams=backend.upstreams,
+    limits = limits_of(backend, PROFILES["orch"])
+    common = Settings(
+        upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),
         api_key=api_key,
         request_timeout=backend.request_timeout,
         retry_delay=backend.retry_delay,
         max_concurrency=backend.max_concurrency,
-        max_file_bytes=max(backend.limits.max_bytes, 512 * 1024 * 1024),
-        max_rows=backend.limits.max_rows,
+        max_file_bytes=max(limits.max_bytes, 512 * 1024 * 1024),
+        max_rows=limits.max_rows,
         dispatch=dispatch,
+    )
+    if isinstance(backend, LocalBackend):
+        return common
+    return replace(
+        common,
+        paid=True,
+        service_tier=backend.service_tier,
+        requests_per_minute=backend.requests_per_minute,
+        tokens_per_minute=backend.tokens_per_minute,
     )
 
 

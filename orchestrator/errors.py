@@ -5,6 +5,11 @@
     ├── UsageError           2  a command that cannot be meant as it was given
     ├── RefusedError         3  nothing is wrong, but doing it would break a promise (budget, deadline, location)
     ├── BackendError         4  a backend or upstream is away, or answers what it must not
+    │   ├── NotSent          4  nothing reached the backend: the same call may be made again
+    │   ├── BackendRefused   4  it answered that it will not: nothing was made
+    │   │   ├── BackendBusy  4  ... now: a rate, a quota or an overload; later it may
+    │   │   └── AccountError 4  ... from this account: a bad key, no credit, no permission
+    │   └── Uncertain        4  the call left and no answer came: it may have been carried out
     ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
     │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
     └── StateConflict        1  a compare-and-set move found another state than it expected
@@ -80,6 +85,43 @@ class BackendError(OrchError):
     """A backend, an upstream or an engine cannot be reached or does not behave."""
 
     exit_code = 4
+
+
+class NotSent(BackendError):
+    """The call did not reach the backend, so nothing was made there."""
+
+
+class BackendRefused(BackendError):
+    """The backend answered that it will not do it, so nothing was made there.
+
+    `status` is HTTP's, `code` the provider's own word; `retry_after` in seconds where it said so.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+
+
+class BackendBusy(BackendRefused):
+    """It will not now: a rate limit, a quota, an overload. No fault of what was asked."""
+
+
+class AccountError(BackendRefused):
+    """It will not for this account: the key is bad, the credit is spent, a permission is missing."""
+
+
+class Uncertain(BackendError):
+    """The call left and no answer came: it may have been carried out, and only looking there can tell."""
 
 
 class StorageError(OrchError):

@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from yaml.reader import ReaderError
 
 from orchestrator.errors import InputError
@@ -168,7 +168,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             message = "is required"
         case "extra_forbidden":
             message = "is no known field here"
-            known = _fields_at(model, place[:-1])
+            known = _fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(str(place[-1]), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
         case "model_type" | "dict_type":
@@ -199,14 +199,26 @@ def _member(here: Any, part: str | int) -> Any:
         return next(
             (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None
         )
+    if tagged := [arg for arg in get_args(here) if part in _tags(arg)]:
+        return tagged[0]
     return next((arg for arg in reversed(get_args(here)) if arg is not ...), None)
 
 
 def _inside(annotation: Any) -> Any:
-    """What `Model | None` and the like are when they are not None or a scalar."""
+    """What `Model | None` and the like are when they are not None or a scalar; a union with tags stays one."""
+    if get_origin(annotation) is Annotated:
+        return _inside(get_args(annotation)[0])
+    if any(_tags(arg) for arg in get_args(annotation)):
+        return annotation
     if get_origin(annotation) in (Union, UnionType):
         return next((arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None), None)
     return annotation
+
+
+def _tags(annotation: Any) -> list[str]:
+    if get_origin(annotation) is not Annotated:
+        return []
+    return [extra.tag for extra in get_args(annotation)[1:] if isinstance(extra, Tag)]
 
 
 def _is_model(annotation: Any) -> bool:

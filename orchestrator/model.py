@@ -49,8 +49,8 @@ class ShardState(StrEnum):
 
 TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
-    # The one move back: nothing was found at the backend that carries the shard's id.
-    ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING}),
+    # The one move back: nothing is at the backend that carries the shard's id. To `ended`: it refused the batch.
+    ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING, ShardState.ENDED}),
     ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
     ShardState.ENDED: frozenset({ShardState.COLLECTED}),
     ShardState.COLLECTED: frozenset(),
@@ -109,11 +109,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer. `input_tokens` includes `cached_tokens`."""
+    """Tokens of one answer.
+
+    `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (put into it),
+    `output_tokens` includes `reasoning_tokens`.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,7 @@ class Row:
     """One request as it is built: its place in the job, and who it is.
 
     `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
+    `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
     """
 
     seq: int
@@ -141,11 +148,19 @@ class Row:
     prompt_version: str
     cut_from_tokens: int | None = None
     problem: tuple[str, str] | None = None
+    inputs: int = 1
+    max_output: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`."""
+    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
+
+    `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
+    `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
+    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at` is
+    when `provider_status` was first seen as it is, `started_at` when it was first in progress.
+    """
 
     id: ShardId
     job_id: JobId
@@ -158,10 +173,16 @@ class Shard:
     rows: int
     bytes: int
     created_at: datetime
+    tokens: int = 0
+    max_output: int | None = None
+    intended_at: datetime | None = None
+    account: str | None = None
     window_seconds: int = 86_400
     input_file_id: str | None = None
     batch_id: str | None = None
     provider_status: str | None = None
+    status_at: datetime | None = None
+    started_at: datetime | None = None
     provider_completed: int = 0
     provider_failed: int = 0
     provider_input_tokens: int = 0
@@ -169,7 +190,8 @@ class Shard:
     provider_seconds: float = 0.0
     output_file_id: str | None = None
     error_file_id: str | None = None
-    error: str | None = None
+    refusal: str | None = None
+    held: str | None = None
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
@@ -180,7 +202,9 @@ class Outcome:
     """What became of one request in one shard, and where its result line lies.
 
     `kind` is the result file (`output` or `error`), None where there is no line. `upstream_seconds` is the row's
-    share of the upstream's time, which is what a local row costs.
+    share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
+    was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
+    `status` is the HTTP status of the backend's answer to the row, None where it gave none.
     """
 
     seq: int
@@ -192,6 +216,9 @@ class Outcome:
     upstream: str | None = None
     latency_ms: int | None = None
     upstream_seconds: float = 0.0
+    tier: str | None = None
+    uncertain: int = 0
+    status: int | None = None
     error_code: str | None = None
     error_message: str | None = None
 

@@ -21,6 +21,7 @@ from orchestrator import tokens
 from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.jobspec import JobSpec, Task
 from orchestrator.model import Row
+from orchestrator.wire import NO_BODY
 
 ENDPOINT = "/v1/chat/completions"
 _ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -149,8 +150,37 @@ class Builder:
         row_id = custom_id(key, task.id)
         return Row(
             next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
-            cut_from, problem,
+            cut_from, problem, max_output=task.max_tokens,
         )  # fmt: skip
+
+
+class _Bounds(msgspec.Struct):
+    """The fields of a body that say how much may come back, and how much goes in."""
+
+    max_completion_tokens: msgspec.Raw = NO_BODY
+    max_output_tokens: msgspec.Raw = NO_BODY
+    max_tokens: msgspec.Raw = NO_BODY
+    n: msgspec.Raw = NO_BODY
+    input: msgspec.Raw = NO_BODY
+
+
+_decode_bounds = msgspec.json.Decoder(_Bounds).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
+_WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
+
+
+def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
+    """How many inputs a request has, and how many tokens may come back at most; None where it does not say."""
+    found = _decode_bounds(body)
+    if url in _WITHOUT_OUTPUT:
+        # A list of numbers is one input: tokens of a text.
+        inputs = _decode_list(found.input) if bytes(found.input).lstrip()[:1] == b"[" else []
+        return (1 if not inputs or bytes(inputs[0])[:1].isdigit() else len(inputs)), 0
+    for limit in (found.max_completion_tokens, found.max_output_tokens, found.max_tokens):
+        if bytes(limit).isdigit():
+            return 1, int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
+    return 1, None
 
 
 class _Line(msgspec.Struct):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
+MAX_TIER = 16
+_QUOTE = ord('"')
 
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
@@ -35,11 +37,23 @@ class Found:
 class NotExecuted:
     """A row that the backend did not bring to an end: `batch_expired` or `batch_cancelled`.
 
-    `upstream_seconds` is what it took of the upstream before it was taken back.
+    `upstream_seconds` is what it took of the upstream before it was taken back; `uncertain` how often it was sent and
+    no answer came, which may be billed all the same.
     """
 
     code: str
     upstream_seconds: float = 0.0
+    uncertain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say."""
+
+    status: int | None
+    code: str | None
+    type: str | None
+    message: str | None
 
 
 def read(path: Path) -> Iterator[Found]:
@@ -86,12 +100,12 @@ class OutputCheck:
         except wire.NO_JSON as error:
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
-            return "invalid_json", _short(f"the answer is no JSON: {error}")
+            return "invalid_json", f"the answer is no JSON: {error}"
         try:
             wrong = self._validate(value)
         except RecursionError:
             wrong = "the answer is nested too deeply to be checked"
-        return None if wrong is None else ("schema_mismatch", _short(wrong))
+        return None if wrong is None else ("schema_mismatch", wrong)
 
     @property
     def parses(self) -> bool:
@@ -143,87 +157,99 @@ def answer_of(body: msgspec.Raw) -> Answer:
     return Answer(None, None, parsed.data is not None)
 
 
-class _ErrorBody(msgspec.Struct):
-    error: Any = None
-
-
 def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Outcome | NotExecuted:
     """What a result line says of its row. `found.line` must be a result line."""
     line = found.line
     assert line is not None
-    if line.response is None:
-        code, message = _error(line.error)
-        if code in NOT_EXECUTED:
-            return NotExecuted(code, line.orch.upstream_seconds if line.orch else 0.0)
-        return _failed(seq, kind, found, line, code, message)
     response = line.response
-    if not 200 <= response.status_code < 300:
-        said, message = _error_in(response.body, line.error)
-        status = f"http_{response.status_code}"
-        # Where the status says that it may pass, no word of the provider's may hide it.
-        code = status if said is None or is_passing(status) else said
-        return _failed(seq, kind, found, line, code, message)
-    return _answered(seq, kind, found, line, response.body, check)
-
-
-def _answered(
-    seq: int, kind: str, found: Found, line: wire.ResultLine, body: msgspec.Raw, check: OutputCheck | None
-) -> Outcome:
+    if response is None or not 200 <= response.status_code < 300:
+        refused = refusal(line)
+        if refused.code in NOT_EXECUTED:
+            orch = line.orch
+            return (
+                NotExecuted(refused.code, orch.upstream_seconds, orch.uncertain)
+                if orch
+                else NotExecuted(refused.code)
+            )
+        return _failed(seq, kind, found, wire.AnswerHead(), refused)
+    body = _json_of(response)
     try:
-        usage, model = wire.read_answer(body)
+        head = wire.read_answer(body)
     except wire.NO_JSON:
-        return _failed(seq, kind, found, line, "invalid_response", "the answer's body is no JSON object")
+        if line.error is not None:
+            return _failed(seq, kind, found, wire.AnswerHead(), refusal(line))
+        bad = "invalid_response", "the answer's body is no JSON object"
+        return _ended(seq, kind, found, wire.AnswerHead(), bad)
+    if head.error is not None:
+        failed = _failed(seq, kind, found, head, refusal(line))
+        # With tokens it was billed: an answer, if a bad one, that has to be booked.
+        return replace(failed, status=response.status_code) if any(head.tokens) else failed
     problem = check.problem(answer_of(body)) if check is not None else None
-    orch = line.orch
+    return _ended(seq, kind, found, head, problem, response.status_code)
+
+
+def _failed(seq: int, kind: str, found: Found, head: wire.AnswerHead, refused: Refusal) -> Outcome:
+    status = None if refused.status is None else f"http_{refused.status}"
+    # Where the status says that it may pass, no word of the provider's may hide it.
+    said = None if is_passing(status) else refused.code
+    code = said or status or refused.type or "error"
+    message = refused.message or "the backend gave neither an answer nor the reason"
+    return _ended(seq, kind, found, head, (code, message), refused.status)
+
+
+def _ended(
+    seq: int,
+    kind: str,
+    found: Found,
+    head: wire.AnswerHead,
+    problem: tuple[str, str] | None,
+    status: int | None = None,
+) -> Outcome:
+    code, message = problem or (None, None)
+    orch = found.line.orch if found.line else None
+    tokens = head.tokens
     return Outcome(
         seq,
         RequestState.SUCCEEDED if problem is None else RequestState.FAILED,
         kind,
         found.span,
-        Usage(usage.input_tokens, usage.input_tokens_details.cached_tokens, usage.output_tokens),
-        _short(model) if model is not None else None,
+        Usage(tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.cache_write),
+        _short(head.model),
         orch.upstream if orch else None,
         orch.latency_ms if orch else None,
         orch.upstream_seconds if orch else 0.0,
-        *(problem or (None, None)),
-    )
-
-
-def _failed(seq: int, kind: str, found: Found, line: wire.ResultLine, code: str, message: str) -> Outcome:
-    orch = line.orch
-    return Outcome(
-        seq,
-        RequestState.FAILED,
-        kind,
-        found.span,
-        upstream=orch.upstream if orch else None,
-        latency_ms=orch.latency_ms if orch else None,
-        upstream_seconds=orch.upstream_seconds if orch else 0.0,
+        tier=_short(head.tier, MAX_TIER),
+        uncertain=orch.uncertain if orch else 0,
+        status=status,
         error_code=_short(code),
         error_message=_short(message),
     )
 
 
-def _error(error: Any) -> tuple[str, str]:
-    inner = _inner(error)
-    if isinstance(inner, dict):
-        return str(inner.get("code") or inner.get("type") or "error"), str(inner.get("message") or "no message")
-    return "error", "the backend gave neither an answer nor an error" if inner is None else str(inner)
+def refusal(line: wire.ResultLine) -> Refusal:
+    """Why a line has no answer; of one that has, nothing is said."""
+    response = line.response
+    status = response.status_code if response else None
+    if status is not None and 200 <= status < 300:
+        status = None  # it says that there is an answer
+    error = _error_in(_json_of(response)) if response else None
+    # `vllm run-batch` puts it beside the response.
+    error = _inner(line.error if error is None else error)
+    if not isinstance(error, dict):
+        return Refusal(status, None, None, None if error is None else str(error))
+    code, kind, message = (error.get(name) for name in ("code", "type", "message"))
+    if not isinstance(code, str) and status is not None:
+        code = None  # a number says no more than the status
+    return Refusal(status, str(code) if code else None, str(kind) if kind else None, str(message or "no message"))
 
 
-def _error_in(body: msgspec.Raw, beside: Any) -> tuple[str | None, str]:
-    """Code and message of a body that is no answer, or of the line's `error` (`vllm run-batch` puts them there).
-
-    A code that is a number says no more than the status.
-    """
+def _error_in(body: msgspec.Raw) -> Any:
+    """What a body that is no answer says; some put nothing but a text there."""
     try:
-        found = _inner(msgspec.json.decode(body, type=_ErrorBody).error or beside)
+        said = msgspec.json.decode(body)
     except wire.NO_JSON:
-        found = _inner(beside)
-    if isinstance(found, dict):
-        code = found.get("code")
-        return code if isinstance(code, str) and code else None, str(found.get("message") or "no message")
-    return None, "no error message" if found is None else str(found)
+        return None
+    return said.get("error") if isinstance(said, dict) else said
 
 
 def _inner(error: Any) -> Any:
@@ -231,10 +257,24 @@ def _inner(error: Any) -> Any:
     return error["error"] if isinstance(error, dict) and error.get("error") else error
 
 
-def _short(text: str) -> str:
+def _json_of(response: wire.ResultResponse) -> msgspec.Raw:
+    """The body of a response, also where it is JSON in a string (Mistral)."""
+    body = response.body
+    if memoryview(body)[0] != _QUOTE:
+        return body
+    try:
+        inner = msgspec.json.decode(body, type=str).encode()
+    except wire.NO_JSON:
+        return body
+    return msgspec.Raw(inner) if inner.lstrip().startswith(b"{") else body
+
+
+def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:
     """What a report shows and every database takes: Postgres knows no NUL."""
+    if text is None:
+        return None
     text = text.replace("\0", "\ufffd")
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
@@ -244,13 +284,14 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
     if line is not None:
         response = _decode_line(line).response
         if response is not None and 200 <= response.status_code < 300:
-            answer = answer_of(response.body)
+            body = _json_of(response)
+            answer = answer_of(body)
             output, finish_reason = answer.text, answer.finish_reason
             if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
                 with suppress(*wire.NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
                     output = msgspec.json.decode(answer.text)
             elif answer.text is None:
-                output = response.body
+                output = body
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return msgspec.json.encode(
         {
@@ -275,7 +316,9 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "tokens": {
             "input": row.usage.input_tokens,
             "cached": row.usage.cached_tokens,
+            "cache_write": row.usage.cache_write_tokens,
             "output": row.usage.output_tokens,
+            "reasoning": row.usage.reasoning_tokens,
         },
         "cost_usd": f"{row.cost:f}",
         "latency_ms": row.latency_ms,
@@ -313,4 +356,4 @@ _PASSING = frozenset({"upstream_error", "batch_expired", "batch_cancelled", "mis
 
 def is_passing(code: str | None) -> bool:
     """Whether a failure may go away by itself, so that another night should try the row again."""
-    return code in _PASSING or bool(code and code.startswith(("http_5", "http_429", "http_408")))
+    return code in _PASSING or bool(code and code.startswith(("http_5", "http_429", "http_408", "http_0")))

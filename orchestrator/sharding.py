@@ -5,20 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+EMBEDDINGS = "/v1/embeddings"
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A row that waits for a shard; `length` is its line in bytes, without newline."""
+    """A row that waits for a shard; `length` is its line in bytes, without newline.
+
+    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens that
+    its answer may have, None where it has no bound. `attempts` counts the batches that it was part of.
+    """
 
     seq: int
     endpoint: str
     model: str
     length: int
+    tokens: int = 0
+    inputs: int = 1
+    max_output: int | None = None
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The waiting rows of one endpoint and model with `first <= seq <= last`."""
+    """The waiting rows of one endpoint and model with `first <= seq <= last`.
+
+    `bytes`, `tokens`, `inputs` and `max_output` are sums, the last None where a row has no bound; `attempts` is the
+    most that one of its rows has had.
+    """
 
     endpoint: str
     model: str
@@ -26,27 +40,75 @@ class Range:
     last: int
     rows: int
     bytes: int
+    tokens: int = 0
+    inputs: int = 0
+    max_output: int | None = 0
+    attempts: int = 0
 
 
-def pack(rows: Iterable[Waiting], *, max_rows: int, max_bytes: int, slack: int = 0) -> Iterator[Range]:
+@dataclass(slots=True)
+class _Open:
+    """A range that rows are still put into."""
+
+    endpoint: str
+    model: str
+    first: int
+    last: int = 0
+    rows: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    inputs: int = 0
+    max_output: int | None = 0
+    attempts: int = 0
+
+    def add(self, row: Waiting, size: int) -> None:
+        self.last = row.seq
+        self.rows += 1
+        self.bytes += size
+        self.tokens += row.tokens
+        self.inputs += row.inputs
+        self.max_output = (
+            None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
+        )
+        self.attempts = max(self.attempts, row.attempts)
+
+    def closed(self) -> Range:
+        return Range(
+            self.endpoint, self.model, self.first, self.last, self.rows, self.bytes,
+            self.tokens, self.inputs, self.max_output, self.attempts,
+        )  # fmt: skip
+
+
+def pack(
+    rows: Iterable[Waiting],
+    *,
+    max_rows: int,
+    max_bytes: int,
+    max_tokens: int | None = None,
+    max_inputs: int | None = None,
+    slack: int = 0,
+) -> Iterator[Range]:
     """Cut rows, which must come sorted by (endpoint, model, seq), into ranges within the limits.
 
-    `slack` is how many bytes a line may grow by when the model's name is put in. A row that is larger than
-    `max_bytes` by itself gets a range of its own: the backend's refusal is then that row's, and no other's.
+    `slack` is how many bytes a line may grow by when the model's name is put in. `max_inputs` holds for embeddings
+    only. A row that breaks a limit by itself gets a range of its own: the backend's refusal is then that row's, and
+    no other's.
     """
-    open_: Range | None = None
+    open_: _Open | None = None
     for row in rows:
         size = row.length + 1 + slack
         if open_ is not None and (
-            (row.endpoint, row.model) != (open_.endpoint, open_.model)
+            row.endpoint != open_.endpoint
+            or row.model != open_.model
             or open_.rows >= max_rows
             or open_.bytes + size > max_bytes
+            or (max_tokens is not None and open_.tokens + row.tokens > max_tokens)
+            or (max_inputs is not None and row.endpoint == EMBEDDINGS and open_.inputs + row.inputs > max_inputs)
         ):
-            yield open_
+            yield open_.closed()
             open_ = None
         if open_ is None:
-            open_ = Range(row.endpoint, row.model, row.seq, row.seq, 1, size)
-        else:
-            open_ = Range(open_.endpoint, open_.model, open_.first, row.seq, open_.rows + 1, open_.bytes + size)
+            open_ = _Open(row.endpoint, row.model, row.seq)
+        open_.add(row, size)
     if open_ is not None:
-        yield open_
+        yield open_.closed()

@@ -188,13 +188,17 @@ class _BodyHead(msgspec.Struct, frozen=True):
     messages: msgspec.Raw = NO_BODY
 
 
-class Provenance(msgspec.Struct, frozen=True):
-    """How our server got a result: an extension of the result line, given when the batch asks for it."""
+class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How our server got a result: an extension of the result line, given when the batch asks for it.
+
+    `uncertain` counts how often the row was sent and no answer came; the upstream may bill that all the same.
+    """
 
     upstream: str
     latency_ms: int
     upstream_seconds: float
     attempts: int
+    uncertain: int = 0
 
 
 class ResultResponse(msgspec.Struct, frozen=True):
@@ -342,12 +346,13 @@ Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 """What a database's integer holds; no answer has more."""
 
 
-class _Details(msgspec.Struct, frozen=True):
+class _Details(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: Tokens | None = 0
+    cache_write_tokens: Tokens | None = 0
     reasoning_tokens: Tokens | None = 0
 
 
-class _AnswerUsage(msgspec.Struct, frozen=True):
+class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     """Usage under either of its two spellings: chat completions' and responses'."""
 
     prompt_tokens: Tokens | None = None
@@ -358,53 +363,76 @@ class _AnswerUsage(msgspec.Struct, frozen=True):
     output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
+    total_tokens: Any = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Used(msgspec.Struct, frozen=True, gc=False):
     usage: _AnswerUsage | None = None
-    model: str | None = None
 
 
+class _Named(msgspec.Struct, frozen=True):
+    model: Any = None
+    service_tier: Any = None
+    error: Any = None
+
+
+class _Answer(_Named, frozen=True):
+    usage: _AnswerUsage | None = None
+
+
+_decode_used = msgspec.json.Decoder(_Used).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
 
 
 class TokenCounts(NamedTuple):
-    """An answer's tokens: `cached` is a part of `input`, `reasoning` of `output`."""
+    """An answer's tokens: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
     reasoning: int = 0
+    cache_write: int = 0
 
 
 NO_TOKENS = TokenCounts()
 
 
+class AnswerHead(NamedTuple):
+    """What an answer says of itself: `tier` is its `service_tier`; `error` is there where the answer is none."""
+
+    tokens: TokenCounts = NO_TOKENS
+    model: str | None = None
+    tier: str | None = None
+    error: Any = None
+
+
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
     """What an answer's body says of its tokens. Raises msgspec.DecodeError where it is no JSON object."""
-    return _read(body)[0]
-
-
-def _read(body: bytes | msgspec.Raw) -> tuple[TokenCounts, str | None]:
     try:
-        answer = _decode_answer(body)
+        usage = _decode_used(body).usage
     except msgspec.ValidationError:
         # Usage of a shape that is not known is no usage; the answer is still the row's answer.
-        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return NO_TOKENS, None
-    usage = answer.usage
-    if usage is None:
-        return NO_TOKENS, answer.model
+        _decode_named(body)
+        return NO_TOKENS
+    return NO_TOKENS if usage is None else _counted(usage)
+
+
+def _counted(usage: _AnswerUsage) -> TokenCounts:
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
-    tokens = TokenCounts(
-        usage.prompt_tokens or usage.input_tokens or 0,
-        taken.cached_tokens or 0,
-        usage.completion_tokens or usage.output_tokens or 0,
-        given.reasoning_tokens or 0,
-    )
-    return tokens, answer.model
+    fed = usage.prompt_tokens or usage.input_tokens or 0
+    cached = taken.cached_tokens or 0
+    written = taken.cache_write_tokens or 0
+    output = usage.completion_tokens or usage.output_tokens or 0
+    thought = given.reasoning_tokens or 0
+    # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is no part of it.
+    if thought and (thought > output or usage.total_tokens == fed + output + thought):
+        output += thought
+    if cached + written > fed:
+        fed += cached + written
+    return TokenCounts(fed, cached, output, thought, written) if fed < 2**31 > output else NO_TOKENS
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:
@@ -418,7 +446,17 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
     )
 
 
-def read_answer(body: bytes | msgspec.Raw) -> tuple[BatchUsage, str | None]:
-    """Usage and model of an answer's body. Raises msgspec.DecodeError where it is no JSON object."""
-    tokens, model = _read(body)
-    return usage_of(tokens), model
+def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
+    """What an answer's body says of itself. Raises msgspec.DecodeError where it is no JSON object."""
+    usage = None
+    try:
+        named: _Named = (answer := _decode_answer(body))
+        usage = answer.usage
+    except msgspec.ValidationError:
+        named = _decode_named(body)
+    return AnswerHead(
+        NO_TOKENS if usage is None else _counted(usage),
+        named.model if isinstance(named.model, str) else None,
+        named.service_tier if isinstance(named.service_tier, str) else None,
+        named.error,
+    )

@@ -1,13 +1,21 @@
-"""Batch APIs, behind five verbs: upload, create, retrieve, cancel, download. A backend is data until proven code."""
+"""Batch APIs, behind a few verbs: upload, create, find, retrieve, cancel, download. Data until proven code.
+
+What a call that failed has left behind decides what may be done next, so the errors say it:
+NotSent and BackendRefused (with BackendBusy and AccountError) left nothing, Uncertain may have left what was asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.wire import BatchStatus
+
+SHARD_KEY = "orch_shard"
+"""The key of a batch's metadata under which our own id stands."""
 
 BATCH_GONE = "batch_gone"
 """The problem of a batch that its backend has lost: its rows go on in another one."""
@@ -24,7 +32,10 @@ class LineProblem:
 
 @dataclass(frozen=True, slots=True)
 class RemoteBatch:
-    """A batch as its backend tells it. `upstream_seconds` is known of our own server only."""
+    """A batch as its backend tells it. `upstream_seconds` is known of our own server only.
+
+    `shard` is our own id where the batch carries one; `rows` how many it has, None while the backend does not say.
+    """
 
     id: str
     status: BatchStatus
@@ -36,21 +47,81 @@ class RemoteBatch:
     output_file_id: str | None = None
     error_file_id: str | None = None
     problems: tuple[LineProblem, ...] = field(default=())
+    shard: str | None = None
+    rows: int | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file as its backend lists it; `size` in bytes."""
+
+    id: str
+    name: str
+    size: int
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch to be made: the input file as `upload` named it, and our own id, which the batch carries if it can."""
+
+    shard: str
+    input_file_id: str
+    endpoint: str
+    window_seconds: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A batch that may have been made: asked for at `since`, with these rows in the local file `input_path`.
+
+    `is_known` says of a batch's id whether it is one of ours already.
+    """
+
+    shard: str
+    rows: int
+    since: datetime
+    input_path: Path
+    is_known: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What looking for an intent's batch gave: the batch; or `undecided`, why nobody can tell yet; or neither."""
+
+    batch: RemoteBatch | None = None
+    undecided: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that `orch doctor` looked at, without spending anything."""
+
+    name: str
+    ok: bool
+    found: str
 
 
 class Backend(Protocol):
     """One Batch API. Every verb raises BackendError where the backend is away or refuses."""
 
+    appear_seconds: float
+    """How long after an uncertain `create` its batch may still turn up in a listing."""
+
+    def account(self) -> str:
+        """Whose batches are seen here, without a secret in it: the organisation where it is known, else a key's
+        fingerprint."""
+
     def upload(self, path: Path, name: str) -> str:
         """Upload an input file under a name; its id. A file of that name that is there already is taken."""
 
-    def create(
-        self, input_file_id: str, endpoint: str, window_seconds: int, metadata: Mapping[str, str]
-    ) -> RemoteBatch:
-        """Create a batch. Never tried again by itself: only `find` can tell whether it exists."""
+    def create(self, order: Order) -> RemoteBatch:
+        """Create a batch. Never tried again by itself. Raises NotSent, BackendRefused or Uncertain, nothing else."""
 
-    def find(self, metadata: Mapping[str, str]) -> RemoteBatch | None:
-        """The batch that carries this metadata, or None."""
+    def find(self, intent: Intent) -> Sighting:
+        """Look for the batch of an intent."""
 
     def retrieve(self, batch_id: str) -> RemoteBatch:
         """The batch as it is now; one that is gone is told as failed, with the problem BATCH_GONE."""
@@ -58,11 +129,31 @@ class Backend(Protocol):
     def cancel(self, batch_id: str) -> None:
         """Ask for its end; one that is over already is left as it is."""
 
-    def download(self, file_id: str, path: Path) -> None:
-        """A result file to `path`, whole and durable or not at all."""
+    def download(self, file_id: str, path: Path, input_path: Path) -> None:
+        """A result file in OpenAI's shape to `path`, whole and durable or not at all.
+
+        `input_path` is the shard's input file, whose custom_ids the result has.
+        """
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         """The results so far of a running batch to `path`; False where the backend does not give them."""
 
     def forget_file(self, file_id: str) -> None:
         """Delete a file; one that is gone already is no error."""
+
+    def batches(self) -> Iterator[RemoteBatch]:
+        """Every batch of the account, newest first."""
+
+    def files(self) -> Iterator[RemoteFile]:
+        """Every batch input file of the account."""
+
+    def check(self, models: Sequence[str]) -> Iterator[Check]:
+        """Whether it can be reached with the key that there is, and knows these models; nothing is spent."""
+
+    def close(self) -> None:
+        """Close its connections."""
+
+
+def metadata_of(shard: str) -> Mapping[str, str]:
+    """What a batch carries so that it is found again."""
+    return {SHARD_KEY: shard}

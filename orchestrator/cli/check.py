@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import assert_never
 
 import click
 
 from orchestrator import config as settings
 from orchestrator import jobspec
+from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
+from orchestrator.backends.profiles import Limits
 from orchestrator.cli.context import json_option, print_json
-from orchestrator.errors import InputError, OrchError
+from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.model import JobKind
+from orchestrator.requests import resolve_model
+
+MOST_NAMES = 12
+DEFAULT_MODEL = "default"
+"""What our server takes for the model that its upstream serves."""
 
 
 @click.command()
@@ -53,7 +63,7 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check configuration, home, database and upstreams; nothing is sent that costs anything."""
+    """Check configuration, home, database, upstreams and hosted backends; nothing is sent that costs anything."""
     checks = list(_examine())
     if as_json:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
@@ -63,8 +73,11 @@ def doctor(as_json: bool) -> int:
     return max((code for _, ok, _, code in checks if not ok), default=0)
 
 
-def _examine() -> Iterator[tuple[str, bool, str, int]]:
-    """`(what, ok, found, exit code)` for each thing that must be well."""
+Found = tuple[str, bool, str, int]
+"""What was looked at, whether it is well, what was found, and the exit code where it is not well."""
+
+
+def _examine() -> Iterator[Found]:
     try:
         config = settings.load()
     except InputError as error:
@@ -75,13 +88,28 @@ def _examine() -> Iterator[tuple[str, bool, str, int]]:
     if not config.backends:
         yield "backends", False, "none is configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():
-        price = "idle, free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
-        yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
-        for url in backend.upstreams:
-            yield _examine_upstream(name, url, backend.api_key_env)
+        models = _models(config, name)
+        match backend:
+            case LocalBackend():
+                price = "idle, free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+                yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
+                for url in backend.upstreams:
+                    yield _examine_upstream(name, url, backend.api_key_env)[0]
+            case SyncBackend():
+                yield from _examine_sync(name, backend, models)
+            case HostedBackend() | AnthropicBackend():
+                yield from _examine_hosted(name, backend, models)
+            case _:
+                assert_never(backend)
 
 
-def _examine_home(config: settings.Config) -> Iterator[tuple[str, bool, str, int]]:
+def _models(config: settings.Config, backend: str) -> list[str]:
+    """The names of models at a backend, as far as orch.toml has aliases for them."""
+    found = (resolve_model(alias, backend, config.models) for alias in config.models)
+    return sorted({model for model in found if model is not None})
+
+
+def _examine_home(config: settings.Config) -> Iterator[Found]:
     from orchestrator.engine import running_engine
     from orchestrator.store import Store
 
@@ -96,20 +124,58 @@ def _examine_home(config: settings.Config) -> Iterator[tuple[str, bool, str, int
         yield "home", False, str(error), error.exit_code
 
 
-def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[str, bool, str, int]:
-    import os
+def _examine_hosted(name: str, backend: HostedBackend | AnthropicBackend, models: list[str]) -> Iterator[Found]:
+    try:
+        profile = profile_for(backend)
+        api = open_backend(name, backend)
+    except UsageError as error:
+        yield f"backend {name}", False, str(error), error.exit_code
+        return
+    windows = ", ".join(profile.windows) or "any window"
+    limits = _words(limits_of(backend, profile))
+    yield f"backend {name}", True, f"{profile.name}, location {backend.location}, {windows}, {limits}", 0
+    try:
+        for check in api.check(models):
+            yield f"{name}: {check.name}", check.ok, check.found, 4
+    finally:
+        api.close()
 
+
+def _words(limits: Limits) -> str:
+    said = [f"{limits.max_rows:,} rows and {limits.max_bytes / 10**6:,.0f} MB a batch"]
+    if limits.max_inputs is not None:
+        said.append(f"{limits.max_inputs:,} embedding inputs a batch")
+    if limits.batches_per_hour is not None:
+        said.append(f"{limits.batches_per_hour:,} batches an hour")
+    for model, tokens in (limits.enqueued_tokens or {}).items():
+        said.append(f"{tokens:,} tokens of {model or 'a model'} enqueued")
+    return ", ".join(said)
+
+
+def _examine_sync(name: str, backend: SyncBackend, models: list[str]) -> Iterator[Found]:
+    tier = backend.service_tier or "as the rows say"
+    yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, service tier {tier}", 0
+    found, served = _examine_upstream(name, backend.base_url, backend.api_key_env)
+    yield found
+    for model in models if served else ():
+        is_there = model in served or model == DEFAULT_MODEL
+        yield f"{name}: model {model}", is_there, "is there" if is_there else "is not there", 4
+
+
+def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, list[str]]:
+    """What an upstream says of itself, and the models that it lists."""
     import httpx2
 
     what = f"upstream {url}"
-    key = os.environ.get(key_env or "")
-    if key_env and not key:
-        return what, False, f"the environment variable {key_env} of backend {name} is not set", 2
     try:
+        key = key_of(name, key_env, os.environ) if key_env else None
         answer = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=5.0)
         if answer.status_code != 200:
-            return what, False, f"answers with status {answer.status_code}", 4
-        names = ", ".join(str(model.get("id")) for model in answer.json()["data"])
+            return (what, False, f"answers with status {answer.status_code}", 4), []
+        names = [str(model.get("id")) for model in answer.json()["data"]]
+    except UsageError as error:
+        return (what, False, str(error), error.exit_code), []
     except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return what, False, f"does not answer as an OpenAI-compatible server does: {error}", 4
-    return what, True, f"serves {names}", 0
+        return (what, False, f"does not answer as an OpenAI-compatible server does: {error}", 4), []
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return (what, True, f"serves {', '.join(names[:MOST_NAMES])}{more}", 0), names

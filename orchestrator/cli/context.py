@@ -44,10 +44,12 @@ class Context:
 
     def running_cost(self, shard: Shard) -> Decimal:
         """What a running batch has cost so far, in dollars."""
-        from orchestrator.pipeline.routes import row_price
+        from orchestrator.pipeline.prices import prices_of
 
         backend = self.config.backends.get(shard.backend)
-        return Decimal(0) if backend is None else row_price(backend, shard.provider_seconds).cost
+        if backend is None:
+            return Decimal(0)
+        return prices_of(backend, self.config, now).of_time(shard.provider_seconds).cost
 
     def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""

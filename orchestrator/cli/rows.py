@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
-from orchestrator.engine import Engine, engine_lock
+from orchestrator.config import LocalBackend, SyncBackend
+from orchestrator.engine import Engine, engine_lock, hosted_lane, own_lane
 from orchestrator.errors import StorageError
 from orchestrator.model import Job, JobKind
 from orchestrator.pipeline import checks_of, merge, merged_lines
-from orchestrator.pipeline.partial import Apis, partial_lines
-from orchestrator.pipeline.routes import row_price
+from orchestrator.pipeline.lanes import Lane
+from orchestrator.pipeline.partial import OpenLane, partial_lines
 from orchestrator.server.host import socket_path
 
 
@@ -31,37 +31,38 @@ def write_partial(context: Context, job: Job, output: Path | None, style: str | 
     """
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
-        apis = _own(context, stack) if holder is None else _running(context, stack)
-
+        lanes = _own(context, stack) if holder is None else _running(context, stack)
         lines = stack.enter_context(
             partial_lines(
                 context.store,
                 context.home,
                 job,
                 checks_of(job),
-                apis,
-                lambda name, seconds: row_price(context.config.backends[name], seconds),
+                lanes,
                 style=style or default_style(job),
             )
         )
         return _write(lines, output)
 
 
-def _own(context: Context, stack: ExitStack) -> Apis:
-    engine = stack.enter_context(Engine(context.config, context.store, dispatch=False))
-    return lambda name: engine.open(name).api
+def _own(context: Context, stack: ExitStack) -> OpenLane:
+    return stack.enter_context(Engine(context.config, context.store, dispatch=False)).open
 
 
-def _running(context: Context, stack: ExitStack) -> Apis:
-    clients: dict[str, OpenAIBackend] = {}
+def _running(context: Context, stack: ExitStack) -> OpenLane:
+    opened: dict[str, Lane] = {}
 
-    def client(name: str) -> OpenAIBackend:
-        if name not in clients:
-            clients[name] = OpenAIBackend(name, over_unix_socket(socket_path(context.home.server(name))))
-            stack.callback(clients[name].close)
-        return clients[name]
+    def lane(name: str) -> Lane:
+        if name not in opened:
+            settings = context.config.backends[name]
+            if isinstance(settings, LocalBackend | SyncBackend):
+                opened[name] = own_lane(name, settings, context.config, socket_path(context.home.server(name)))
+            else:
+                opened[name] = hosted_lane(name, settings, context.config)
+            stack.callback(opened[name].api.close)
+        return opened[name]
 
-    return client
+    return lane
 
 
 def default_style(job: Job) -> str:

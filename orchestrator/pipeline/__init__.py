@@ -1,8 +1,8 @@
 """`advance(job)`: one idempotent step of a job through its stages. One file a stage:
 
     build    documents → requests
-    submit   requests → shards → batches
-    (here)   batches tracked
+    submit   requests → shards → batches, as far as `governor` lets them go
+    track    batches looked at until they are over
     collect  result files → outcomes
     merge    outcomes → one file in input order
 
@@ -12,54 +12,29 @@ Whatever happened before, calling it again goes on from what the store and the b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 
-from orchestrator.backends import Backend, RemoteBatch
-from orchestrator.errors import JobFilesError, RefusedError, StorageError
+from orchestrator import polling
+from orchestrator.backends import LineProblem, RemoteBatch
+from orchestrator.errors import AccountError, BackendBusy, BackendError, JobFilesError, RefusedError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import (
-    Counts,
-    Job,
-    JobKind,
-    Price,
-    RequestState,
-    Shard,
-    ShardState,
-)
-from orchestrator.pipeline import build, collect, merge, submit
+from orchestrator.model import Counts, Job, JobKind, RequestState, Shard, ShardState
+from orchestrator.pipeline import build, collect, merge, submit, track
+from orchestrator.pipeline.governor import Governor
+from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.quota import Split
+from orchestrator.requests import resolve_model
 from orchestrator.results import OutputCheck
-from orchestrator.routing import Plan
 from orchestrator.store import Store
+from orchestrator.wire import BatchStatus
 
 # Between two looks at a batch and the last row that it still ends, no more than this passes.
 REACTION_SECONDS = 2.0
-
-Models = Mapping[str, str | dict[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A backend as the pipeline uses it: the API, what a batch may hold, and the price of upstream seconds."""
-
-    api: Backend
-    max_rows: int
-    max_bytes: int
-    price: Callable[[float], Price]
-    upstreams: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Every backend by name, opened at its first use; and the choice among them for a job."""
-
-    open: Callable[[str], Lane]
-    route: Callable[[Job], Plan]
-    models: Callable[[Job], Models]
+PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 
 
 class Pipeline:
@@ -70,6 +45,8 @@ class Pipeline:
         self._home = home
         self._lanes = lanes
         self._now = now
+        self._governor = Governor(store, now)
+        self.looks = track.Looks()
 
     def advance(self, job: Job) -> bool:
         """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
@@ -113,82 +90,156 @@ class Pipeline:
     def _plan(self, job: Job) -> bool:
         if job.cancel_requested_at is not None or not self._store.rows.has_waiting(job.id):
             return False
-        plan = self._lanes.route(job)
-        if plan.route is None:
-            reasons = "; ".join(f"{refused.backend}: {refused.reason}" for refused in plan.refused)
-            raise RefusedError(f"no backend may run job {job.id}: {reasons or 'none is configured'}")
         now = self._now()
         if job.deadline_at is not None and job.deadline_at <= now and job.spec.get("on_late") == "expire":
             late = "the deadline passed before the row ran"
             return bool(self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now))
+        moved = False
+        for avoid in self._store.rows.avoided(job.id):
+            moved |= self._plan_rows(job, avoid, now)
+        return moved
+
+    def _plan_rows(self, job: Job, avoid: str | None, now: datetime) -> bool:
+        plan = self._lanes.route(job, avoid)
+        if plan.route is None:
+            reasons = "; ".join(f"{refused.backend}: {refused.reason}" for refused in plan.refused)
+            raise RefusedError(f"no backend may run job {job.id}: {reasons or 'none is configured'}")
         lane = self._lanes.open(plan.route.backend)
         added = submit.plan_shards(
-            self._store,
-            job,
-            backend=plan.route.backend,
-            reason=plan.route.reason,
-            max_rows=lane.max_rows,
-            max_bytes=lane.max_bytes,
-            now=self._now(),
+            self._store, job, lane, plan.route.reason, lambda model: self._governor.room(lane, model), now, avoid
         )
         for shard in added:
             self._note(job, "routed", f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
-        store = self._store
         match shard.state:
             case ShardState.PENDING:
-                api, models = self._lane(shard).api, self._lanes.models(job)
-                submit.submit(store, self._home, job, shard, api, models, self._now)
-                self._note(job, "submitted", f"batch of {shard.rows:,} rows created", shard)
+                return self._send(job, shard)
             case ShardState.SUBMITTING:
-                said = submit.recover(store, shard, self._lane(shard).api, self._now())
-                self._note(job, "recovered", said, shard)
+                return self._recover(job, shard)
             case ShardState.SUBMITTED:
                 return self._track(job, shard)
             case ShardState.ENDED:
-                self._collect(job, shard)
+                return self._collect(job, shard)
             case ShardState.COLLECTED | ShardState.CANCELLED:
                 return False
-        return True
 
     def _lane(self, shard: Shard) -> Lane:
         return self._lanes.open(shard.backend)
 
-    def _track(self, job: Job, shard: Shard) -> bool:
-        assert shard.batch_id is not None
-        api = self._lane(shard).api
-        batch = api.retrieve(shard.batch_id)
-        facts = _facts(batch)
-        # A batch that is over is told without its seconds: what was seen last stands until its rows are booked.
-        facts["provider_seconds"] = max(batch.upstream_seconds, shard.provider_seconds)
-        if batch.status.is_final:
-            files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
-            self._store.shards.move(shard, ShardState.ENDED, ended_at=self._now(), **facts, **files)
-            self._note(job, "ended", f"the batch is {batch.status}", shard)
+    def _send(self, job: Job, shard: Shard) -> bool:
+        lane = self._lane(shard)
+        held = self._governor.hold(lane, shard)
+        if isinstance(held, Split):
+            self._store.shards.dissolve(shard, held.reason)
+            self._note(job, "split", held.reason, shard)
             return True
-        if job.cancel_requested_at is not None and batch.status != "cancelling":
-            api.cancel(shard.batch_id)
-        if any(getattr(shard, name) != value for name, value in facts.items()):
-            self._store.shards.note(shard, **facts)
+        if held is not None:
+            return self._hold(job, shard, held)
+        try:
+            batch = submit.submit(self._store, self._home, job, shard, lane, self._lanes.models(job), self._now)
+        except BackendBusy as busy:
+            self._governor.was_busy(lane, shard, busy)
+            return self._hold(job, self._store.shards.get(shard.id), busy.message)
+        except AccountError as error:
+            self._governor.stop(lane, f"stopped: {error.message}")
+            raise
+        self._governor.release(lane)
+        said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
+        self._note(job, "submitted", said, shard)
+        return True
+
+    def _hold(self, job: Job, shard: Shard, why: str) -> bool:
+        """Say what a shard waits for; it is told once, however often it is looked at."""
+        if shard.held != why:
+            if shard.held is None:
+                self._note(job, "held", why, shard)
+            self._store.shards.note(shard, held=why)
         return False
 
-    def _collect(self, job: Job, shard: Shard) -> None:
-        assert shard.batch_id is not None
+    def _recover(self, job: Job, shard: Shard) -> bool:
         lane = self._lane(shard)
-        refused = shard.provider_status == "failed"
-        problems = lane.api.retrieve(shard.batch_id).problems if refused else ()
-        tally = collect.collect(
-            self._store, self._home, job, shard, lane.api, checks_of(job), lane.price, problems, self._now()
+        if not self.looks.is_due(shard, lane, self._now()):
+            return False
+        track.check_account(shard, lane)
+        said = submit.recover(self._store, self._home, shard, lane, self._now())
+        self.looks.looked(shard, lane, self._now())
+        if said is None:
+            return False
+        self.looks.forget(shard)
+        self._note(job, "recovered", said, shard)
+        return True
+
+    def _track(self, job: Job, shard: Shard) -> bool:
+        assert shard.batch_id is not None
+        lane, now = self._lane(shard), self._now()
+        cancels = job.cancel_requested_at is not None and shard.provider_status != "cancelling"
+        if not cancels and not self.looks.is_due(shard, lane, now):
+            return False
+        track.check_account(shard, lane)
+        batch = lane.api.retrieve(shard.batch_id)
+        usual = track.UNKNOWN if lane.is_own else polling.usual_of(self._store.shards.durations(lane.name))
+        seen = (batch.status, batch.completed, batch.failed)
+        moved_at = self.looks.looked(shard, lane, now, seen=seen, usual=usual)
+        if batch.status in PAST_VALIDATION and not lane.is_own:
+            self._governor.accepted(lane, shard)
+        facts = track.facts_of(shard, batch, now)
+        if batch.status.is_final:
+            held = track.files_missing(shard, batch, now)
+            if held is None:
+                self._end(job, shard, batch, facts)
+                return True
+        else:
+            if cancels:
+                lane.api.cancel(shard.batch_id)
+            held = track.waits_for(shard, lane, batch, moved_at, usual, now)
+        if facts:
+            self._store.shards.note(shard, **facts)
+        if held is not None:
+            self._hold(job, shard, held)
+        elif shard.held is not None:
+            self._store.shards.note(shard, held=None)
+        return False
+
+    def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
+        files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
+        self._store.shards.move(shard, ShardState.ENDED, ended_at=self._now(), **facts, **files, held=None)
+        self.looks.forget(shard)
+        self._note(job, "ended", f"the batch is {batch.status}", shard)
+
+    def _collect(self, job: Job, shard: Shard) -> bool:
+        lane = self._lane(shard)
+        if not self.looks.is_due(shard, lane, self._now()):
+            return False
+        self.looks.looked(shard, lane, self._now())
+        elsewhere = self._lanes.route(job, shard.backend).route is not None
+        ended = collect.Ended(
+            job=job,
+            shard=shard,
+            lane=lane,
+            model=resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model,
+            checks=checks_of(job),
+            problems=_problems(shard, lane),
+            elsewhere=elsewhere,
+            now=self._now(),
         )
+        tally = collect.collect(self._store, self._home, ended)
+        self._governor.learn(lane, shard, tally)
+        try:
+            collect.close(self._store, self._home, shard, lane, self._now())
+        except BackendError as error:
+            # Its rows have what they get; only its files are left, which must keep nobody waiting.
+            return self._hold(job, shard, error.message)
+        self.looks.forget(shard)
         self._note(job, "collected", str(tally), shard)
+        return True
 
     def _cancel(self, job: Job) -> None:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
         for shard in self._store.shards.of_job(job.id):
             if shard.state is ShardState.PENDING:
-                self._store.shards.move(shard, ShardState.CANCELLED)
+                self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         reason = job.cancel_reason or "the job was cancelled"
         code = "budget_exhausted" if reason.startswith("budget") else "cancelled"
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
@@ -201,8 +252,10 @@ class Pipeline:
         lanes = {shard.backend: self._lane(shard) for shard in shards if shard.state in ahead_of}
         unbooked = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
         spent = self._store.ledger.spent(job.id)
-        spent += sum((self._lane(shard).price(shard.provider_seconds).cost for shard in unbooked), Decimal(0))
-        ahead = sum((lane.price(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
+        spent += sum((self._lane(shard).price.of_time(shard.provider_seconds).cost for shard in unbooked), Decimal(0))
+        ahead = sum(
+            (lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0)
+        )
         stop = bool(ahead) and spent + ahead >= job.budget
         if stop:
             reason = f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
@@ -237,14 +290,14 @@ def _write(path: Path, lines: Iterator[bytes]) -> None:
         raise JobFilesError(error.message, hint=error.hint) from error
 
 
-def _facts(batch: RemoteBatch) -> dict[str, object]:
-    return {
-        "provider_status": batch.status,
-        "provider_completed": batch.completed,
-        "provider_failed": batch.failed,
-        "provider_input_tokens": batch.input_tokens,
-        "provider_output_tokens": batch.output_tokens,
-    }
+def _problems(shard: Shard, lane: Lane) -> tuple[LineProblem, ...]:
+    """Why a backend refused a shard's batch; nothing where it did not."""
+    if shard.refusal is not None:
+        code, _, message = shard.refusal.partition(": ")
+        return (LineProblem(code, message),)
+    if shard.provider_status != "failed" or shard.batch_id is None:
+        return ()
+    return lane.api.retrieve(shard.batch_id).problems
 
 
 def checks_of(job: Job) -> Mapping[str, OutputCheck]:

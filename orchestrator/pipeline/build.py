@@ -24,7 +24,7 @@ from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Span
-from orchestrator.requests import Builder, Built, variables
+from orchestrator.requests import Builder, Built, bounds, variables
 from orchestrator.results import is_passing
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
@@ -291,7 +291,10 @@ def _duplicate(path: Path, custom_id: str) -> wire.LineError:
 
 def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
-    return Row(seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "")
+    inputs, most = bounds(line.url, line.body)
+    return Row(
+        seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most
+    )
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -8,18 +8,22 @@ on in a new shard, or it ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import assert_never
 
-from orchestrator import results
+from orchestrator import results, rowerrors
 from orchestrator.backends import BATCH_GONE, Backend, LineProblem
-from orchestrator.errors import StorageError
+from orchestrator.errors import BackendRefused, StorageError
 from orchestrator.home import Home
-from orchestrator.model import Job, Outcome, Price, RequestState, Shard, ShardState
-from orchestrator.results import NotExecuted, OutputCheck
+from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState
+from orchestrator.pipeline.lanes import Lane
+from orchestrator.results import NotExecuted, OutputCheck, Refusal
+from orchestrator.rowerrors import BatchFault, BatchVerdict, Disposition
 from orchestrator.store import Store
-from orchestrator.store.rows import InShard
+from orchestrator.store.rows import InShard, Settled
 from orchestrator.wire import BatchStatus
 
 CHUNK = 1000
@@ -28,19 +32,29 @@ MAX_ATTEMPTS = 3
 
 @dataclass(slots=True)
 class Tally:
-    """What a shard's files held, for the event log."""
+    """What a shard's files held, for the event log; and what they taught of the backend.
+
+    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch as a whole
+    was refused for.
+    """
 
     settled: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = field(default_factory=Counter)
     duplicates: int = 0
     unknown: int = 0
     broken: int = 0
     released: int = 0
+    stop: str | None = None
+    wait: str | None = None
+    refusal: BatchVerdict | None = None
 
     def __str__(self) -> str:
         parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]
         for name in ("released", "duplicates", "unknown", "broken"):
             if number := getattr(self, name):
                 parts.append(f"{number:,} {_NAMES[name]}")
+        if self.again:
+            parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
         return ", ".join(parts) or "no rows"
 
 
@@ -52,105 +66,165 @@ _NAMES = {
 }
 
 
-def collect(
-    store: Store,
-    home: Home,
-    job: Job,
-    shard: Shard,
-    backend: Backend,
-    checks: Mapping[str, OutputCheck],
-    price: Callable[[float], Price],
-    problems: tuple[LineProblem, ...],
-    now: datetime,
-) -> Tally:
-    """Download, settle, decide on the rest, and close the shard. Doing it again after a crash changes nothing."""
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A shard that has ended, with all that its collection needs.
+
+    `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
+    whether another backend may take rows.
+    """
+
+    job: Job
+    shard: Shard
+    lane: Lane
+    model: str
+    checks: Mapping[str, OutputCheck]
+    problems: tuple[LineProblem, ...]
+    elsewhere: bool
+    now: datetime
+
+
+def collect(store: Store, home: Home, ended: Ended) -> Tally:
+    """Download, settle, and decide on the rest. Doing it again after a crash changes nothing."""
+    shard, lane, now = ended.shard, ended.lane, ended.now
     for kind, file_id in (("output", shard.output_file_id), ("error", shard.error_file_id)):
         path = home.results(shard.id, kind)
         if file_id is not None and not path.exists():
-            _download(backend, file_id, home, shard, kind)
+            _download(lane.api, file_id, home, shard, kind)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     tally = Tally()
-    pending: list[tuple[Outcome, Price | None]] = []
+    pending: list[Settled] = []
 
     def settle() -> None:
-        store.rows.settle(shard.id, job.id, shard.backend, pending, now)
+        store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now)
         pending.clear()
 
-    taken_back: dict[int, float] = {}
-    for outcome in _outcomes(home, job, shard, rows, checks, problems, tally, taken_back, now):
-        # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
-        pending.append((outcome, price(outcome.upstream_seconds) if outcome.span is not None else None))
+    rest = _Rest()
+    for outcome in _outcomes(home, ended, rows, tally, rest):
+        pending.append(_settled(lane, ended.model, outcome))
         tally.settled[outcome.state] += 1
         if len(pending) >= CHUNK:
             settle()
     settle()
-    store.ledger.book_taken_back(shard, {seq: price(seconds) for seq, seconds in taken_back.items()}, now)
-    counted = shard.provider_status != BatchStatus.EXPIRED
-    tally.released = store.rows.release(shard.id, count_attempt=counted)
-    # Before the last move: a kill in between does this again, where one after it would leave the files for ever.
-    home.shard_input(shard.id).unlink(missing_ok=True)
+    store.ledger.book_taken_back(
+        shard, {seq: lane.price.of_time(spent) for seq, spent in rest.taken_back.items()}, now
+    )
+    tally.released = _release(store, ended, rest, tally)
+    return tally
+
+
+def close(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> None:
+    """Delete a collected shard's files at its backend, and have done with it. Raises BackendError; do it again then.
+
+    In this order: a kill in between does it again, where one after the last move would leave the files for ever.
+    """
     for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id):
         if file_id is not None:
-            backend.forget_file(file_id)
-    store.shards.move(shard, ShardState.COLLECTED, collected_at=now)
-    return tally
+            with suppress(BackendRefused):  # `orch reconcile` shows what a provider does not let go
+                lane.api.forget_file(file_id)
+    home.shard_input(shard.id).unlink(missing_ok=True)
+    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None)
+
+
+def _settled(lane: Lane, model: str, outcome: Outcome) -> Settled:
+    if outcome.span is None:
+        return Settled(outcome, None)
+    # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
+    uncertain = lane.price.of_uncertain(model, outcome) if outcome.uncertain else None
+    return Settled(outcome, lane.price.of_row(model, outcome), uncertain)
 
 
 def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: str) -> None:
     path = home.results(shard.id, kind)
     try:
-        backend.download(file_id, path)
+        backend.download(file_id, path, home.shard_input(shard.id))
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
 
 
-def _outcomes(
-    home: Home,
-    job: Job,
-    shard: Shard,
-    rows: dict[str, InShard],
-    checks: Mapping[str, OutputCheck],
-    problems: tuple[LineProblem, ...],
-    tally: Tally,
-    taken_back: dict[int, float],
-    now: datetime,
-) -> Iterator[Outcome]:
-    """One outcome for each row that ends here; the others are left without one.
+@dataclass(slots=True)
+class _Rest:
+    """Rows without an outcome here, by place: seconds that they took of an upstream, and why they go on.
 
-    `taken_back` is filled with what rows that were not brought to an end took of the upstream, in seconds.
+    Those in `unblamed` go on without an attempt being counted, those in `elsewhere` at another backend.
     """
+
+    taken_back: dict[int, float] = field(default_factory=dict)
+    unblamed: list[int] = field(default_factory=list)
+    elsewhere: list[int] = field(default_factory=list)
+
+
+def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
+    """Let the rows without an outcome go on; how many."""
+    shard = ended.shard
+    for seqs, avoid in ((rest.unblamed, None), (rest.elsewhere, shard.backend)):
+        for start in range(0, len(seqs), CHUNK):
+            store.rows.free(shard.id, seqs[start : start + CHUNK], avoid=avoid)
+    freed = len(rest.unblamed) + len(rest.elsewhere)
+    # No row of a batch that expired, or was refused as a whole, is to blame for it.
+    blameless = shard.provider_status == BatchStatus.EXPIRED or (
+        tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY
+    )
+    return freed + store.rows.release(shard.id, count_attempt=not blameless)
+
+
+def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: _Rest) -> Iterator[Outcome]:
+    """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     for kind in ("output", "error"):
-        for found in results.read(home.results(shard.id, kind)):
-            custom_id = found.line.custom_id if found.line is not None else None
-            row = rows.get(custom_id) if custom_id is not None else None
-            if custom_id is None or row is None:
-                tally.broken += custom_id is None
-                tally.unknown += custom_id is not None
+        for found in results.read(home.results(ended.shard.id, kind)):
+            if found.line is None or (custom_id := found.line.custom_id) is None:
+                tally.broken += 1
+                continue
+            if (row := rows.get(custom_id)) is None:
+                tally.unknown += 1
                 continue
             if custom_id in told:
                 tally.duplicates += 1
                 continue
-            said = results.outcome(row.seq, kind, found, checks.get(row.task))
+            said = results.outcome(row.seq, kind, found, ended.checks.get(row.task))
             if isinstance(said, NotExecuted):
                 if said.upstream_seconds:
-                    taken_back[row.seq] = said.upstream_seconds
+                    rest.taken_back[row.seq] = said.upstream_seconds
                 continue  # otherwise as if the file did not name it: decided below
             told.add(custom_id)
-            yield said
+            is_answer = said.status is not None and said.status < 300
+            if is_answer or not _goes_on(ended, row, results.refusal(found.line), tally, rest):
+                yield said
     untold = [row for custom_id, row in rows.items() if custom_id not in told]
-    yield from _decide(job, shard, list(rows.values()), untold, problems, now)
+    yield from _decide(ended, list(rows.values()), untold, tally, rest)
 
 
-def _decide(
-    job: Job,
-    shard: Shard,
-    rows: list[InShard],
-    untold: list[InShard],
-    problems: tuple[LineProblem, ...],
-    now: datetime,
-) -> Iterator[Outcome]:
+def _goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: _Rest) -> bool:
+    """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
+    if ended.lane.is_own or ended.job.cancel_requested_at is not None:
+        return False  # our own server has tried all that there is to try
+    verdict = rowerrors.classify(said.status, said.code, said.type, said.message)
+    match verdict.disposition:
+        case Disposition.NEVER:
+            return False
+        case Disposition.RETRY:
+            if row.attempt + 1 >= MAX_ATTEMPTS:
+                return False
+        case Disposition.ELSEWHERE:
+            if not ended.elsewhere or row.attempt + 1 >= MAX_ATTEMPTS:
+                return False
+            rest.elsewhere.append(row.seq)
+        case Disposition.WAIT:
+            rest.unblamed.append(row.seq)
+            tally.wait = tally.wait or verdict.why
+        case Disposition.STOP:
+            rest.unblamed.append(row.seq)
+            tally.stop = tally.stop or verdict.why
+        case _:
+            assert_never(verdict.disposition)
+    tally.again[verdict.code] += 1
+    return True
+
+
+def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest) -> Iterator[Outcome]:
     """The ends of rows that have no result line; a row that is not given one here goes on."""
+    job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
         code = "budget_exhausted" if (job.cancel_reason or "").startswith("budget") else "cancelled"
         for row in untold:
@@ -158,27 +232,66 @@ def _decide(
         return
     if shard.provider_status == BatchStatus.EXPIRED:
         # A deadline that was put off since leaves its rows time: they go on.
-        late = job.deadline_at is None or job.deadline_at <= now
+        late = job.deadline_at is None or job.deadline_at <= ended.now
         if late and job.spec.get("on_late") == "expire":
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return
-    if shard.provider_status == BatchStatus.FAILED and problems and problems[0].code != BATCH_GONE:
-        yield from _refused(rows, untold, problems)
+    if shard.provider_status == BatchStatus.FAILED and ended.problems and ended.problems[0].code != BATCH_GONE:
+        yield from _refused(ended, rows, untold, tally, rest)
         return
     for row in untold:
-        if row.attempt + 1 >= MAX_ATTEMPTS:
-            message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
-            yield _ended(row, RequestState.FAILED, "missing_result", message)
+        if row.attempt + 1 < MAX_ATTEMPTS:
+            tally.again["no result"] += 1
+            continue
+        message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
+        yield _ended(row, RequestState.FAILED, "missing_result", message)
 
 
-def _refused(rows: list[InShard], untold: list[InShard], problems: tuple[LineProblem, ...]) -> Iterator[Outcome]:
-    """A batch that failed its validation: the lines it names fail, the others go on without them."""
-    by_seq = {rows[p.line - 1].seq: p for p in problems if p.line is not None and 0 < p.line <= len(rows)}
+def _refused(
+    ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest
+) -> Iterator[Outcome]:
+    """A batch that failed its validation: the lines it names fail, the others go on without them.
+
+    Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
+    """
+    by_seq = {
+        rows[problem.line - 1].seq: problem
+        for problem in ended.problems
+        if problem.line is not None and 0 < problem.line <= len(rows)
+    }
+    first = ended.problems[0]
+    verdict = rowerrors.classify_batch(first.code, first.message, first.line)
+    if by_seq and verdict.kind is BatchFault.LINE:
+        for row in untold:
+            if (problem := by_seq.get(row.seq)) is not None:
+                yield _ended(row, RequestState.FAILED, problem.code, problem.message)
+            else:
+                tally.again["other lines that were refused"] += 1
+        return
+    tally.refusal = verdict
     for row in untold:
-        problem = by_seq.get(row.seq) if by_seq else problems[0]
-        if problem is not None:
-            yield _ended(row, RequestState.FAILED, problem.code, problem.message)
+        if not _goes_elsewhere(ended, row, verdict, len(rows), rest):
+            yield _ended(row, RequestState.FAILED, first.code, first.message)
+        else:
+            tally.again[verdict.code] += 1
+
+
+def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int, rest: _Rest) -> bool:
+    """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
+    match verdict.disposition:
+        case Disposition.WAIT:
+            # One row that is too large for a batch of its own is that row's fault.
+            return verdict.kind is not BatchFault.TOO_LARGE or rows > 1
+        case Disposition.STOP:
+            return True
+        case Disposition.RETRY:
+            return row.attempt + 1 < MAX_ATTEMPTS
+        case Disposition.ELSEWHERE if ended.elsewhere and row.attempt + 1 < MAX_ATTEMPTS:
+            rest.elsewhere.append(row.seq)
+            return True
+        case _:
+            return False
 
 
 def _ended(row: InShard, state: RequestState, code: str, message: str) -> Outcome:

@@ -11,20 +11,20 @@ from pathlib import Path
 from orchestrator import results
 from orchestrator.backends import Backend
 from orchestrator.home import Home
-from orchestrator.model import FinishedRow, Job, Outcome, Price, Shard, ShardState
+from orchestrator.model import FinishedRow, Job, Outcome, Shard, ShardState
 from orchestrator.pipeline import merge
+from orchestrator.pipeline.lanes import Lane
 from orchestrator.results import OutputCheck
 from orchestrator.store import Store
 
-Apis = Callable[[str], Backend]
-Prices = Callable[[str, float], Price]
+OpenLane = Callable[[str], Lane]
 PREVIEW = "#preview"
 """What a shard's id is followed by where its copy of a running batch's results is meant."""
 
 
 @contextmanager
 def partial_lines(
-    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], apis: Apis, price: Prices, *, style: str
+    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], lanes: OpenLane, *, style: str
 ) -> Iterator[Iterator[bytes]]:
     """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
@@ -32,7 +32,7 @@ def partial_lines(
         found: dict[int, tuple[Shard, Outcome]] = {}
         for shard in store.shards.of_job(job.id):
             if shard.state is ShardState.SUBMITTED:
-                found.update(_of_shard(store, shard, apis(shard.backend), checks, folder))
+                found.update(_of_shard(store, shard, lanes(shard.backend).api, checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
             # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
@@ -40,7 +40,7 @@ def partial_lines(
 
         def rows() -> Iterator[FinishedRow]:
             for row in store.rows.finished(job.id):
-                yield _with(row, *found[row.seq], price) if row.seq in found and not row.state.is_final else row
+                yield _with(row, *found[row.seq], lanes) if row.seq in found and not row.state.is_final else row
 
         yield merge.lines(locate, rows(), checks, style=style, partial=True)
 
@@ -63,7 +63,7 @@ def _of_shard(
                 yield row.seq, (shard, outcome)
 
 
-def _with(row: FinishedRow, shard: Shard, outcome: Outcome, price: Prices) -> FinishedRow:
+def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> FinishedRow:
     assert outcome.kind is not None
     assert outcome.span is not None
     return replace(
@@ -74,7 +74,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, price: Prices) -> Fi
         upstream=outcome.upstream,
         latency_ms=outcome.latency_ms,
         usage=outcome.usage,
-        cost=price(shard.backend, outcome.upstream_seconds).cost,
+        cost=lanes(shard.backend).price.of_row(shard.model, outcome).cost,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         backend=shard.backend,

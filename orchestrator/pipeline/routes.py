@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.config import Config, LocalBackend
+from typing import assert_never
+
+from orchestrator.config import AnthropicBackend, Backend, Config, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import Job, JobKind, Price
-from orchestrator.pricing import local_price
+from orchestrator.model import Job, JobKind
 from orchestrator.requests import resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
@@ -16,8 +17,8 @@ def models_of(config: Config, job: Job) -> dict[str, str | dict[str, str]]:
     return {**config.models, **job.spec.get("models", {})}
 
 
-def plan_for(config: Config, job: Job) -> Plan:
-    """The route of a job's rows and the reasons against the others."""
+def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
+    """The route of a job's rows that keep away from `avoid`, and the reasons against the others."""
     models = models_of(config, job)
     aliases: set[str] = set()
     allowed, local_only = None, False
@@ -26,7 +27,7 @@ def plan_for(config: Config, job: Job) -> Plan:
         aliases = {task.model for task in spec.tasks}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     return choose(
-        [_candidate(name, backend) for name, backend in config.backends.items()],
+        [_candidate(name, backend) for name, backend in config.backends.items() if name != avoid],
         allowed=allowed,
         local_only=local_only,
         wanted=job.options.get("backend"),
@@ -50,11 +51,14 @@ def route_for(config: Config, job: Job) -> Route:
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
-def row_price(backend: LocalBackend, upstream_seconds: float) -> Price:
-    """What a share of an upstream's time costs at a backend."""
-    return local_price(upstream_seconds, backend.cost_per_hour, idle=backend.idle)
-
-
-def _candidate(name: str, backend: LocalBackend) -> Candidate:
-    price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+def _candidate(name: str, backend: Backend) -> Candidate:
+    match backend:
+        case LocalBackend():
+            price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+        case SyncBackend():
+            price = f"{backend.service_tier or 'realtime'} price"
+        case HostedBackend() | AnthropicBackend():
+            price = "batch price"
+        case _:
+            assert_never(backend)
     return Candidate(name, backend.kind, backend.location, price)

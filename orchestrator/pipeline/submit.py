@@ -1,60 +1,89 @@
 """Stages 2 and 3: waiting rows become shards, and shards become batches, each paid for once.
 
-The intent to create a batch is committed before the request for it is sent, and the batch carries the shard's id.
-So whatever happens in between, the next start finds the batch by that id, or knows that there is none.
+The intent to create a batch is committed before the request for it is sent, and the batch carries the shard's id
+where its provider has room for one. So whatever happens in between, the batch is found again, or it is known that
+there is none: for as long as one may still turn up, nothing is sent.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 
-from orchestrator.backends import Backend
-from orchestrator.errors import InputError, JobFilesError
+from orchestrator.backends import Intent, Order, RemoteBatch
+from orchestrator.errors import (
+    AccountError,
+    BackendBusy,
+    BackendRefused,
+    InputError,
+    JobFilesError,
+    NotSent,
+    Uncertain,
+)
 from orchestrator.home import Home
 from orchestrator.model import Job, Shard, ShardId, ShardState
+from orchestrator.pipeline.governor import Room
+from orchestrator.pipeline.lanes import Lane, Models
 from orchestrator.requests import resolve_model, with_model
-from orchestrator.sharding import pack
+from orchestrator.sharding import Range, Waiting, pack
 from orchestrator.store import Store
 
-SHARD_KEY = "orch_shard"
 DAY = 86_400
 MODEL_SLACK = 200
 
 
 def plan_shards(
-    store: Store, job: Job, *, backend: str, reason: str, max_rows: int, max_bytes: int, now: datetime
+    store: Store, job: Job, lane: Lane, reason: str, room: Callable[[str], Room], now: datetime, avoid: str | None
 ) -> list[Shard]:
-    """Give every waiting row of a job a shard; the shards that are new."""
+    """Give every waiting row of a job that keeps away from `avoid` a shard; the shards that are new.
+
+    `room` gives what one batch of a model may hold at this backend.
+    """
     number = store.shards.next_number(job.id)
-    _, why = _window(job, now)
+    _, why = window_of(job, now)
     added = []
-    for rows in list(pack(store.rows.waiting(job.id), max_rows=max_rows, max_bytes=max_bytes, slack=MODEL_SLACK)):
+    for rows in list(_ranges(store.rows.waiting(job.id, avoid), lane, room)):
+        again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
             job_id=job.id,
             number=number,
-            backend=backend,
+            backend=lane.name,
             endpoint=rows.endpoint,
             model=rows.model,
             state=ShardState.PENDING,
-            reason=f"{reason}; {why}" if why else reason,
+            reason=f"{reason}{again}{'; ' + why if why else ''}",
             rows=rows.rows,
             bytes=rows.bytes,
+            tokens=rows.tokens,
+            max_output=rows.max_output,
             created_at=now,
         )
-        store.shards.add(shard, rows)
+        store.shards.add(shard, rows, avoid)
         added.append(shard)
         number += 1
     return added
 
 
-def _window(job: Job, now: datetime) -> tuple[int, str]:
-    """The completion window of a batch made now: until the deadline, or a day where there is none any more."""
+def _ranges(waiting: Iterable[Waiting], lane: Lane, room: Callable[[str], Room]) -> Iterator[Range]:
+    for model, rows in groupby(waiting, key=lambda row: row.model):
+        most = room(model)
+        yield from pack(
+            rows,
+            max_rows=most.rows,
+            max_bytes=lane.limits.max_bytes,
+            max_tokens=most.tokens,
+            max_inputs=lane.limits.max_inputs,
+            slack=MODEL_SLACK,
+        )
+
+
+def window_of(job: Job, now: datetime) -> tuple[int, str]:
+    """How long a batch made now may take: until the deadline, or a day where there is none any more."""
     if job.deadline_at is None:
         return DAY, ""
     left = math.ceil((job.deadline_at - now).total_seconds())
@@ -62,44 +91,93 @@ def _window(job: Job, now: datetime) -> tuple[int, str]:
 
 
 def submit(
-    store: Store, home: Home, job: Job, shard: Shard, backend: Backend,
-    models: Mapping[str, str | dict[str, str]], now: Callable[[], datetime],
-) -> None:  # fmt: skip
+    store: Store, home: Home, job: Job, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime]
+) -> RemoteBatch | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
-    Raises BackendError; the shard then tells what is known.
+    None where the backend refused it for good: the shard has ended then, and its rows are judged as collected ones.
+    Raises BackendError; the shard then tells what is known: pending again where nothing was made, else `submitting`.
     """
-    store.shards.move(shard, ShardState.SUBMITTING)
-    window, _ = _window(job, now())
-    shard = replace(store.shards.get(shard.id), window_seconds=window)
-    _send(store, home, shard, backend, models, now)
-
-
-def recover(store: Store, shard: Shard, backend: Backend, now: datetime) -> str:
-    """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why."""
-    found = backend.find({SHARD_KEY: shard.id})
-    if found is None:
-        store.shards.move(shard, ShardState.PENDING)
-        return "no batch carries this shard's id: it is submitted again"
-    store.shards.move(shard, ShardState.SUBMITTED, batch_id=found.id, provider_status=found.status, submitted_at=now)
-    return f"batch {found.id} carries this shard's id: adopted"
-
-
-def _send(
-    store: Store, home: Home, shard: Shard, backend: Backend, models: Mapping[str, str | dict[str, str]],
-    now: Callable[[], datetime],
-) -> None:  # fmt: skip
-    file_id = shard.input_file_id
-    path = home.shard_input(shard.id)
-    if file_id is None:
+    if (file_id := shard.input_file_id) is None:
+        path = home.shard_input(shard.id)
         _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
-        file_id = backend.upload(path, f"{shard.id}.jsonl")
+        try:
+            file_id = lane.api.upload(path, f"{shard.id}.jsonl")
+        except BackendRefused as refusal:
+            if isinstance(refusal, (BackendBusy, AccountError)):
+                raise
+            store.shards.move(shard, ShardState.SUBMITTING, intended_at=now())
+            _refused(store, store.shards.get(shard.id), refusal, now())
+            return None
         store.shards.note(shard, input_file_id=file_id)
-    batch = backend.create(file_id, shard.endpoint, shard.window_seconds, {SHARD_KEY: shard.id})
+    account = lane.api.account()
+    window, _ = window_of(job, now())
+    # From here on a batch may exist.
     store.shards.move(
-        shard, ShardState.SUBMITTED, batch_id=batch.id, provider_status=batch.status, submitted_at=now()
+        shard, ShardState.SUBMITTING, intended_at=now(), account=account, window_seconds=window, held=None
     )
-    path.unlink(missing_ok=True)
+    intended = store.shards.get(shard.id)
+    try:
+        batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
+    except (NotSent, BackendBusy, AccountError) as error:
+        store.shards.move(intended, ShardState.PENDING, held=error.message)
+        raise
+    except BackendRefused as refusal:
+        _refused(store, intended, refusal, now())
+        return None
+    except Uncertain as error:
+        store.shards.note(intended, held=error.message)
+        raise
+    store.shards.move(intended, ShardState.SUBMITTED, **_facts_of(batch, now()))
+    if lane.is_own:
+        home.shard_input(shard.id).unlink(missing_ok=True)
+    return batch
+
+
+def _refused(store: Store, shard: Shard, refusal: BackendRefused, now: datetime) -> None:
+    code = refusal.code or f"http_{refusal.status}"
+    store.shards.move(
+        shard, ShardState.ENDED, provider_status="failed", refusal=f"{code}: {refusal.message}", ended_at=now
+    )
+
+
+def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
+    return {
+        "batch_id": batch.id,
+        "provider_status": batch.status,
+        "status_at": now,
+        "submitted_at": now,
+        "held": None,
+    }
+
+
+def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> str | None:
+    """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
+
+    None while nobody can tell yet; what it waits for stands in `held`.
+    """
+    since = shard.intended_at or shard.created_at
+    intent = Intent(
+        shard.id,
+        shard.rows,
+        since,
+        home.shard_input(shard.id),
+        lambda batch_id: store.shards.is_known(shard.backend, batch_id),
+    )
+    seen = lane.api.find(intent)
+    if seen.batch is not None:
+        store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
+        return f"batch {seen.batch.id} is this shard's: adopted"
+    appears_until = since + timedelta(seconds=lane.api.appear_seconds)
+    held = seen.undecided
+    if held is None and now < appears_until:
+        held = f"it was asked for and no answer came; by {appears_until:%H:%M} UTC it shows whether the batch exists"
+    if held is not None:
+        if held != shard.held:
+            store.shards.note(shard, held=held)
+        return None
+    store.shards.move(shard, ShardState.PENDING, held=None)
+    return "no batch is this shard's: it is submitted again"
 
 
 def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:

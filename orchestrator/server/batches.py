@@ -25,6 +25,7 @@ from orchestrator.server.dispatch.fanout import FanOut
 from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan, make_plan
 from orchestrator.server.dispatch.run import Run
+from orchestrator.server.dispatch.sent import read_doubts
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 from orchestrator.wire import Batch, BatchStatus, LineErrors
@@ -52,13 +53,23 @@ class Batches:
     """All batches of a server: creates, resumes, stops and ends them."""
 
     def __init__(
-        self, records: Records, root: Path, fanout: FanOut, writer: results.Writer, *, max_rows: int
+        self,
+        records: Records,
+        root: Path,
+        fanout: FanOut,
+        writer: results.Writer,
+        *,
+        max_rows: int,
+        paid: bool = False,
+        tier: str | None = None,
     ) -> None:
         self._records = records
         self._root = root
         self._fanout = fanout
         self._writer = writer
         self._max_rows = max_rows
+        self._paid = paid
+        self._tier = tier
         self.runs: dict[str, Run] = {}
         self._problems: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,7 +143,7 @@ class Batches:
     def _begin(self, record: BatchRecord) -> None:
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True, exist_ok=True)
-        run = self.runs[record.batch.id] = Run(record, folder)
+        run = self.runs[record.batch.id] = Run(record, folder, self._tier)
         task = asyncio.create_task(self._live(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -178,7 +189,8 @@ class Batches:
         if plan is None or source is None:
             return False
         lanes = await asyncio.to_thread(Lanes, plan, [upstream.url for upstream in self._fanout.upstreams])
-        run.start(plan, lanes, source, self._writer)
+        doubts = await asyncio.to_thread(read_doubts, run.sent_path, len(plan)) if self._paid else None
+        run.start(plan, lanes, source, self._writer, doubts)
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from orchestrator.errors import StorageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.dispatch.fanout import FanOut
+from orchestrator.server.dispatch.pace import Pace
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.keys import Keys
@@ -24,6 +26,8 @@ from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
 from orchestrator.server.uploads import Uploads
 from orchestrator.server.webhooks import Webhooks, target_of
+
+log = logging.getLogger(__name__)
 
 FOLDERS = ("files", UPLOADS)
 REVIEW_SECONDS = 1.0
@@ -48,6 +52,7 @@ class Service:
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
         self._rows_per_second = 0.0
+        self._broken: str | None = None
         self.engines: Callable[[], list[dict[str, Any]]] = list
         """What is known of the engines that were started for this server, for /health."""
 
@@ -56,7 +61,7 @@ class Service:
 
         Raises StorageError or OSError.
         """
-        settings, loop = self.settings, asyncio.get_running_loop()
+        settings = self.settings
         for name in FOLDERS:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.database = Database(self.root / FILE_NAME)
@@ -67,17 +72,7 @@ class Service:
         self._sweep()
         self._writer = Writer()
         learned = self.records.learned_concurrency()
-        self.upstreams = [
-            Upstream(
-                url,
-                api_key=settings.api_key,
-                timeout=settings.request_timeout,
-                ceiling=settings.max_concurrency,
-                clock=loop.time,
-                learned=learned.get(url),
-            )
-            for url in settings.upstreams
-        ]
+        self.upstreams = [self._upstream(url, learned.get(url)) for url in settings.upstreams]
         self._fanout = FanOut(
             self.upstreams,
             retry_delay=settings.retry_delay,
@@ -85,7 +80,15 @@ class Service:
             enabled=settings.dispatch,
         )
         self._writer.on_room = self._fanout.top_up
-        self.batches = Batches(self.records, self.root, self._fanout, self._writer, max_rows=settings.max_rows)
+        self.batches = Batches(
+            self.records,
+            self.root,
+            self._fanout,
+            self._writer,
+            max_rows=settings.max_rows,
+            paid=settings.paid,
+            tier=settings.service_tier,
+        )
         for upstream in self.upstreams:
             await upstream.open()
         self._watchers = [
@@ -94,6 +97,8 @@ class Service:
             if settings.dispatch
         ]
         self._watchers.append(asyncio.create_task(self._review()))
+        for task in (*self._watchers, self._writer.task):
+            task.add_done_callback(self._ended)
         self.webhooks.start()
         self.upkeep = Upkeep(
             self.root,
@@ -121,6 +126,27 @@ class Service:
             await upstream.close()
         self.batches.close_files()
         self.database.close()
+
+    def _upstream(self, url: str, learned: int | None) -> Upstream:
+        settings = self.settings
+        rates = (settings.requests_per_minute, settings.tokens_per_minute)
+        return Upstream(
+            url,
+            api_key=settings.api_key,
+            timeout=settings.request_timeout,
+            ceiling=settings.max_concurrency,
+            clock=asyncio.get_running_loop().time,
+            learned=learned,
+            pace=Pace(*rates) if settings.paid or any(rates) else None,
+            paid=settings.paid,
+            account_seconds=settings.account_seconds,
+        )
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A part that goes on until it is told to end has ended."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of the server has ended", exc_info=error)
+            self._broken = "a part of the server has ended by an internal error; see the log, and start it again"
 
     async def _review(self) -> None:
         """About once a second: who is in a hurry, and what has been learned of the upstreams."""
@@ -180,10 +206,11 @@ class Service:
     def health(self) -> dict[str, Any]:
         """What a person wants to know when nothing moves."""
         now = asyncio.get_running_loop().time()
+        broken = self._broken or self._fanout.problem
         problem = self._writer.problem or self.batches.problem
         return {
-            "status": "ok" if problem is None else "storage",
-            "problem": problem,
+            "status": "broken" if broken is not None else "ok" if problem is None else "storage",
+            "problem": broken or problem,
             "running_batches": len(self.batches.runs),
             "webhooks": self.webhooks.state(),
             "engines": self.engines(),
@@ -195,6 +222,7 @@ class Service:
                     "in_flight": upstream.inflight,
                     "limit": upstream.flow.limit,
                     "limit_reason": upstream.flow.reason,
+                    "rates": None if upstream.pace is None else upstream.pace.state(now),
                     "models": upstream.models,
                 }
                 for upstream in self.upstreams

@@ -34,3 +34,13 @@ class Settings:
     """How long rows in flight may go on at the end; what is cut off runs again at the next start."""
     upkeep_seconds: float = 60.0
     """How often what is over its time is removed."""
+    requests_per_minute: int | None = None
+    """What each upstream takes; None is found out, from its headers where it tells."""
+    tokens_per_minute: int | None = None
+    """The same for tokens, of prompts and what may be generated."""
+    service_tier: str | None = None
+    """Put into the body of each row that names none."""
+    paid: bool = False
+    """Upstreams bill each request: an account is kept of what was sent, quotas are waited for, and one that refuses
+    the account (its key, its credit) is left alone for `account_seconds` before one row asks again."""
+    account_seconds: float = 60.0

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from orchestrator.clock import now as clock_now
 from orchestrator.errors import StorageError
+from orchestrator.server.dispatch.sent import FILE_NAME
 from orchestrator.server.records import Records
 from orchestrator.server.uploads import Uploads, remove
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 100
-RESULT_FILES = ("output.jsonl", "error.jsonl")
+BATCH_FILES = ("output.jsonl", "error.jsonl", FILE_NAME)
+"""What a batch writes; at its end only what is a file of the API is kept."""
 
 
 class Upkeep:
@@ -117,4 +119,4 @@ class Upkeep:
             folder = self._batches / name
             if not files:
                 shutil.rmtree(folder, ignore_errors=True)
-            remove([folder / file for file in RESULT_FILES if file not in files])
+            remove([folder / file for file in BATCH_FILES if file not in files])

@@ -4,6 +4,7 @@
     rows     one row a request: identity, state, and where its result line lies
     shards   one row a batch; moves by compare-and-set
     ledger   what was paid for, row by row
+    limits   what backends' refusals have taught
 
 No connection, row or driver error leaves this package.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from orchestrator.store.database import Database
 from orchestrator.store.jobs import Jobs
 from orchestrator.store.ledger import Ledger
+from orchestrator.store.limits import Limits
 from orchestrator.store.rows import Rows
 from orchestrator.store.shards import Shards
 
@@ -28,6 +30,7 @@ class Store:
         self.rows = Rows(self._database)
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
+        self.limits = Limits(self._database)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:

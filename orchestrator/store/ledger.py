@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, cast, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, select
 
 from orchestrator.model import PICO, JobId, Price, Shard, Usage
 from orchestrator.store.database import Database
@@ -19,13 +19,14 @@ DAY = 86_400_000_000  # microseconds
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A line of a cost report: tokens and dollars of one group and model."""
+    """A line of a cost report: tokens and dollars of one group and model; `uncertain` is a part of `cost`."""
 
     group: str
     model: str
     rows: int
     usage: Usage
     cost: Decimal
+    uncertain: Decimal
     estimated: bool
 
 
@@ -59,16 +60,19 @@ class Ledger:
 
     def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
         """Sums by `job`, `day` (UTC), `model`, `backend` or a tag's value (`tag:KEY`), each split by model."""
-        group = _group(by)
+        group, uncertain = _group(by), ledger.c.kind == "uncertain"
         query = (
             select(
                 group.label("group"),
                 ledger.c.model,
-                func.count(),
+                func.sum(case((uncertain, 0), else_=1)),
                 func.sum(ledger.c.input_tokens),
                 func.sum(ledger.c.cached_tokens),
                 func.sum(ledger.c.output_tokens),
+                func.sum(ledger.c.reasoning_tokens),
+                func.sum(ledger.c.cache_write_tokens),
                 _picos(func.sum(cast(ledger.c.cost, BigInteger))),
+                _picos(func.sum(case((uncertain, cast(ledger.c.cost, BigInteger)), else_=0))),
                 func.max(cast(ledger.c.estimated, BigInteger))
                 if self._db.is_sqlite
                 else func.bool_or(ledger.c.estimated),
@@ -89,11 +93,12 @@ class Ledger:
                     _name(by, key),
                     model,
                     rows,
-                    Usage(int(fed), int(cached), int(given)),
+                    Usage(*(int(number) for number in tokens)),
                     int(cost) * PICO,
+                    int(vain) * PICO,
                     bool(guessed),
                 )
-                for key, model, rows, fed, cached, given, cost, guessed in tx.execute(query)
+                for key, model, rows, *tokens, cost, vain, guessed in tx.execute(query)
             ]
 
 

@@ -10,16 +10,18 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, exc, func, insert, select, update
 
+from orchestrator import tokens
 from orchestrator.errors import InputError
 from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_FRESH, IS_WAITING, jobs, ledger, requests, shards
+from orchestrator.store.tables import IS_FRESH, IS_WAITING, jobs, keeps_from, ledger, requests, shards
 
 PAGE = 5000
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream",
-    "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "error_code", "error_message",
+    "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens", "tier",
+    "error_code", "error_message",
 )  # fmt: skip
 
 
@@ -33,6 +35,15 @@ class Earlier:
     error_code: str | None
     job_id: str
     facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A row's outcome, what it cost (None: nothing is booked), and what sends without an answer may have cost."""
+
+    outcome: Outcome
+    price: Price | None
+    uncertain: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +151,31 @@ class Rows:
         with self._db.read() as tx:
             return tx.execute(query).first() is not None
 
-    def waiting(self, job_id: JobId) -> Iterator[Waiting]:
-        """Rows without outcome and without shard, sorted by endpoint, model and place."""
+    def avoided(self, job_id: JobId) -> list[str | None]:
+        """Which backends rows that wait have to keep away from; None stands for rows that may go anywhere."""
+        query = select(requests.c.avoid).distinct().where(requests.c.job_id == job_id, IS_WAITING)
+        with self._db.read() as tx:
+            return sorted(tx.scalars(query), key=lambda name: name or "")
+
+    def waiting(self, job_id: JobId, avoid: str | None = None) -> Iterator[Waiting]:
+        """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place."""
         c = requests.c
         query = (
-            select(c.seq, c.endpoint, c.model, c.length)
-            .where(c.job_id == job_id, IS_WAITING)
+            select(c.seq, c.endpoint, c.model, c.length, c.inputs, c.max_output, c.attempt)
+            .where(c.job_id == job_id, IS_WAITING, keeps_from(avoid))
             .order_by(c.endpoint, c.model, c.seq)
         )
         for row in self._db.stream(query, PAGE):
-            yield Waiting(row.seq, row.endpoint, row.model, row.length)
+            yield Waiting(
+                row.seq,
+                row.endpoint,
+                row.model,
+                row.length,
+                tokens.estimate(row.length),
+                row.inputs,
+                row.max_output,
+                row.attempt,
+            )
 
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
         """The rows of a shard, in input order."""
@@ -168,7 +194,7 @@ class Rows:
         shard_id: ShardId,
         job_id: JobId,
         backend: str,
-        outcomes: Sequence[tuple[Outcome, Price | None]],
+        settled: Sequence[Settled],
         now: datetime,
     ) -> int:
         """Give rows their outcome and book what they cost, in one transaction; how many had none before.
@@ -176,9 +202,9 @@ class Rows:
         Rows that have an outcome already, or are in another shard by now, are left as they are: doing it again
         after a crash changes nothing.
         """
-        if not outcomes:
+        if not settled:
             return 0
-        by_seq = {outcome.seq: (outcome, price) for outcome, price in outcomes}
+        by_seq = {row.outcome.seq: row for row in settled}
         open_rows = select(requests.c.seq).where(
             requests.c.job_id == job_id,
             requests.c.shard_id == shard_id,
@@ -190,11 +216,30 @@ class Rows:
                 open_rows = open_rows.with_for_update()
             fresh = [by_seq[seq] for seq in tx.scalars(open_rows)]
             if fresh:
-                tx.execute(_SETTLE, [_settled(shard_id, job_id, pair, now) for pair in fresh])
-            booked = [_booked(shard_id, job_id, backend, outcome, price, now) for outcome, price in fresh if price]
+                tx.execute(_SETTLE, [_settled(shard_id, job_id, row, now) for row in fresh])
+            booked = [
+                _booked(shard_id, job_id, backend, row.outcome, kind, price, now)
+                for row in fresh
+                for kind, price in (("settled", row.price), ("uncertain", row.uncertain))
+                if price is not None
+            ]
             if booked:
                 tx.execute(insert(ledger), booked)
             return len(fresh)
+
+    def free(self, shard_id: ShardId, seqs: Sequence[int], *, avoid: str | None) -> None:
+        """Rows of a shard that have no outcome wait for another one: at another backend than `avoid`, or anywhere.
+
+        An attempt is counted for those that were refused here, none for those that only had to wait.
+        """
+        c = requests.c
+        statement = (
+            update(requests)
+            .where(c.shard_id == shard_id, c.seq.in_(seqs), c.state == RequestState.PENDING)
+            .values(shard_id=None, avoid=avoid, attempt=c.attempt + int(avoid is not None))
+        )
+        with self._db.write() as tx:
+            tx.execute(statement)
 
     def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
         """Rows of a shard that have no outcome wait for another one; how many."""
@@ -247,6 +292,10 @@ class Rows:
                 input_tokens=0,
                 cached_tokens=0,
                 output_tokens=0,
+                reasoning_tokens=0,
+                cache_write_tokens=0,
+                tier=None,
+                avoid=None,
                 cost=Decimal(0),
             )
         )
@@ -273,9 +322,10 @@ class Rows:
     def usage(self, job_id: JobId) -> Usage:
         """Tokens of the job's own answers; carried ones are not among them."""
         c = requests.c
-        query = select(
-            *(func.coalesce(func.sum(column), 0) for column in (c.input_tokens, c.cached_tokens, c.output_tokens))
-        ).where(c.job_id == job_id, c.carried_from.is_(None))
+        columns = (c.input_tokens, c.cached_tokens, c.output_tokens, c.reasoning_tokens, c.cache_write_tokens)
+        query = select(*(func.coalesce(func.sum(column), 0) for column in columns)).where(
+            c.job_id == job_id, c.carried_from.is_(None)
+        )
         with self._db.read() as tx:
             return Usage(*(int(value) for value in tx.execute(query).one()))
 
@@ -314,6 +364,8 @@ def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
         "offset": span.offset,
         "length": span.length,
         "cut_from_tokens": row.cut_from_tokens,
+        "inputs": row.inputs,
+        "max_output": row.max_output,
         "state": RequestState.PENDING if code is None else RequestState.FAILED,
         "settled_at": None if code is None else now,
         "error_code": code,
@@ -333,8 +385,8 @@ _SETTLE = (
 )  # fmt: skip
 
 
-def _settled(shard_id: ShardId, job_id: JobId, pair: tuple[Outcome, Price | None], now: datetime) -> dict[str, Any]:
-    outcome, price = pair
+def _settled(shard_id: ShardId, job_id: JobId, row: Settled, now: datetime) -> dict[str, Any]:
+    outcome, price = row.outcome, row.price
     span = outcome.span
     return {
         "b_job": job_id,
@@ -351,6 +403,9 @@ def _settled(shard_id: ShardId, job_id: JobId, pair: tuple[Outcome, Price | None
         "input_tokens": outcome.usage.input_tokens,
         "cached_tokens": outcome.usage.cached_tokens,
         "output_tokens": outcome.usage.output_tokens,
+        "reasoning_tokens": outcome.usage.reasoning_tokens,
+        "cache_write_tokens": outcome.usage.cache_write_tokens,
+        "tier": outcome.tier,
         "error_code": outcome.error_code,
         "error_message": outcome.error_message,
         "cost": price.cost if price else Decimal(0),
@@ -358,20 +413,24 @@ def _settled(shard_id: ShardId, job_id: JobId, pair: tuple[Outcome, Price | None
 
 
 def _booked(
-    shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, price: Price | None, now: datetime
+    shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, kind: str, price: Price, now: datetime
 ) -> dict[str, Any]:
-    assert price is not None
+    # The tokens stand with what was settled: those of a send without an answer nobody knows.
+    usage = outcome.usage if kind == "settled" else Usage()
     return {
         "job_id": job_id,
         "seq": outcome.seq,
         "shard_id": shard_id,
         "at": now,
-        "kind": "settled",
+        "kind": kind,
         "backend": backend,
         "model": outcome.model or "",
-        "input_tokens": outcome.usage.input_tokens,
-        "cached_tokens": outcome.usage.cached_tokens,
-        "output_tokens": outcome.usage.output_tokens,
+        "input_tokens": usage.input_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "tier": outcome.tier,
         "cost": price.cost,
         "price_source": price.source,
         "estimated": price.estimated,
@@ -396,7 +455,7 @@ def _finished(row: Any) -> FinishedRow:
         row.answered_by,
         row.upstream,
         row.latency_ms,
-        Usage(row.input_tokens, row.cached_tokens, row.output_tokens),
+        Usage(row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens, row.cache_write_tokens),
         row.cost,
         row.error_code,
         row.error_message,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from orchestrator.errors import StateConflict
 from orchestrator.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
 from orchestrator.sharding import Range
 from orchestrator.store.database import Database
-from orchestrator.store.tables import requests, shards
+from orchestrator.store.tables import keeps_from, requests, shards
+from orchestrator.wire import BatchStatus
+
+PAGE = 1000
 
 
 def _shard(row: Any) -> Shard:
@@ -26,8 +31,8 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def add(self, shard: Shard, rows: Range) -> None:
-        """Record a shard and give it the waiting rows of a range, all or nothing.
+    def add(self, shard: Shard, rows: Range, avoid: str | None = None) -> None:
+        """Record a shard and give it the waiting rows of a range that keep away from `avoid`, all or nothing.
 
         Raises StateConflict where the rows are not those that were counted.
         """
@@ -41,6 +46,7 @@ class Shards:
                 c.seq.between(rows.first, rows.last),
                 c.state == RequestState.PENDING,
                 c.shard_id.is_(None),
+                keeps_from(avoid),
             )
             .values(shard_id=shard.id)
         )
@@ -61,21 +67,96 @@ class Shards:
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query)]
 
+    def of_backend(self, backend: str) -> Iterator[Shard]:
+        """The shards of a backend, of every job, oldest first."""
+        query = select(shards).where(shards.c.backend == backend).order_by(shards.c.created_at, shards.c.id)
+        for row in self._db.stream(query, PAGE):
+            yield _shard(row)
+
+    def is_known(self, backend: str, batch_id: str) -> bool:
+        """Whether a batch of a backend is one of ours."""
+        query = select(shards.c.id).where(shards.c.backend == backend, shards.c.batch_id == batch_id).limit(1)
+        with self._db.read() as tx:
+            return tx.execute(query).first() is not None
+
+    def at_backend(self, backend: str) -> list[Shard]:
+        """The shards of every job whose batch counts against a backend's quota now, or may."""
+        query = select(shards).where(
+            shards.c.backend == backend, shards.c.state.in_((ShardState.SUBMITTING, ShardState.SUBMITTED))
+        )
+        with self._db.read() as tx:
+            return [_shard(row) for row in tx.execute(query)]
+
+    def intended_since(self, backend: str, since: datetime) -> int:
+        """How many batches were asked of a backend since then."""
+        query = select(func.count()).where(shards.c.backend == backend, shards.c.intended_at >= since)
+        with self._db.read() as tx:
+            return tx.scalar(query) or 0
+
+    def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
+        """Prompt tokens of the newest batches that were completed: as we estimated them, and as they were told."""
+        c = shards.c
+        recent = (
+            select(c.tokens, c.provider_input_tokens)
+            .where(
+                c.backend == backend,
+                c.model == model,
+                c.state == ShardState.COLLECTED,
+                c.provider_status == BatchStatus.COMPLETED,
+                c.provider_completed == c.rows,
+                c.provider_input_tokens > 0,
+            )
+            .order_by(c.ended_at.desc())
+            .limit(newest)
+            .subquery()
+        )
+        total = select(func.coalesce(func.sum(recent.c.tokens), 0), func.sum(recent.c.provider_input_tokens))
+        with self._db.read() as tx:
+            estimated, told = tx.execute(total).one()
+        return int(estimated), int(told or 0)
+
+    def durations(self, backend: str, newest: int = 200) -> list[tuple[float, float]]:
+        """Seconds from submission to the first row, and to the end, of the newest batches that came to one."""
+        c = shards.c
+        query = (
+            select(c.submitted_at, c.started_at, c.ended_at)
+            .where(
+                c.backend == backend, c.submitted_at.is_not(None), c.ended_at.is_not(None), c.started_at.is_not(None)
+            )
+            .order_by(c.ended_at.desc())
+            .limit(newest)
+        )
+        with self._db.read() as tx:
+            return [
+                ((began - sent).total_seconds(), (ended - sent).total_seconds())
+                for sent, began, ended in tx.execute(query)
+            ]
+
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
         """Move a shard from the state it was read in. Raises StateConflict where it is elsewhere by now."""
         if to not in TRANSITIONS[shard.state]:
             raise StateConflict(f"shard {shard.id} cannot go from {shard.state} to {to}")
         self._update(shard, state=to, **facts)
 
+    def dissolve(self, shard: Shard, reason: str) -> None:
+        """Give up a shard that was not sent: its rows wait for another one."""
+        with self._db.write() as tx:
+            self._change(tx, shard, state=ShardState.CANCELLED, held=reason)
+            mine = update(requests).where(requests.c.shard_id == shard.id, requests.c.state == RequestState.PENDING)
+            tx.execute(mine.values(shard_id=None))
+
     def note(self, shard: Shard, **facts: Any) -> None:
         """Record facts about a shard whose state stays as it was read."""
         self._update(shard, **facts)
 
     def _update(self, shard: Shard, **values: Any) -> None:
-        statement = update(shards).where(shards.c.id == shard.id, shards.c.state == shard.state).values(**values)
         with self._db.write() as tx:
-            if tx.execute(statement).rowcount != 1:
-                raise StateConflict(f"shard {shard.id} is no longer {shard.state}")
+            self._change(tx, shard, **values)
+
+    def _change(self, tx: Connection, shard: Shard, **values: Any) -> None:
+        statement = update(shards).where(shards.c.id == shard.id, shards.c.state == shard.state).values(**values)
+        if tx.execute(statement).rowcount != 1:
+            raise StateConflict(f"shard {shard.id} is no longer {shard.state}")
 
     def get(self, shard_id: ShardId) -> Shard:
         """The shard with this id."""

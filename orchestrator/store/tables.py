@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Dialect,
     Float,
     ForeignKey,
@@ -107,11 +108,17 @@ shards = Table(
     Column("reason", Text, nullable=False),
     Column("rows", Integer, nullable=False),
     Column("bytes", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False, server_default="0"),
+    Column("max_output", BigInteger),
     Column("created_at", Instant, nullable=False),
+    Column("intended_at", Instant),
+    Column("account", Text),
     Column("window_seconds", BigInteger, nullable=False),
     Column("input_file_id", Text),
     Column("batch_id", Text),
     Column("provider_status", String(32)),
+    Column("status_at", Instant),
+    Column("started_at", Instant),
     Column("provider_completed", Integer, nullable=False, default=0),
     Column("provider_failed", Integer, nullable=False, default=0),
     Column("provider_input_tokens", BigInteger, nullable=False, default=0),
@@ -119,11 +126,13 @@ shards = Table(
     Column("provider_seconds", Float, nullable=False, default=0.0),
     Column("output_file_id", Text),
     Column("error_file_id", Text),
-    Column("error", Text),
+    Column("refusal", Text),
+    Column("held", Text),
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
     UniqueConstraint("job_id", "number"),
+    Index(None, "backend", "state"),
 )
 
 requests = Table(
@@ -141,6 +150,9 @@ requests = Table(
     Column("offset", BigInteger, nullable=False),
     Column("length", Integer, nullable=False),
     Column("cut_from_tokens", Integer),
+    Column("inputs", Integer, nullable=False, server_default="1"),
+    Column("max_output", Integer),
+    Column("avoid", String(40)),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, default=0),
     Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL"), index=True),
@@ -155,6 +167,9 @@ requests = Table(
     Column("input_tokens", Integer, nullable=False, default=0),
     Column("cached_tokens", Integer, nullable=False, default=0),
     Column("output_tokens", Integer, nullable=False, default=0),
+    Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    Column("tier", String(16)),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
     Column("error_message", Text),
@@ -177,6 +192,12 @@ Index(
     postgresql_where=IS_WAITING,
 )
 
+
+def keeps_from(backend: str | None) -> ColumnElement[bool]:
+    """Whether a row keeps away from a backend; with None, from none."""
+    return requests.c.avoid.is_(None) if backend is None else requests.c.avoid == backend
+
+
 ledger = Table(
     "ledger",
     metadata,
@@ -191,6 +212,9 @@ ledger = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
+    Column("reasoning_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    Column("tier", String(16)),
     Column("cost", Money, nullable=False),
     Column("price_source", Text, nullable=False),
     Column("estimated", Boolean, nullable=False),
@@ -227,4 +251,18 @@ tags = Table(
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+# What a backend's refusals have taught, by model there; "" stands for all of the backend's models.
+limits = Table(
+    "limits",
+    metadata,
+    Column("backend", String(40), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("enqueued_tokens", BigInteger),
+    Column("max_rows", Integer),
+    Column("learned_at", Instant),
+    Column("hold_until", Instant),
+    Column("strikes", Integer, nullable=False, server_default="0"),
+    Column("reason", Text, nullable=False),
 )

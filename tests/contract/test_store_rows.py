@@ -27,10 +27,10 @@ def test_rows_that_wait_come_by_endpoint_model_and_place(store: Store) -> None:
     rows = [row(0, model="b"), row(1, model="a"), row(2, endpoint="/v1/embeddings"), row(3, model="a")]
     store.rows.add(JobId("contracts-1"), [(each, Span(0, each.seq + 5)) for each, _ in rows], {}, NOW)
     assert list(store.rows.waiting(JobId("contracts-1"))) == [
-        Waiting(1, CHAT, "a", 6),
-        Waiting(3, CHAT, "a", 8),
-        Waiting(0, CHAT, "b", 5),
-        Waiting(2, "/v1/embeddings", "m", 7),
+        Waiting(1, CHAT, "a", 6, tokens=2),
+        Waiting(3, CHAT, "a", 8, tokens=2),
+        Waiting(0, CHAT, "b", 5, tokens=2),
+        Waiting(2, "/v1/embeddings", "m", 7, tokens=2),
     ]
 
 
@@ -316,3 +316,27 @@ def test_a_reader_that_stops_halfway_does_not_hold_up_a_writer(store: Store) -> 
     store.rows.clear(found.id)
     waiting.close()
     assert list(store.rows.waiting(found.id)) == []
+
+
+def test_rows_that_are_freed_wait_again_without_blame(store: Store) -> None:
+    found = added(store, 4)
+    batch = sharded(store, found)
+    settle(store, batch, succeeded(3))
+    store.rows.free(batch.id, [0, 3], avoid=None)
+    store.rows.free(batch.id, [1], avoid="gpu")
+    assert store.rows.avoided(found.id) == [None, "gpu"]
+    assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id)] == [(0, 0)]
+    # What one backend will never do counts, or two of them would pass a row to and fro for ever.
+    assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id, "gpu")] == [(1, 1)]
+    assert [each.seq for each in store.rows.of_shard(batch.id)] == [2, 3]
+
+
+def test_what_may_have_been_paid_in_vain_is_booked_beside_the_row(store: Store) -> None:
+    found = added(store, 1)
+    batch = sharded(store, found)
+    outcome, price = succeeded(0, "2", tier="flex", usage=Usage(100, 40, 7, 3, 10))
+    settle(store, batch, (outcome, price, Price(Decimal(1), "uncertain: 1 x list", estimated=True)))
+    [total] = store.ledger.totals("job")
+    assert (total.cost, total.usage, total.estimated) == (Decimal(3), Usage(100, 40, 7, 3, 10), True)
+    [row_] = store.rows.finished(found.id)
+    assert (row_.cost, row_.usage) == (Decimal(2), Usage(100, 40, 7, 3, 10))

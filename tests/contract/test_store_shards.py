@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from orchestrator.errors import OrchError, StateConflict
 from orchestrator.model import TRANSITIONS, JobId, ShardState
 from orchestrator.sharding import Range
 from orchestrator.store import Store
+from orchestrator.store.limits import LearnedLimit
 from tests.support.stored import CHAT, NOW, added, job, later, ranges, row, settle, shard, sharded, succeeded
 
 
@@ -23,7 +25,9 @@ def test_a_shard_comes_back_as_it_was_added(store: Store) -> None:
     full = shard(
         found, window_seconds=10**9, bytes=5_000_000_000, input_file_id="file-1", batch_id="batch_1",
         provider_status="in_progress", provider_completed=1, provider_failed=2, provider_input_tokens=5_000_000_000,
-        provider_output_tokens=4, provider_seconds=1.25, output_file_id="o", error_file_id="e", error="x",
+        provider_output_tokens=4, provider_seconds=1.25, output_file_id="o", error_file_id="e",
+        refusal="http_413: too large", held="queued behind quota", tokens=6_000_000_000, max_output=7,
+        intended_at=later(0), account="org:acme", status_at=later(1), started_at=later(1),
         submitted_at=later(1), ended_at=later(2), collected_at=later(3),
     )  # fmt: skip
     store.shards.add(full, ranges(store, found)[0])
@@ -85,11 +89,11 @@ def test_a_move_is_made_where_the_table_has_it_and_refused_elsewhere(store: Stor
         new = shard(found, state=from_)
         store.shards.add(new, ranges(store, found)[0])
         if to in TRANSITIONS[from_]:
-            store.shards.move(new, to, error="because")
-            assert store.shards.get(new.id) == replace(new, state=to, error="because")
+            store.shards.move(new, to, held="because")
+            assert store.shards.get(new.id) == replace(new, state=to, held="because")
         else:
             with pytest.raises(StateConflict, match=f"cannot go from {from_} to {to}"):
-                store.shards.move(new, to, error="because")
+                store.shards.move(new, to, held="because")
             assert store.shards.get(new.id) == new
 
 
@@ -158,3 +162,65 @@ def test_of_two_that_take_the_same_rows_at_once_one_wins(store: Store, store_url
     assert sorted(ends) == ["conflict"] * 3 + ["taken"]
     [winner] = store.shards.of_job(found.id)
     assert len(list(store.rows.of_shard(winner.id))) == 50
+
+
+def test_a_shard_that_is_given_up_lets_its_rows_wait_again(store: Store) -> None:
+    found = added(store, 3)
+    planned = sharded(store, found, state=ShardState.PENDING)
+    store.shards.dissolve(planned, "planned again in smaller batches")
+    assert waiting(store) == [0, 1, 2]
+    left = store.shards.get(planned.id)
+    assert (left.state, left.held) == (ShardState.CANCELLED, "planned again in smaller batches")
+    with pytest.raises(StateConflict):
+        store.shards.dissolve(planned, "again")
+
+
+def test_rows_that_keep_away_from_a_backend_get_shards_of_their_own(store: Store) -> None:
+    found = added(store, 3)
+    first = sharded(store, found)
+    store.rows.free(first.id, [1], avoid="gpu")
+    store.rows.free(first.id, [0, 2], avoid=None)
+    other = shard(found, 2, rows=1, backend="cloud")
+    store.shards.add(other, Range(CHAT, "m", 0, 2, 1, 100), "gpu")
+    assert [each.seq for each in store.rows.of_shard(other.id)] == [1]
+    assert waiting(store) == [0, 2]
+
+
+def test_what_counts_against_a_backend_is_asked_over_all_jobs(store: Store) -> None:
+    for name, state in (("a-1", ShardState.SUBMITTED), ("b-1", ShardState.SUBMITTING), ("c-1", ShardState.ENDED)):
+        sharded(store, added(store, 1, name), state=state)
+    elsewhere = shard(added(store, 1, "d-1"), backend="cloud")
+    store.shards.add(elsewhere, ranges(store, store.jobs.get("d-1"))[0])
+    assert sorted(each.job_id for each in store.shards.at_backend("gpu")) == ["a-1", "b-1"]
+    assert sorted(each.job_id for each in store.shards.of_backend("gpu")) == ["a-1", "b-1", "c-1"]
+    mine = store.shards.of_job(JobId("a-1"))[0]
+    store.shards.note(mine, intended_at=later(5), batch_id="batch_1")
+    assert (store.shards.intended_since("gpu", later(5)), store.shards.intended_since("gpu", later(6))) == (1, 0)
+    assert store.shards.is_known("gpu", "batch_1")
+    assert not store.shards.is_known("cloud", "batch_1")
+
+
+def test_what_batches_told_of_themselves_is_asked_of_whole_ones_alone(store: Store) -> None:
+    facts: dict[str, Any] = {
+        "tokens": 100, "provider_input_tokens": 150, "provider_status": "completed", "provider_completed": 1,
+        "submitted_at": later(0), "started_at": later(1), "ended_at": later(3),
+    }  # fmt: skip
+    for number, more in enumerate([{}, {"provider_completed": 0}, {"provider_status": "expired"}, {"model": "b"}]):
+        of = added(store, 1, f"job-{number}")
+        store.shards.note(sharded(store, of, state=ShardState.COLLECTED), rows=1, **{**facts, **more})
+    assert store.shards.told_tokens("gpu", "m") == (100, 150)
+    assert store.shards.told_tokens("gpu", "unknown") == (0, 0)
+    first, end = (later(1) - later(0)).total_seconds(), (later(3) - later(0)).total_seconds()
+    assert store.shards.durations("gpu") == [(first, end)] * 4
+
+
+def test_what_was_learned_of_a_backend_is_kept_until_it_is_forgotten(store: Store) -> None:
+    assert store.limits.of("gpu", "m") == LearnedLimit("gpu", "m")
+    learned = LearnedLimit("gpu", "m", 900_000, 500, later(1), later(2), 3, "queued behind quota")
+    store.limits.put(LearnedLimit("gpu", "m", reason="older"))
+    store.limits.put(learned)
+    store.limits.put(LearnedLimit("gpu", "", hold_until=later(5), reason="no credit"))
+    assert store.limits.of("gpu", "m") == learned
+    assert [each.model for each in store.limits.all()] == ["", "m"]
+    store.limits.forget("gpu", "")
+    assert store.limits.all() == [learned]

@@ -22,6 +22,7 @@ from orchestrator.model import (
 )
 from orchestrator.sharding import Range, pack
 from orchestrator.store import Store
+from orchestrator.store.rows import Settled
 
 CHAT = "/v1/chat/completions"
 NOW = datetime(2026, 11, 21, 20, 0, 0, 123456, tzinfo=UTC)
@@ -93,4 +94,4 @@ def failed(seq: int, code: str = "http_400", message: str = "no", **facts: Any) 
 
 
 def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW) -> int:
-    return store.rows.settle(of.id, of.job_id, of.backend, outcomes, now)
+    return store.rows.settle(of.id, of.job_id, of.backend, [Settled(*outcome) for outcome in outcomes], now)

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from typing import Any
 
+import genai_prices
 import pytest
+from genai_prices.data import providers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.model import Price, Usage
-from orchestrator.pricing import hosted_price, local_price
+from orchestrator.model import PICO, Outcome, Price, RequestState, Usage
+from orchestrator.pricing import (
+    TIERS,
+    PriceOverride,
+    Tier,
+    TokenRates,
+    local_price,
+    price_known,
+    rates,
+    row_price,
+    token_price,
+    uncertain_price,
+)
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MILLION = Usage(1_000_000, 0, 1_000_000)
+HALF = Decimal("0.5")
+BATCH, FLEX, STANDARD, PRIORITY = Tier.BATCH, Tier.FLEX, Tier.STANDARD, Tier.PRIORITY
 
 
 @pytest.mark.parametrize(
@@ -52,39 +68,86 @@ def test_the_shares_of_rows_sum_to_the_whole(seconds: list[float], per_hour: Dec
     assert abs(shares - whole) <= len(seconds) * Decimal("0.5e-12") + whole * Decimal("1e-20")
 
 
-LISTED = {
-    # Dollars for a million tokens in and a million out (an embedding has none).
-    "realtime": ("openai", "gpt-5-nano", False, "0.450000000000", "genai-prices: openai:gpt-5-nano", False),
-    "batch": ("openai", "gpt-5-nano", True, "0.225000000000", "genai-prices: openai:gpt-5-nano batch", False),
-    "batch at a fifth off": ("x-ai", "grok-4.3", True, None, "genai-prices: x-ai:grok-4.3 batch", False),
-    "no batch price": (
-        "openai",
-        "text-embedding-3-small",
-        True,
-        "0.010000000000",
-        "genai-prices: openai:text-embedding-3-small x 0.5",
-        True,
-    ),
+# Priced by hand from the vendors' lists. Usage: input (of it cached), output (of it reasoning), cache written.
+BY_HAND = {
+    "openai, standard": ("openai", "gpt-5.4-mini", STANDARD, Usage(1000, 200, 300, 100), "0.001965"),
+    "openai, batch, cached": ("openai", "gpt-5.4-mini", BATCH, Usage(1000, 200, 300, 100), "0.0009825"),
+    "openai, flex": ("openai", "gpt-5.4-mini", FLEX, Usage(1000, 200, 300, 100), "0.0009825"),
+    "openai, priority": ("openai", "gpt-5.4-mini", PRIORITY, Usage(1000, 200, 300, 100), "0.00393"),
+    "a dated name": ("openai", "gpt-5.4-mini-2026-03-17", BATCH, Usage(1000, 200, 300), "0.0009825"),
+    "batch that keeps the cached price": ("openai", "gpt-4.1-mini", BATCH, Usage(1000, 400, 100), "0.00024"),
+    "cache write, batch": ("anthropic", "claude-opus-5-5", BATCH, Usage(10_000, 4000, 500, 0, 1000), "0.0179"),
+    "cache write": ("anthropic", "claude-opus-5-5", STANDARD, Usage(10_000, 4000, 500, 0, 1000), "0.0358"),
+    "anthropic, up to the mark": ("anthropic", "claude-haiku-5-5", BATCH, Usage(100_000), "0.005"),
+    "anthropic, above the mark": ("anthropic", "claude-haiku-5-5", BATCH, Usage(100_001), "0.02500025"),
+    "groq, batch, cached for no less": ("groq", "openai/gpt-oss-120b", BATCH, Usage(1000, 400, 100), "0.000105"),
+    "x-ai, a fifth off": ("x-ai", "grok-4.3", BATCH, Usage(199_999), "0.199999"),
+    "x-ai, above the mark": ("x-ai", "grok-4.3", BATCH, Usage(200_000), "0.4"),
+    "long context, up to the mark": ("openai", "gpt-6.1-sol", BATCH, Usage(272_000, 0, 1000), "0.277"),
+    "long context, above the mark": ("openai", "gpt-6.1-sol", BATCH, Usage(272_001, 0, 1000), "0.551502"),
+    "long context, cached": ("openai", "gpt-6.1-sol", BATCH, Usage(300_000, 100_000, 0, 0, 50_000), "0.435"),
+    "an embedding": ("openai", "text-embedding-3-small", STANDARD, Usage(1_000_000), "0.02"),
+    "reasoning apart": ("perplexity", "sonar-deep-research", STANDARD, Usage(1000, 0, 500, 200), "0.005"),
+    "a fee per request": ("perplexity", "sonar", STANDARD, Usage(1000, 0, 500), "0.0135"),
+    "no tokens": ("openai", "gpt-5.4-mini", BATCH, Usage(), "0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "model", "tier", "usage", "cost"), BY_HAND.values(), ids=BY_HAND.keys())
+def test_list_prices(provider: str, model: str, tier: Tier, usage: Usage, cost: str) -> None:
+    price = token_price(provider, model, usage, tier=tier, at=NOW)
+    assert (price.cost, price.estimated) == (Decimal(cost), False)
+    suffix = "" if tier is STANDARD else f" {tier}"
+    assert price.source == f"genai-prices: {provider}:{model.removesuffix('-2026-03-17')}{suffix}"
+
+
+# Trap: asked for a batch price that it does not have, the table gives the full price without a word.
+GUESSED = {
+    "an embedding": ("openai", "text-embedding-3-small", BATCH, Usage(1_000_000), "0.5", "0.01"),
+    "a model without batches": ("x-ai", "grok-4.7", BATCH, Usage(1_000_000), "0.2", None),
+    "another provider's model": ("azure", "gpt-5.4-mini", BATCH, MILLION, "0.5", "2.625"),
+    "a share of a long prompt": ("azure", "gpt-6.1-sol", BATCH, Usage(272_001), "0.5", "0.544002"),
+    "cached tokens": ("azure", "gpt-5.4-mini", BATCH, Usage(1_000_000, 1_000_000), "0.5", "0.0375"),
+    "a list by tier": ("doubleword", "Qwen/Qwen3-14B-FP8", BATCH, MILLION, "0.4", "0.39"),
+    "no discount at all": ("azure", "gpt-5.4-mini", BATCH, MILLION, "0", "5.25"),
+    "flex of another provider": ("azure", "gpt-5.4-mini", FLEX, MILLION, "0.5", "2.625"),
 }
 
 
 @pytest.mark.parametrize(
-    ("provider", "model", "batch", "cost", "source", "estimated"), LISTED.values(), ids=LISTED.keys()
+    ("provider", "model", "tier", "usage", "discount", "cost"), GUESSED.values(), ids=GUESSED.keys()
 )
-def test_list_prices(provider: str, model: str, batch: bool, cost: str | None, source: str, estimated: bool) -> None:
-    usage = Usage(1_000_000) if "embedding" in model else MILLION
-    price = hosted_price(provider, model, usage, batch=batch, at=NOW)
-    assert (price.source, price.estimated) == (source, estimated)
-    assert cost is None or f"{price.cost:f}" == cost
+def test_a_price_that_is_not_listed_is_the_standard_one_with_its_discount_as_an_estimate(
+    provider: str, model: str, tier: Tier, usage: Usage, discount: str, cost: str | None
+) -> None:
+    price = token_price(provider, model, usage, tier=tier, at=NOW, discount=Decimal(discount))
+    full = token_price(provider, model, usage, tier=STANDARD, at=NOW).cost
+    factor = 1 - Decimal(discount)
+    assert price == Price(full * factor, f"genai-prices: {provider}:{model} x {factor}", estimated=True)
+    assert price.cost == (price.cost if cost is None else Decimal(cost))
 
 
-def test_a_batch_discount_that_is_not_half_is_the_tables_own() -> None:
-    plain = hosted_price("x-ai", "grok-4.3", Usage(1000, 0, 0), batch=False, at=NOW).cost
-    batch = hosted_price("x-ai", "grok-4.3", Usage(1000, 0, 0), batch=True, at=NOW).cost
-    assert batch == plain * Decimal("0.8")
+UNLISTED = {
+    "batch": (
+        BATCH, None, 'give the `discount` of the backend, or its price, in orch.toml: [prices."gpt-5.4-mini".batch]'
+    ),
+    "flex": (FLEX, None, 'give its price, in orch.toml: [prices."gpt-5.4-mini".flex]'),
+    "priority costs more, so no discount says it": (
+        PRIORITY, "0.5", 'give its price, in orch.toml: [prices."gpt-5.4-mini".priority]'
+    ),
+}  # fmt: skip
 
 
-# The table's batch prices begin on 2026-10-14 (UTC); asked for a day before, it gives the full price without a word.
+@pytest.mark.parametrize(("tier", "discount", "hint"), UNLISTED.values(), ids=UNLISTED.keys())
+def test_the_full_price_is_never_taken_for_that_of_another_tier(tier: Tier, discount: str | None, hint: str) -> None:
+    off = None if discount is None else Decimal(discount)
+    with pytest.raises(InputError) as raised:
+        token_price("azure", "gpt-5.4-mini", MILLION, tier=tier, at=NOW, discount=off)
+    assert raised.value.message == f"no {tier} price is known for azure:gpt-5.4-mini"
+    assert raised.value.hint == hint
+
+
+# Trap: the table's batch prices begin on 2026-10-14 (UTC); before, it gives the full price without a word.
 DAYS = {
     "the day before": (datetime(2026, 10, 13, 23, 59, tzinfo=UTC), True),
     "the day": (datetime(2026, 10, 14, tzinfo=UTC), False),
@@ -95,49 +158,320 @@ DAYS = {
 
 @pytest.mark.parametrize(("at", "estimated"), DAYS.values(), ids=DAYS.keys())
 def test_before_a_batch_price_begins_half_the_price_is_an_estimate(at: datetime, estimated: bool) -> None:
-    price = hosted_price("openai", "gpt-5-nano", MILLION, batch=True, at=at)
+    price = token_price("openai", "gpt-5-nano", MILLION, tier=BATCH, at=at, discount=HALF)
     assert (price.cost, price.estimated) == (Decimal("0.225"), estimated)
 
 
-def test_cached_tokens_are_cheaper_and_part_of_the_input() -> None:
-    fresh = hosted_price("openai", "gpt-5-nano", Usage(1_000_000, 0, 0), batch=False, at=NOW).cost
-    cached = hosted_price("openai", "gpt-5-nano", Usage(1_000_000, 1_000_000, 0), batch=False, at=NOW).cost
-    assert (fresh, cached) == (Decimal("0.05"), Decimal("0.005"))
+CHANGES = {
+    "the last second": (datetime(2026, 10, 17, 23, 59, 59, tzinfo=UTC), "0.6"),
+    "midnight UTC": (datetime(2026, 10, 18, tzinfo=UTC), "0.21"),
+    "midnight elsewhere": (datetime(2026, 10, 18, tzinfo=timezone(timedelta(hours=2))), "0.6"),
+}
+
+
+@pytest.mark.parametrize(("at", "cost"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_price_that_changes_does_so_at_midnight_utc(at: datetime, cost: str) -> None:
+    model = "Qwen/Qwen3-VL-235B-A22B-Instruct-FP8"
+    assert token_price("doubleword", model, Usage(1_000_000), tier=STANDARD, at=at).cost == Decimal(cost)
 
 
 @pytest.mark.parametrize(
-    ("provider", "model"), [("openai", "no-such-model"), ("no-such-provider", "gpt-5-nano"), ("", "")]
+    ("hour", "cost"), [(0, "0.15"), (1, "0.3"), (3, "0.3"), (4, "0.15"), (9, "0.3"), (10, "0.15")]
 )
-def test_a_model_that_the_table_does_not_have_is_an_error(provider: str, model: str) -> None:
-    with pytest.raises(InputError) as raised:
-        hosted_price(provider, model, MILLION, batch=True, at=NOW)
-    assert raised.value.message.startswith(f"no price is known for {provider}:{model}")
-    assert raised.value.hint == "name a model of the genai-prices table"
+def test_a_price_may_depend_on_the_hour(hour: int, cost: str) -> None:
+    at = NOW.replace(hour=hour)
+    price = token_price("deepseek", "deepseek-flash", Usage(1_000_000), tier=STANDARD, at=at)
+    assert price.cost == Decimal(cost)
 
 
-@pytest.mark.parametrize(
-    ("provider", "model", "usage", "tokens"),
-    [
-        ("github-copilot", "gpt-4.1", Usage(1), "input"),
-        ("github-copilot", "gpt-4.1", Usage(0, 0, 1), "output"),
-        ("openai", "text-embedding-3-small", MILLION, "output"),
-    ],
-    ids=["no figures", "no figures, output only", "no figure for output"],
-)
-def test_a_model_without_a_figure_in_the_table_is_an_error_and_not_free(
-    provider: str, model: str, usage: Usage, tokens: str
+UNKNOWN = {
+    "a model": ("openai", "no-such-model", "openai:no-such-model: Unable to find model"),
+    "a provider": ("no-such-provider", "gpt-5-nano", "no-such-provider:gpt-5-nano: Unable to find provider"),
+    "nothing": ("", "", ":: Unable to find"),
+    "no provider": (None, "gpt-5-nano", "gpt-5-nano: its provider has no name in the price table"),
+    "no figures": ("github-copilot", "gpt-4.1", "github-copilot:gpt-4.1: the table has none for its input tokens"),
+}
+
+
+@pytest.mark.parametrize(("provider", "model", "message"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_a_model_that_nobody_knows_is_an_error_and_says_how_to_give_a_price(
+    provider: str | None, model: str, message: str
 ) -> None:
-    with pytest.raises(InputError, match=f"no price is known .* the table has none for its {tokens} tokens"):
-        hosted_price(provider, model, usage, batch=False, at=NOW)
+    with pytest.raises(InputError) as raised:
+        token_price(provider, model, MILLION, tier=BATCH, at=NOW, discount=HALF)
+    assert raised.value.message.startswith(f"no price is known for {message}")
+    assert raised.value.hint == (
+        f'name a model of the genai-prices table, or say what it costs in orch.toml: [prices."{model}".batch]'
+    )
 
 
-def test_no_tokens_cost_nothing() -> None:
-    assert hosted_price("openai", "gpt-5-nano", Usage(), batch=True, at=NOW).cost == 0
+def test_output_without_a_price_is_an_error_and_not_free() -> None:
+    with pytest.raises(InputError) as raised:
+        token_price("openai", "text-embedding-3-small", MILLION, tier=STANDARD, at=NOW)
+    assert raised.value.message == (
+        "no price is known for output tokens (genai-prices: openai:text-embedding-3-small has none)"
+    )
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
-def test_prices_are_exact_to_the_picodollar(fed: int, given_: int, batch: bool) -> None:
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from([STANDARD, BATCH]))
+def test_prices_are_exact_to_the_picodollar(fed: int, given_: int, tier: Tier) -> None:
     # 0.05 and 0.40 dollars per million: whole picodollars per token.
-    price = hosted_price("openai", "gpt-5-nano", Usage(fed, 0, given_), batch=batch, at=NOW)
-    assert price.cost == (fed * Decimal("0.05e-6") + given_ * Decimal("0.4e-6")) / (2 if batch else 1)
+    price = token_price("openai", "gpt-5-nano", Usage(fed, 0, given_), tier=tier, at=NOW)
+    assert price.cost == (fed * Decimal("0.05e-6") + given_ * Decimal("0.4e-6")) / (2 if tier is BATCH else 1)
+
+
+USAGES = st.integers(0, 2_000_000).flatmap(
+    lambda fed: st.builds(
+        lambda cached, given_, thought, written: Usage(
+            fed, cached, given_, min(thought, given_), min(written, fed - cached)
+        ),
+        st.integers(0, fed),
+        st.integers(0, 200_000),
+        st.integers(0, 200_000),
+        st.integers(0, fed),
+    )
+)
+# Some do not go by their own id.
+MODELS = [(provider, model) for provider in providers for model in provider.models if provider.find_model(model.id)]
+ENTRIES = [(provider.id, model.id) for provider, model in MODELS]
+SOLD_BY_TIER = [(provider.id, model.id) for provider, model in MODELS if model.price_variants]
+CONTEXTS = {
+    BATCH: {"processing": "batch"},
+    FLEX: {"service_tier": "flex"},
+    STANDARD: None,
+    PRIORITY: {"service_tier": "priority"},
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(ENTRIES) | st.sampled_from(SOLD_BY_TIER), USAGES, st.sampled_from(list(Tier)))
+def test_what_is_listed_is_priced_as_the_table_does(entry: tuple[str, str], usage: Usage, tier: Tier) -> None:
+    provider, model = entry
+    try:
+        price = token_price(provider, model, usage, tier=tier, at=NOW)
+    except InputError:
+        return  # told of elsewhere
+    assert not price.estimated
+    counted = genai_prices.Usage(
+        input_tokens=usage.input_tokens,
+        cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        output_tokens=usage.output_tokens,
+        output_reasoning_tokens=usage.reasoning_tokens,
+    )
+    theirs = genai_prices.calc_price(
+        counted, model, provider_id=provider, genai_request_timestamp=NOW, price_context=CONTEXTS[tier]
+    )
+    assert price.cost == theirs.total_price.quantize(PICO)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(ENTRIES), st.sampled_from([BATCH, FLEX, PRIORITY]))
+def test_no_tier_is_priced_without_a_listing_of_its_own(entry: tuple[str, str], tier: Tier) -> None:
+    provider, model = entry
+    found = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider, genai_request_timestamp=NOW)
+    is_own = any(found.model is listed for listed in found.provider.models)
+    listed = is_own and any(variant.when == CONTEXTS[tier] for variant in found.model.price_variants or ())
+    try:
+        rates(provider, model, tier=tier, at=NOW)
+    except InputError:
+        assert not listed
+    else:
+        assert listed
+
+
+def test_rows_of_one_size_are_priced_by_their_own_length_and_not_by_their_sum() -> None:
+    found = rates("openai", "gpt-6.1-sol", tier=STANDARD, at=NOW)
+    assert found.price(Usage(2_720_000, 0, 10_000), rows=10).cost == Decimal("5.54")
+    assert found.price(Usage(2_720_010, 0, 10_000), rows=10).cost == Decimal("11.03004")
+    fee = rates("perplexity", "sonar", tier=STANDARD, at=NOW)
+    assert fee.price(Usage(0), rows=10).cost == Decimal("0.12")
+
+
+CONTRACT = PriceOverride(
+    standard=TokenRates(Decimal("1"), Decimal("4"), cached=Decimal("0.1")),
+    flex=TokenRates(Decimal("0.6"), Decimal("2"), cache_write=Decimal("0.7")),
+    source="quote",
+)
+BARE = PriceOverride(
+    TokenRates(Decimal("0.3")), batch=TokenRates(Decimal("0.2")), priority=TokenRates(Decimal("0.9"))
+)
+OVERRIDES = {"gpt-5.4-mini": CONTRACT, "in-house": CONTRACT, "bare": BARE}
+HOUSE = "in-house (quote)"
+OVERRIDDEN = {
+    "before the table": ("openai", "gpt-5.4-mini", STANDARD, MILLION, "5", "gpt-5.4-mini (quote)", False),
+    "where there is no table": (None, "in-house", STANDARD, MILLION, "5", HOUSE, False),
+    "a tier of its own": (None, "in-house", FLEX, MILLION, "2.6", f"{HOUSE} flex", False),
+    "by the discount": (None, "in-house", BATCH, MILLION, "2.5", f"{HOUSE} x 0.5", True),
+    "cached": (None, "in-house", STANDARD, Usage(1_000_000, 1_000_000), "0.1", HOUSE, False),
+    "cached, not told": (None, "in-house", FLEX, Usage(1_000_000, 1_000_000), "0.6", f"{HOUSE} flex", False),
+    "cache write": (None, "in-house", FLEX, Usage(1_000_000, 0, 0, 0, 1_000_000), "0.7", f"{HOUSE} flex", False),
+    "cache write, not told": (None, "in-house", STANDARD, Usage(100, 0, 0, 0, 100), "0.0001", HOUSE, False),
+    "batch": (None, "bare", BATCH, Usage(1_000_000), "0.2", "bare batch", False),
+    "priority": (None, "bare", PRIORITY, Usage(1_000_000), "0.9", "bare priority", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "tier", "usage", "cost", "source", "estimated"), OVERRIDDEN.values(), ids=OVERRIDDEN.keys()
+)
+def test_what_orch_toml_says_goes_first(
+    provider: str | None, model: str, tier: Tier, usage: Usage, cost: str, source: str, estimated: bool
+) -> None:
+    price = token_price(provider, model, usage, tier=tier, at=NOW, discount=HALF, overrides=OVERRIDES)
+    assert price == Price(Decimal(cost), f"orch.toml: {source}", estimated)
+
+
+def test_a_tier_that_orch_toml_does_not_tell_is_not_the_tables_beside_its_standard_price() -> None:
+    def price(discount: Decimal | None) -> Price:
+        return token_price(
+            "openai", "gpt-5.4-mini", MILLION, tier=BATCH, at=NOW, discount=discount, overrides=OVERRIDES
+        )
+
+    assert price(HALF) == Price(Decimal("2.5"), "orch.toml: gpt-5.4-mini (quote) x 0.5", estimated=True)
+    with pytest.raises(InputError, match=r"no batch price is known for openai:gpt-5\.4-mini"):
+        price(None)
+
+
+KNOWN = {
+    "listed": ("openai", "gpt-5.4-mini", BATCH, "$0.375 in, $2.25 out per million tokens", "batch"),
+    "guessed": ("azure", "gpt-5.4-mini", BATCH, "≈ $0.375 in, $2.25 out per million tokens", "x 0.5"),
+    "an embedding": ("openai", "text-embedding-3-small", BATCH, "≈ $0.01 in per million tokens", "x 0.5"),
+    "by length": ("openai", "gpt-6.1-sol", FLEX, "$1 in, $5 out per million tokens, more above 272,000 in", "flex"),
+}
+
+
+@pytest.mark.parametrize(("provider", "model", "tier", "words", "source"), KNOWN.values(), ids=KNOWN.keys())
+def test_a_price_that_is_known_is_told_in_words(
+    provider: str, model: str, tier: Tier, words: str, source: str
+) -> None:
+    known = price_known(provider, model, tier=tier, at=NOW, discount=HALF)
+    assert known == f"{words} (genai-prices: {provider}:{model} {source})"
+
+
+def test_a_price_of_orch_toml_is_told_in_words() -> None:
+    dear = {"dear": PriceOverride(TokenRates(Decimal(10), Decimal(100)))}
+    known = price_known(None, "dear", tier=STANDARD, at=NOW, overrides=dear)
+    assert known == "$10 in, $100 out per million tokens (orch.toml: dear)"
+
+
+def test_before_anything_is_sent_a_model_must_have_a_price_for_what_it_will_answer() -> None:
+    def known(endpoint: str | None) -> str:
+        return price_known("openai", "text-embedding-3-small", tier=STANDARD, at=NOW, endpoint=endpoint)
+
+    assert known(None) == known("/v1/embeddings")
+    with pytest.raises(InputError, match="no price is known for output tokens"):
+        known("/v1/chat/completions")
+    with pytest.raises(InputError, match="no price is known for openai:gpt-none"):
+        price_known("openai", "gpt-none", tier=STANDARD, at=NOW)
+
+
+def answered(**facts: Any) -> Outcome:
+    return Outcome(7, RequestState.SUCCEEDED, **{"usage": MILLION, "model": "gpt-5.4-mini", **facts})
+
+
+# gpt-5.4-mini, a million tokens in and out: 5.25 dollars; half of it as a batch or flex, twice as priority.
+SERVED = {
+    # Trap: results of batches say `service_tier: "default"`, never "batch".
+    "a batch that says default": (BATCH, "default", "2.625", "batch", False),
+    "a batch that says priority": (BATCH, "priority", "2.625", "batch", False),
+    "a batch that says batch": (BATCH, "batch", "2.625", "batch", False),
+    "a batch that says nothing": (BATCH, None, "2.625", "batch", False),
+    "flex": (FLEX, "flex", "2.625", "flex", False),
+    "flex that was not to be had": (FLEX, "default", "5.25", "", False),
+    "flex by what was asked": (FLEX, None, "2.625", "flex", False),
+    "standard": (STANDARD, "default", "5.25", "", False),
+    "standard by what was asked": (STANDARD, None, "5.25", "", False),
+    "priority unasked": (STANDARD, "priority", "10.5", "priority", False),
+    "priority by its new name": (PRIORITY, "fast", "10.5", "priority", False),
+    "priority that fell back": (PRIORITY, "default", "5.25", "", False),
+    "a word that nobody knows": (STANDARD, "warp", "5.25", ", served as warp", True),
+    "a word that nobody knows for flex": (FLEX, "warp", "5.25", ", served as warp", True),
+}
+
+
+@pytest.mark.parametrize(("asked", "said", "cost", "source", "estimated"), SERVED.values(), ids=SERVED.keys())
+def test_a_row_costs_what_the_tier_does_that_served_it(
+    asked: Tier, said: str | None, cost: str, source: str, estimated: bool
+) -> None:
+    price = row_price("openai", "gpt-5.4-mini", answered(tier=said), asked=asked, at=NOW)
+    source = source if source.startswith(",") or not source else f" {source}"
+    assert price == Price(Decimal(cost), f"genai-prices: openai:gpt-5.4-mini{source}", estimated)
+
+
+def test_a_tier_unasked_for_that_has_no_price_is_booked_as_an_estimate() -> None:
+    # It is paid already; a price that is missing must not keep the row from being collected.
+    outcome = answered(model="gpt-4.1-mini", tier="flex")
+    price = row_price("openai", "gpt-4.1-mini", outcome, asked=STANDARD, at=NOW)
+    assert price == Price(Decimal(2), "genai-prices: openai:gpt-4.1-mini, served as flex", estimated=True)
+
+
+@pytest.mark.parametrize("said", ["flex", None])
+def test_the_tier_that_was_asked_for_must_have_a_price(said: str | None) -> None:
+    outcome = answered(model="gpt-4.1-mini", tier=said)
+    with pytest.raises(InputError, match=r"no flex price is known for openai:gpt-4\.1-mini"):
+        row_price("openai", "gpt-4.1-mini", outcome, asked=FLEX, at=NOW)
+
+
+NAMES = {
+    "a deployment": ("azure", "my-deployment", "gpt-5.4-mini-2026-03-17", "5.25", "genai-prices: azure:gpt-5.4-mini"),
+    "an alias": ("openai", "gpt-5-nano", "gpt-5.4-mini", "5.25", "genai-prices: openai:gpt-5.4-mini"),
+    "an answer by a name unknown": ("openai", "gpt-5.4-mini", "secret", "5.25", "genai-prices: openai:gpt-5.4-mini"),
+    "an answer without a name": ("openai", "gpt-5.4-mini", None, "5.25", "genai-prices: openai:gpt-5.4-mini"),
+    "said of what was asked": ("openai", "mine", "gpt-5.4-mini", "3", "orch.toml: mine"),
+    "said of what answered": ("openai", "gpt-5.4-mini", "theirs", "7", "orch.toml: theirs"),
+}
+
+
+@pytest.mark.parametrize(("provider", "asked", "said", "cost", "source"), NAMES.values(), ids=NAMES.keys())
+def test_the_model_that_answered_is_the_one_that_is_billed(
+    provider: str, asked: str, said: str | None, cost: str, source: str
+) -> None:
+    said_of = {
+        "mine": PriceOverride(TokenRates(Decimal(1), Decimal(2))),
+        "theirs": PriceOverride(TokenRates(Decimal(3), Decimal(4))),
+    }
+    price = row_price(provider, asked, answered(model=said), asked=STANDARD, at=NOW, overrides=said_of)
+    assert price == Price(Decimal(cost), source)
+
+
+def test_a_model_by_two_names_that_nobody_knows_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"no price is known for openai:gpt-a: .*gpt-a"):
+        row_price("openai", "gpt-a", answered(model="gpt-b"), asked=STANDARD, at=NOW)
+
+
+def test_a_row_that_was_refused_costs_nothing_and_says_so() -> None:
+    refused = Outcome(7, RequestState.FAILED, status=400, error_code="invalid_image")
+    price = row_price("openai", "gpt-5.4-mini", refused, asked=BATCH, at=NOW)
+    assert price == Price(Decimal(0), "no answer, not billed")
+
+
+def test_an_answer_that_failed_its_check_is_billed() -> None:
+    failed = Outcome(7, RequestState.FAILED, usage=MILLION, model="gpt-5.4-mini", error_code="schema_mismatch")
+    assert row_price("openai", "gpt-5.4-mini", failed, asked=BATCH, at=NOW).cost == Decimal("2.625")
+
+
+SILENT = {
+    "an answer": Outcome(7, RequestState.SUCCEEDED),
+    "an answer that failed its check": Outcome(
+        7, RequestState.FAILED, model="gpt-5.4-mini", error_code="invalid_json"
+    ),
+}
+
+
+@pytest.mark.parametrize("outcome", SILENT.values(), ids=SILENT.keys())
+def test_an_answer_that_tells_no_tokens_is_booked_as_expected_and_as_an_estimate(outcome: Outcome) -> None:
+    price = row_price("openai", "gpt-5.4-mini", outcome, asked=BATCH, at=NOW, expected=Usage(1000, 0, 100))
+    source = "genai-prices: openai:gpt-5.4-mini batch, the answer tells no tokens"
+    assert price == Price(Decimal("0.0006"), source, estimated=True)
+
+
+def test_sends_without_an_answer_are_booked_as_if_each_was_billed() -> None:
+    price = uncertain_price("openai", "gpt-5.4-mini", Usage(1000, 0, 100), 3, tier=FLEX, at=NOW)
+    assert price == Price(Decimal("0.0018"), "uncertain: 3 x genai-prices: openai:gpt-5.4-mini flex", estimated=True)
+
+
+def test_what_is_asked_for_as_a_tier_has_a_name_in_the_table_of_tiers() -> None:
+    asked = {word: TIERS[word] for word in ("auto", "default", "flex", "priority")}
+    assert asked == {"auto": STANDARD, "default": STANDARD, "flex": FLEX, "priority": PRIORITY}

@@ -12,12 +12,22 @@ import pytest
 
 from orchestrator import results
 from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
-from orchestrator.results import Answer, Found, NotExecuted, OutputCheck
+from orchestrator.results import Answer, Found, NotExecuted, OutputCheck, Refusal
 from orchestrator.wire import ResultLine
 
-USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+USAGE = {
+    "prompt_tokens": 10,
+    "completion_tokens": 4,
+    "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 5},
+    "completion_tokens_details": {"reasoning_tokens": 2},
+}
+TOKENS = Usage(10, 3, 4, 2, 5)
 SPAN = Span(100, 50)
 SCHEMA = {"type": "object", "required": ["months"], "properties": {"months": {"type": "integer"}}}
+
+
+EMBEDDING = {"object": "list", "data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 8}}
+RESPONSES = {"output": [{"content": [{"type": "output_text", "text": "ja"}]}], "usage": {"input_tokens": 1}}
 
 
 def chat(content: object, finish: str = "stop", **message: Any) -> dict[str, Any]:
@@ -38,62 +48,160 @@ def unanswered(error: object) -> dict[str, Any]:
     return {"id": "batch_req_1", "custom_id": "a", "response": None, "error": error}
 
 
-def told(line: dict[str, Any], check: OutputCheck | None = None) -> Outcome | NotExecuted:
+def told(line: dict[str, Any], check: OutputCheck | None = None, kind: str = "error") -> Outcome | NotExecuted:
     decoded = msgspec.json.decode(json.dumps(line), type=ResultLine)
-    return results.outcome(7, "error", Found(SPAN, decoded), check)
+    return results.outcome(7, kind, Found(SPAN, decoded), check)
+
+
+def refusal(line: dict[str, Any]) -> Refusal:
+    return results.refusal(msgspec.json.decode(json.dumps(line), type=ResultLine))
 
 
 def test_an_answer_is_a_success_with_its_tokens_and_its_place() -> None:
     orch = {"upstream": "http://gpu/v1", "latency_ms": 12, "upstream_seconds": 0.25, "attempts": 2}
     assert told(answered(chat("yes"), orch=orch)) == Outcome(
-        7, RequestState.SUCCEEDED, "error", SPAN, Usage(10, 3, 4), "tiny", "http://gpu/v1", 12, 0.25
+        7, RequestState.SUCCEEDED, "error", SPAN, TOKENS, "tiny", "http://gpu/v1", 12, 0.25, status=200
     )
 
 
-EMBEDDING = {"object": "list", "data": [{"embedding": [0.1]}], "model": "e", "usage": {"prompt_tokens": 8}}
-RESPONSES = {"output": [{"content": [{"type": "output_text", "text": "ja"}]}], "usage": {"input_tokens": 1}}
+@pytest.mark.parametrize("body", [chat("yes"), {**RESPONSES, "model": "tiny"}], ids=["chat", "responses"])
+def test_an_answer_tells_the_tier_that_served_it(body: dict[str, Any]) -> None:
+    assert _outcome(answered({**body, "service_tier": "flex"})).tier == "flex"
+    assert _outcome(answered(body)).tier is None
+    assert _outcome(answered({**body, "service_tier": "a tier of a very long name\0"})).tier == "a tier of a ver…"
+    assert _outcome(answered({**body, "service_tier": "x\0"})).tier == "x\ufffd"
+
+
+def test_sends_that_brought_no_answer_are_counted_whatever_became_of_the_row() -> None:
+    orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 0.5, "attempts": 3, "uncertain": 2}
+    assert _outcome(answered(chat("yes"), orch=orch)).uncertain == 2
+    assert _outcome(answered({"error": {"message": "x"}}, 400, orch=orch)).uncertain == 2
+    assert told({**unanswered({"code": "batch_expired"}), "orch": orch}) == NotExecuted("batch_expired", 0.5, 2)
+
+
+def _outcome(line: dict[str, Any], check: OutputCheck | None = None, kind: str = "output") -> Outcome:
+    found = told(line, check, kind)
+    assert isinstance(found, Outcome)
+    return found
+
+
+NOTHING = "the backend gave neither an answer nor the reason"
 FAILURES = {
     "a request refused": (refused({"message": "too long", "code": "context_length"}), "context_length", "too long"),
     "refused without a code": (refused({"message": "no", "code": None}), "http_400", "no"),
     "a code that is a number": (refused({"message": "no", "code": 400}), "http_400", "no"),
     "without a message": (refused({"code": "c"}), "c", "no message"),
-    "an error that is a string": (refused("bad request"), "http_400", "bad request"),
     "an error that is a list": (refused(["x"]), "http_400", "['x']"),
-    "an error that is null": (refused(None), "http_400", "no error message"),
-    "no body": (answered(None, 404), "http_404", "no error message"),
-    "a body that is a string": (answered("Bad Gateway", 418), "http_418", "no error message"),
+    "an error that is null": (refused(None), "http_400", NOTHING),
+    "no body": (answered(None, 404), "http_404", NOTHING),
     "an error body in the error": (refused({"error": {"message": "in", "code": "c"}}), "c", "in"),
-    "no status": (answered({"x": 1}, 0), "http_0", "no error message"),
-    "a redirect": (answered({}, 302), "http_302", "no error message"),
+    "a redirect": (answered({}, 302), "http_302", NOTHING),
     # What the status says may pass counts as that, whatever the provider calls it.
     "too many requests": (refused({"message": "slow", "code": "rate_limit"}, 429), "http_429", "slow"),
     "a server error": (refused({"message": "sorry", "code": "server_error"}, 500), "http_500", "sorry"),
     "overload with a number": (refused({"message": "full", "code": 503}, 503), "http_503", "full"),
     "no response, an error": (unanswered({"code": "c", "message": "m"}), "c", "m"),
     "no response, a type only": (unanswered({"type": "t", "message": "m"}), "t", "m"),
-    "no response, a string": (unanswered("Request must not be sent in stream mode"), "error", "Request must not"),
-    "no response, no error": (unanswered(None), "error", "the backend gave neither an answer nor an error"),
+    "no response, a number": (unanswered({"code": 404, "message": "m"}), "404", "m"),
+    "no response, no error": (unanswered(None), "error", NOTHING),
     "no response, a list": (unanswered([1]), "error", "[1]"),
     "no response, empty": (unanswered({}), "error", "no message"),
-    "no keys at all": ({"custom_id": "a"}, "error", "the backend gave neither an answer nor an error"),
+    "no keys at all": ({"custom_id": "a"}, "error", NOTHING),
     # `vllm run-batch`: a null body, the error beside it, as an object or as a string.
     "vllm, an object": (answered(None, 404, error={"error": {"message": "m", "code": 404}}), "http_404", "m"),
     "vllm, a string": (answered(None, 400, error="stream mode"), "http_400", "stream mode"),
-    "an answer that is no object": (answered(None), "invalid_response", "the answer's body is no JSON object"),
     "an answer that is a list": (answered([1]), "invalid_response", "the answer's body is no JSON object"),
     "NUL, which Postgres does not take": (refused({"message": "a\0b", "code": "c\0"}), "c\ufffd", "a\ufffdb"),
+    # Trap: rows with `status_code` 0.
+    "status_code 0": (answered({"x": 1}, 0), "http_0", NOTHING),
+    "status_code 0 with an answer": (answered(chat("yes"), 0), "http_0", NOTHING),
+    "status_code 0 with an error": (refused({"message": "lost", "code": "c"}, 0), "http_0", "lost"),
+    "no status_code": ({"custom_id": "a", "response": {"body": None}}, "http_0", NOTHING),
+    # Trap: a body that is JSON in a string (Mistral), or no JSON at all.
+    "a body in a string": (answered('{"error": {"message": "m", "code": "c"}}', 422), "c", "m"),
+    "a body in a string, an answer": (answered(json.dumps(chat("yes")), 500), "http_500", NOTHING),
+    "a body that is a text": (answered("Bad Gateway", 418), "http_418", "Bad Gateway"),
+    "a body that is half of one": (answered('{"error": {"mess', 422), "http_422", NOTHING),
+    "an answer that is a text": (answered("Bad Gateway"), "invalid_response", "the answer's body is no JSON object"),
+    # Trap: a response with a null body.
+    "response with a null body": (answered(None), "invalid_response", "the answer's body is no JSON object"),
+    "null body, an error beside it": (answered(None, error={"code": "c", "message": "m"}), "c", "m"),
+    "null body, a text beside it": (answered(None, error="went wrong"), "error", "went wrong"),
+    # Trap: an error that is a plain string.
+    "error as a plain string": (refused("bad request"), "http_400", "bad request"),
+    "no response, error as a plain string": (unanswered("Request must not be sent in"), "error", "Request must not"),
+    # An error where an answer should be, with a status that says that all is well.
+    "an error with status 200": (refused({"message": "m", "code": "c"}, 200), "c", "m"),
+    "an error with status 200 and no code": (refused({"message": "m", "type": "t"}, 200), "t", "m"),
+    "an error with status 200 in a string": (answered('{"error": {"message": "m", "code": "c"}}'), "c", "m"),
+    "an error text with status 200": (refused("went wrong", 200), "error", "went wrong"),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["output", "error"])  # trap: failed rows inside the output file
 @pytest.mark.parametrize(("line", "code", "message"), FAILURES.values(), ids=FAILURES.keys())
-def test_a_failure_has_a_code_and_a_message(line: dict[str, Any], code: str, message: str) -> None:
-    found = told(line)
-    assert isinstance(found, Outcome)
-    assert (found.state, found.kind, found.span) == (RequestState.FAILED, "error", SPAN)
+def test_a_failure_has_a_code_and_a_message(line: dict[str, Any], code: str, message: str, kind: str) -> None:
+    found = _outcome(line, kind=kind)
+    assert (found.state, found.kind, found.span) == (RequestState.FAILED, kind, SPAN)
     assert found.error_code == code
     assert found.error_message is not None
     assert found.error_message.startswith(message)
     assert (found.usage, found.model) == (Usage(), None)
+
+
+REFUSALS = {
+    "by status": (
+        refused({"message": "pay", "code": "insufficient_quota", "type": "insufficient_quota"}, 429),
+        Refusal(429, "insufficient_quota", "insufficient_quota", "pay"),
+    ),
+    "by a number": (refused({"message": "no", "code": 400, "type": "T"}), Refusal(400, None, "T", "no")),
+    "not run": (unanswered({"code": "batch_expired", "message": "m"}), Refusal(None, "batch_expired", None, "m")),
+    "by nothing": (answered(None, 0), Refusal(0, None, None, None)),
+    "by a text": (answered("Bad Gateway", 502), Refusal(502, None, None, "Bad Gateway")),
+    "beside the response": (answered(None, 400, error="no"), Refusal(400, None, None, "no")),
+    "with status 200": (refused({"message": "m", "code": "c"}, 200), Refusal(None, "c", None, "m")),
+    "an answer": (answered(chat("yes")), Refusal(None, None, None, None)),
+}
+
+
+@pytest.mark.parametrize(("line", "words"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_refusal_is_told_in_the_backends_own_words(line: dict[str, Any], words: Refusal) -> None:
+    assert refusal(line) == words
+
+
+FAILED_RESPONSE = {"model": "tiny", "status": "failed", "output": [], "error": {"code": "c"}, "usage": USAGE}
+STATUSES: dict[str, tuple[dict[str, Any], int | None]] = {
+    "an answer": (answered(chat("yes")), 200),
+    "an answer that fails its check": (answered(chat("")), 200),
+    "refused": (refused({"message": "no"}), 400),
+    "status 0": (answered("x", 0), 0),
+    "no response": (unanswered("x"), None),
+    "no answer with status 200": (answered(None), None),
+    "an error with status 200": (refused("x", 200), None),
+    "an error with status 200 that was billed": (answered(FAILED_RESPONSE), 200),
+}
+
+
+@pytest.mark.parametrize(("line", "status"), STATUSES.values(), ids=STATUSES.keys())
+def test_the_status_tells_whether_there_was_an_answer(line: dict[str, Any], status: int | None) -> None:
+    assert _outcome(line, OutputCheck(None)).status == status
+
+
+def test_an_answer_in_a_string_is_an_answer() -> None:
+    found = _outcome(answered(json.dumps(chat('{"months": 12}'))), OutputCheck(SCHEMA))
+    assert (found.state, found.usage, found.model) == (RequestState.SUCCEEDED, TOKENS, "tiny")
+    assert merged(finished(), answered(json.dumps(chat("yes"))))["output"] == "yes"
+
+
+def test_an_error_with_status_200_keeps_the_tokens_that_are_billed() -> None:
+    found = _outcome(answered(FAILED_RESPONSE))
+    assert (found.state, found.usage, found.model) == (RequestState.FAILED, TOKENS, "tiny")
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    # A Responses body has the key always.
+    body = {**RESPONSES, "error": None}
+    assert _outcome(answered(body)).state is RequestState.SUCCEEDED
 
 
 @pytest.mark.parametrize("code", ["batch_expired", "batch_cancelled"])
@@ -176,7 +284,8 @@ def test_an_answer_that_fails_its_check_is_a_failure_that_was_paid_for() -> None
 PASSING = {
     "upstream_error": True, "batch_expired": True, "batch_cancelled": True, "missing_result": True,
     "budget_exhausted": True, "http_500": True, "http_503": True, "http_429": True, "http_408": True,
-    "http_400": False, "http_404": False, "http_4290": True, "invalid_json": False, "truncated": False,
+    "http_0": True, "http_400": False, "http_404": False, "http_4290": True,
+    "invalid_json": False, "truncated": False,
     "schema_mismatch": False, "encrypted": False, "": False, None: False,
 }  # fmt: skip
 
@@ -190,7 +299,7 @@ def finished(**facts: Any) -> FinishedRow:
     given = {
         "seq": 7, "custom_id": "a", "document": "docs/a", "task": "t", "model": "small", "prompt_version": "v",
         "cut_from_tokens": None, "state": RequestState.SUCCEEDED, "attempt": 0, "result": ("j.001", "output", SPAN),
-        "answered_by": "tiny", "upstream": "u", "latency_ms": 5, "usage": Usage(10, 3, 4), "cost": Decimal("1E-12"),
+        "answered_by": "tiny", "upstream": "u", "latency_ms": 5, "usage": TOKENS, "cost": Decimal("1E-12"),
         "error_code": None, "error_message": None, "carried_from": None, "backend": "gpu", "batch_id": "batch_1",
     }  # fmt: skip
     return FinishedRow(**{**given, **facts})
@@ -208,7 +317,8 @@ def test_a_merged_row_says_what_and_where_from() -> None:
         "error": None,
         "provenance": {
             "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "attempt": 1,
-            "tokens": {"input": 10, "cached": 3, "output": 4}, "cost_usd": "0.000000000001", "latency_ms": 5,
+            "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
+            "cost_usd": "0.000000000001", "latency_ms": 5,
             "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None, "carried_from": None,
         },
     }  # fmt: skip

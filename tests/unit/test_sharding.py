@@ -16,7 +16,7 @@ def rows(*lengths: int, model: str = "m", endpoint: str = CHAT, first: int = 0) 
 
 
 def range_(first: int, last: int, rows: int, size: int, model: str = "m", endpoint: str = CHAT) -> Range:
-    return Range(endpoint, model, first, last, rows, size)
+    return Range(endpoint, model, first, last, rows, size, inputs=rows, max_output=None)
 
 
 TABLE = {
@@ -59,33 +59,105 @@ def test_slack_counts_for_every_row() -> None:
     assert list(pack(rows(9, 9), max_rows=9, max_bytes=40, slack=10)) == [range_(0, 1, 2, 40)]
 
 
-def sorted_rows(found: list[tuple[str, str, int]]) -> list[Waiting]:
+def row(
+    seq: int, tokens: int = 0, inputs: int = 1, max_output: int | None = 5, attempts: int = 0, endpoint: str = CHAT
+) -> Waiting:
+    return Waiting(seq, endpoint, "m", 9, tokens, inputs, max_output, attempts)
+
+
+def cut(waiting: list[Waiting], max_tokens: int | None = None, max_inputs: int | None = None) -> list[list[int]]:
+    """Which rows come together; none has a place between."""
+    ranges = list(pack(waiting, max_rows=99, max_bytes=9999, max_tokens=max_tokens, max_inputs=max_inputs))
+    return [list(range(found.first, found.last + 1)) for found in ranges]
+
+
+LIMITED = {
+    "tokens fit exactly": (cut([row(0, 50), row(1, 50)], max_tokens=100), [[0, 1]]),
+    "a token too many": (cut([row(0, 50), row(1, 51)], max_tokens=100), [[0], [1]]),
+    "a row with too many tokens has its own": (
+        cut([row(0, 5), row(1, 500), row(2, 5)], max_tokens=100),
+        [[0], [1], [2]],
+    ),
+    "tokens without a limit": (cut([row(0, 10**9), row(1, 10**9)]), [[0, 1]]),
+    "rows without tokens": (cut([row(0), row(1)], max_tokens=1), [[0, 1]]),
+    "inputs fit exactly": (
+        cut([row(0, inputs=3, endpoint=EMBED), row(1, inputs=2, endpoint=EMBED)], None, 5),
+        [[0, 1]],
+    ),
+    "an input too many": (
+        cut([row(0, inputs=3, endpoint=EMBED), row(1, inputs=3, endpoint=EMBED)], None, 5),
+        [[0], [1]],
+    ),
+    "a row with too many inputs has its own": (
+        cut([row(0, endpoint=EMBED), row(1, inputs=9, endpoint=EMBED), row(2, endpoint=EMBED)], None, 5),
+        [[0], [1], [2]],
+    ),
+    "inputs are limited for embeddings only": (cut([row(0), row(1)], None, 1), [[0, 1]]),
+}
+
+
+@pytest.mark.parametrize(("found", "expected"), LIMITED.values(), ids=LIMITED.keys())
+def test_tokens_and_inputs_are_limits_too(found: list[list[int]], expected: list[list[int]]) -> None:
+    assert found == expected
+
+
+def test_a_range_says_what_its_rows_add_up_to() -> None:
+    waiting = [row(0, 7, 2, 100, 1), row(1, 8, 3, 50, 2), row(2, 9, 1, None)]
+    assert list(pack(waiting, max_rows=2, max_bytes=999)) == [
+        Range(CHAT, "m", 0, 1, 2, 20, tokens=15, inputs=5, max_output=150, attempts=2),
+        Range(CHAT, "m", 2, 2, 1, 10, tokens=9, inputs=1, max_output=None, attempts=0),
+    ]
+
+
+def test_answers_have_no_bound_together_where_one_has_none() -> None:
+    for bounds in ([5, None], [None, 5], [None, None]):
+        waiting = [row(seq, max_output=bound) for seq, bound in enumerate(bounds)]
+        assert [found.max_output for found in pack(waiting, max_rows=9, max_bytes=999)] == [None]
+
+
+def sorted_rows(found: list[tuple[str, str, int, int, int]]) -> list[Waiting]:
     waiting = [Waiting(seq, *row) for seq, row in enumerate(found)]
     return sorted(waiting, key=lambda row: (row.endpoint, row.model, row.seq))
 
 
-GROUPS = st.tuples(st.sampled_from([CHAT, EMBED]), st.sampled_from("ab"), st.integers(1, 50))
+GROUPS = st.tuples(
+    st.sampled_from([CHAT, EMBED]), st.sampled_from("ab"), st.integers(1, 50), st.integers(0, 20), st.integers(1, 5)
+)
 ROWS = st.lists(GROUPS, max_size=40).map(sorted_rows)
+LIMIT = st.none() | st.integers(1, 40)
 
 
-@settings(max_examples=150)
-@given(ROWS, st.integers(1, 8), st.integers(1, 120), st.integers(0, 10))
+@settings(max_examples=200)
+@given(ROWS, st.integers(1, 8), st.integers(1, 120), LIMIT, LIMIT, st.integers(0, 10))
 def test_each_row_is_in_one_range_and_no_range_is_too_large(
-    waiting: list[Waiting], max_rows: int, max_bytes: int, slack: int
+    waiting: list[Waiting], max_rows: int, max_bytes: int, max_tokens: int | None, max_inputs: int | None, slack: int
 ) -> None:
-    ranges = list(pack(iter(waiting), max_rows=max_rows, max_bytes=max_bytes, slack=slack))
+    ranges = list(
+        pack(
+            iter(waiting), max_rows=max_rows, max_bytes=max_bytes, max_tokens=max_tokens, max_inputs=max_inputs,
+            slack=slack,
+        )
+    )  # fmt: skip
     told = [
         [row for row in waiting
          if (row.endpoint, row.model) == (found.endpoint, found.model) and found.first <= row.seq <= found.last]
         for found in ranges
     ]  # fmt: skip
     assert [row for part in told for row in part] == waiting
+
+    def fits(part: list[Waiting]) -> bool:
+        return (
+            len(part) <= max_rows
+            and sum(row.length + 1 + slack for row in part) <= max_bytes
+            and (max_tokens is None or sum(row.tokens for row in part) <= max_tokens)
+            and (max_inputs is None or part[0].endpoint != EMBED or sum(row.inputs for row in part) <= max_inputs)
+        )
+
     for found, part in zip(ranges, told, strict=True):
-        sizes = [row.length + 1 + slack for row in part]
-        assert (found.rows, found.bytes) == (len(part), sum(sizes))
-        assert found.rows <= max_rows
-        assert found.bytes <= max_bytes or found.rows == 1
+        assert (found.rows, found.bytes) == (len(part), sum(row.length + 1 + slack for row in part))
+        assert (found.tokens, found.inputs) == (sum(row.tokens for row in part), sum(row.inputs for row in part))
+        assert fits(part) or found.rows == 1
     # No range could have taken the row behind it: as few batches as the limits allow in this order.
-    for found, behind in zip(ranges, told[1:], strict=False):
+    for found, part, behind in zip(ranges, told, told[1:], strict=False):
         same = (found.endpoint, found.model) == (behind[0].endpoint, behind[0].model)
-        assert not same or found.rows == max_rows or found.bytes + behind[0].length + 1 + slack > max_bytes
+        assert not same or not fits([*part, behind[0]])

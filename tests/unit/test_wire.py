@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,7 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator import wire
-from orchestrator.wire import BatchUsage, CheckedLine, InputTokensDetails, LineError, OutputTokensDetails
+from orchestrator.wire import (
+    AnswerHead,
+    BatchUsage,
+    CheckedLine,
+    InputTokensDetails,
+    LineError,
+    OutputTokensDetails,
+    TokenCounts,
+)
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hallo"}]}
@@ -208,37 +217,104 @@ def test_id_keys_differ_and_fit_64_bits(ids: set[str]) -> None:
 USAGES = {
     "chat": (
         {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14,
-         "prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}},
-        (10, 3, 4, 2),
+         "prompt_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 5, "audio_tokens": 0},
+         "completion_tokens_details": {"reasoning_tokens": 2, "accepted_prediction_tokens": 1}},
+        (10, 3, 4, 2, 5),
     ),
     "responses": (
-        {"input_tokens": 10, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3},
+        {"input_tokens": 10, "output_tokens": 4,
+         "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 5},
          "output_tokens_details": {"reasoning_tokens": 2}},
-        (10, 3, 4, 2),
+        (10, 3, 4, 2, 5),
     ),
-    "embeddings": ({"prompt_tokens": 8, "total_tokens": 8}, (8, 0, 0, 0)),
-    "details null": ({"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": None}, (1, 0, 1, 0)),
-    "cached null": ({"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": None}}, (1, 0, 0, 0)),
-    "null": (None, (0, 0, 0, 0)),
-    "another shape": ("many", (0, 0, 0, 0)),
-    "negative": ({"prompt_tokens": -5}, (0, 0, 0, 0)),
-    "more than a database holds": ({"prompt_tokens": 2**31, "completion_tokens": 1}, (0, 0, 0, 0)),
+    "embeddings": ({"prompt_tokens": 8, "total_tokens": 8}, (8, 0, 0, 0, 0)),
+    "details null": ({"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": None}, (1, 0, 1, 0, 0)),
+    "cached null": ({"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": None}}, (1, 0, 0, 0, 0)),
+    "null": (None, (0, 0, 0, 0, 0)),
+    "another shape": ("many", (0, 0, 0, 0, 0)),
+    "negative": ({"prompt_tokens": -5}, (0, 0, 0, 0, 0)),
+    "more than a database holds": ({"prompt_tokens": 2**31, "completion_tokens": 1}, (0, 0, 0, 0, 0)),
+    # Trap: xAI leaves reasoning out of completion_tokens, and only the total shows it.
+    "reasoning beside the completion": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 16,
+         "completion_tokens_details": {"reasoning_tokens": 2}},
+        (10, 0, 6, 2, 0),
+    ),
+    "reasoning that is all of it": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14,
+         "completion_tokens_details": {"reasoning_tokens": 4}},
+        (10, 0, 4, 4, 0),
+    ),
+    "more reasoning than completion": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 7}},
+        (10, 0, 11, 7, 0),
+    ),
+    "a total that is no number": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": "16",
+         "completion_tokens_details": {"reasoning_tokens": 2}},
+        (10, 0, 4, 2, 0),
+    ),
+    "more cached than fed": (
+        {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 5}},
+        (45, 30, 0, 0, 5),
+    ),
+    "all of it cached or written": (
+        {"prompt_tokens": 35, "prompt_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 5}},
+        (35, 30, 0, 0, 5),
+    ),
+    "sums that no database holds": (
+        {"prompt_tokens": 1, "completion_tokens": 2**31 - 1,
+         "completion_tokens_details": {"reasoning_tokens": 1}, "total_tokens": 2**31 + 1},
+        (0, 0, 0, 0, 0),
+    ),
+    "parts whose sum no database holds": (
+        {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2**31 - 1}},
+        (0, 0, 0, 0, 0),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("usage", "counts"), USAGES.values(), ids=USAGES.keys())
-def test_usage_is_read_under_each_of_its_spellings(usage: object, counts: tuple[int, int, int, int]) -> None:
-    fed, cached, given_, thought = counts
-    read, _ = wire.read_answer(json.dumps({"model": "m", "usage": usage}).encode())
-    assert read == BatchUsage(
-        fed, InputTokensDetails(cached), given_, OutputTokensDetails(thought), total_tokens=fed + given_
-    )
+def test_usage_is_read_under_each_of_its_spellings(usage: object, counts: tuple[int, ...]) -> None:
+    body = json.dumps({"model": "m", "usage": usage}).encode()
+    assert wire.answer_tokens(body) == TokenCounts(*counts)
+    assert wire.read_answer(body) == AnswerHead(TokenCounts(*counts), "m")
+
+
+HEADS = {
+    "all there is": (b'{"model":"m","service_tier":"flex","error":null}', AnswerHead(model="m", tier="flex")),
+    "nothing": (b"{}", AnswerHead()),
+    "of other types": (b'{"model":7,"service_tier":["x"],"usage":{"prompt_tokens":1}}', AnswerHead(TokenCounts(1))),
+    "an error": (b'{"error":{"code":"c"}}', AnswerHead(error={"code": "c"})),
+    "beside usage that is none": (
+        b'{"model":"m","service_tier":"flex","usage":7,"error":"e"}',
+        AnswerHead(model="m", tier="flex", error="e"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "head"), HEADS.values(), ids=HEADS.keys())
+def test_what_an_answer_says_of_itself(body: bytes, head: AnswerHead) -> None:
+    assert wire.read_answer(body) == head
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]", b'"x"', b"{", b""])
-def test_an_answer_that_is_no_object_has_no_usage(body: bytes) -> None:
+@pytest.mark.parametrize("read", [wire.read_answer, wire.answer_tokens], ids=["whole", "tokens"])
+def test_an_answer_that_is_no_object_has_no_usage(read: Callable[[bytes], object], body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        wire.read_answer(body)
+        read(body)
+
+
+def test_tokens_as_the_usage_of_a_batch() -> None:
+    assert wire.usage_of(TokenCounts(10, 3, 4, 2, 5)) == BatchUsage(
+        10, InputTokensDetails(3), 4, OutputTokensDetails(2), total_tokens=14
+    )
+
+
+@pytest.mark.parametrize(("uncertain", "more"), [(0, {}), (2, {"uncertain": 2})], ids=["none", "two"])
+def test_sends_without_an_answer_are_told_where_there_are_any(uncertain: int, more: dict[str, int]) -> None:
+    told = json.loads(msgspec.json.encode(wire.Provenance("http://u/v1", 12, 0.5, 3, uncertain)))
+    assert told == {"upstream": "http://u/v1", "latency_ms": 12, "upstream_seconds": 0.5, "attempts": 3, **more}
 
 
 def test_every_key_of_a_batch_is_written_nulls_included() -> None:

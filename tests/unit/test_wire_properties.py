@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator import wire
 from orchestrator.server.dispatch.resultlines import answer_line, error_line
-from orchestrator.wire import CheckedLine, LineError, ResultLine
+from orchestrator.wire import AnswerHead, CheckedLine, LineError, ResultLine, TokenCounts
 
 CHAT = "/v1/chat/completions"
 CODES = {
@@ -197,40 +198,61 @@ def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
 @example(b'{"usage":[1],"model":"\\ud800"}')
 def test_any_answer_has_a_usage_or_is_refused(body: bytes) -> None:
     try:
-        usage, model = wire.read_answer(body)
+        head = wire.read_answer(body)
+        assert wire.answer_tokens(body) == head.tokens
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Those three are what a reader of an answer catches.
         return
     assert body.lstrip().startswith(b"{")
-    assert model is None or isinstance(model, str)
-    assert usage.total_tokens == usage.input_tokens + usage.output_tokens >= 0
+    assert head.model is None or isinstance(head.model, str)
+    assert head.tier is None or isinstance(head.tier, str)
+    assert min(head.tokens) >= 0
 
 
 COUNT = st.integers(0, 2**31 - 1)
+FEW = st.integers(0, 20)
+
+
+def usage_object(chat: bool, counts: Sequence[int], total: int | None) -> dict[str, Any]:
+    """A usage object in one of the two spellings: `counts` as a TokenCounts has them."""
+    fed, cached, given_, thought, written = counts
+    names = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
+    return {
+        names[0]: fed,
+        names[1]: given_,
+        "total_tokens": total,
+        f"{names[0]}_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        f"{names[1]}_details": {"reasoning_tokens": thought},
+    }
 
 
 @settings(max_examples=100)
-@given(OBJECT, TEXT, COUNT, COUNT, COUNT, COUNT, st.booleans(), st.data())
+@given(OBJECT, TEXT, TEXT, st.lists(COUNT, min_size=2, max_size=2), st.booleans(), st.data())
 def test_usage_is_found_among_whatever_else_an_answer_says(
-    more: dict[str, Any],
-    model: str,
-    fed: int,
-    given_: int,
-    cached: int,
-    thought: int,
-    chat: bool,
-    data: st.DataObject,
+    more: dict[str, Any], model: str, tier: str, wholes: list[int], chat: bool, data: st.DataObject
 ) -> None:
-    assume(not {"usage", "model"} & more.keys())
-    names = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
-    usage = {
-        names[0]: fed,
-        names[1]: given_,
-        f"{names[0]}_details": {"cached_tokens": cached},
-        f"{names[1]}_details": {"reasoning_tokens": thought},
-    }
-    read, named = wire.read_answer(data.draw(written(st.just({**more, "model": model, "usage": usage}))))
-    assert named == model
-    assert (read.input_tokens, read.output_tokens, read.total_tokens) == (fed, given_, fed + given_)
-    assert read.input_tokens_details.cached_tokens == cached
-    assert read.output_tokens_details.reasoning_tokens == thought
+    assume(not {"usage", "model", "service_tier", "error"} & more.keys())
+    fed, given_ = wholes
+    cached = data.draw(st.integers(0, fed))
+    thought, unwritten = data.draw(st.integers(0, given_)), data.draw(st.integers(0, fed - cached))
+    counts = TokenCounts(fed, cached, given_, thought, fed - cached - unwritten)
+    usage = usage_object(chat, counts, fed + given_)
+    answer = {**more, "model": model, "service_tier": tier, "usage": usage}
+    assert wire.read_answer(data.draw(written(st.just(answer)))) == AnswerHead(counts, model, tier)
+
+
+@settings(max_examples=200)
+@given(st.booleans(), st.lists(COUNT | FEW, min_size=5, max_size=5), st.none() | COUNT | st.integers())
+def test_parts_are_never_more_than_their_whole(chat: bool, counts: list[int], total: int | None) -> None:
+    tokens = wire.answer_tokens(json.dumps({"usage": usage_object(chat, counts, total)}).encode())
+    assert tokens.cached + tokens.cache_write <= tokens.input < 2**31
+    assert tokens.reasoning <= tokens.output < 2**31
+    assert tokens == wire.NO_TOKENS or (tokens.input >= counts[0] and tokens.output >= counts[2])
+
+
+@given(st.booleans(), FEW, FEW, FEW)
+def test_reasoning_that_only_the_total_shows_is_billed(chat: bool, fed: int, given_: int, thought: int) -> None:
+    inside = usage_object(chat, (fed, 0, given_ + thought, thought, 0), fed + given_ + thought)
+    beside = usage_object(chat, (fed, 0, given_, thought, 0), fed + given_ + thought)
+    read = [wire.answer_tokens(json.dumps({"usage": usage}).encode()) for usage in (inside, beside)]
+    assert read[0] == read[1] == TokenCounts(fed, 0, given_ + thought, thought)

@@ -69,8 +69,11 @@ class Operations:
         if all(upstream.problem is not None for upstream in service.upstreams):
             problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
             reasons.append(f"no upstream is well: {problems}")
-        if service.health()["problem"] is not None:
-            reasons.append("the server cannot write: its log and /health tell why")
+        match service.health()["status"]:
+            case "storage":
+                reasons.append("the server cannot write: its log and /health tell why")
+            case "broken":
+                reasons.append("a part of the server has ended: its log tells why")
         free = shutil.disk_usage(service.root).free
         if free < service.settings.min_free_bytes:
             reasons.append(

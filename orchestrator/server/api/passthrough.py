@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.server.api.http import ApiError
+from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import plain_url, told
 from orchestrator.server.service import Service
@@ -193,6 +194,9 @@ class _Relay:
         clock = asyncio.get_running_loop().time
         began = clock()
         upstream.interactive += 1
+        if upstream.pace is not None:
+            # A person does not wait for the rate; the rows behind do.
+            upstream.pace.take(began, likely_tokens(self._call.body))
         try:
             status = await self._pass_on(upstream, send)
             _count(upstream, clock() - began, failed=status >= 500 or status == 429)

@@ -1,4 +1,4 @@
-"""What is done to a row's body before it is sent: removed vLLM fields rewritten, "default" model, priority. Pure.
+"""What is done to a row's body before it is sent: removed vLLM fields rewritten, model, priority, tier. Pure.
 
 Only the top level of a body is read, and every value stays the bytes that it was: a message that talks about
 `guided_json` is none of this module's business. One decoding of the top level costs as much as one search for a
@@ -31,10 +31,15 @@ PRIORITISED = CONSTRAINED | {
     "/classify",
 }
 
+TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
+"""Where a body may name a service tier."""
+BYTES_PER_TOKEN = 4
+
 _KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _PATTERN = "guided_whitespace_pattern"
 _REMOVED = frozenset({*_KINDS, _PATTERN, "guided_decoding_backend"})
 _NEW = "structured_outputs"
+_TIER = "service_tier"
 _EXTRA = "extra_body"
 # What vLLM takes without a word and without effect.
 _WITHOUT_EFFECT = _REMOVED | {_EXTRA}
@@ -52,25 +57,37 @@ class BodyError(InputError):
 
 
 def prepare(
-    body: bytes | msgspec.Raw, *, endpoint: str, vllm: bool, model: str | None = None, priority: int | None = None
+    body: bytes | msgspec.Raw,
+    *,
+    endpoint: str,
+    vllm: bool,
+    model: str | None = None,
+    priority: int | None = None,
+    tier: str | None = None,
 ) -> bytes:
     """The bytes to send for a row's body; the very same ones where there is nothing to do.
 
     `vllm` says whether the upstream is known to be vLLM: only then are its removed `guided_*` fields rewritten and
     `priority` (64 bits, lower is earlier) added where the row has none of its own. `model` replaces the model name
-    "default". `stream` is not looked at: validation refuses it. Raises BodyError, and nothing else, where the body is
-    no JSON object or asks for output of a form that it would not get.
+    "default", `tier` becomes the `service_tier` of a row that names none. `stream` is not looked at: validation
+    refuses it. Raises BodyError, and nothing else, where the body is no JSON object or asks for output of a form that
+    it would not get.
     """
     sent = body if isinstance(body, bytes) else bytes(body)
     constrained = vllm and endpoint in CONSTRAINED
     if not vllm or endpoint not in PRIORITISED:
         priority = None
-    if not constrained and priority is None and model is None:
+    if endpoint not in TIERED:
+        tier = None
+    if not constrained and priority is None and model is None and tier is None:
         return sent
     fields = _fields(sent)
     changed = constrained and not _WITHOUT_EFFECT.isdisjoint(fields) and _rewrite(fields)
     if model is not None and _is_default(fields.get("model")):
         fields["model"] = msgspec.Raw(_encode(model))
+        changed = True
+    if tier is not None and not _is_given(fields, _TIER):
+        fields[_TIER] = msgspec.Raw(_encode(tier))
         changed = True
     if priority is None or "priority" in fields:
         return _encode(fields) if changed else sent
@@ -86,6 +103,23 @@ def check(body: bytes | msgspec.Raw, endpoint: str) -> LineError | None:
     except BodyError as error:
         return error.fault
     return None
+
+
+class _Asks(msgspec.Struct):
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+
+
+def likely_tokens(body: bytes | msgspec.Raw) -> int:
+    """What a body is likely to count against a limit of tokens: its text, and all that it allows to be generated."""
+    text = memoryview(body).nbytes // BYTES_PER_TOKEN
+    try:
+        asks = msgspec.json.decode(body, type=_Asks)
+    except NO_JSON:
+        return text
+    given = (asks.max_completion_tokens, asks.max_tokens, asks.max_output_tokens)
+    return text + next((most for most in given if type(most) is int and most > 0), 0)
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:

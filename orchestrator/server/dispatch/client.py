@@ -6,8 +6,10 @@ requests a second, uses aiohttp (see docs/decisions/0007).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
@@ -21,32 +23,44 @@ from pyreqwest.exceptions import (
 )
 from pyreqwest.response import Response
 
+from orchestrator.clock import now
+from orchestrator.server.dispatch.pace import Standings, read_standings
 from orchestrator.server.dispatch.retry import End
 from orchestrator.wire import NO_JSON
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""An answer above it is given up: a line of results is at most half as long, and many rows are out at once."""
 _NOT_CONNECTED = "client error (Connect)"
 """How the library says, in an error's causes, that the request never left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt."""
+    """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt.
+
+    `standings` is what it says of the upstream's rates, None where it was not asked for or says nothing.
+    """
 
     end: End
     status: int = 0
     body: bytes = b""
     detail: str = ""
     retry_after: float | None = None
+    standings: Standings | None = None
 
 
 class Client:
-    """Posts JSON to one server. Connections are kept; redirects are not followed; proxies come from nowhere."""
+    """Posts JSON to one server. Connections are kept; redirects are not followed; proxies come from nowhere.
 
-    def __init__(self, root: str, headers: dict[str, str], timeout: float) -> None:
+    `reads_rates`: what answers say of the upstream's rates is read.
+    """
+
+    def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._root = root
         self._timeout = timeout
+        self._reads_rates = reads_rates
         self._client = (
             ClientBuilder()
             .default_headers({"content-type": "application/json", **headers})
@@ -66,8 +80,8 @@ class Client:
     async def post(self, path: str, body: bytes) -> Reply:
         """One attempt. Never raises for what a server can do; cancellation passes through."""
         try:
-            response = await self._post(self._root + path).body_bytes(body).build().send()
-            answer = (await response.bytes()).to_bytes()
+            async with self._post(self._root + path).body_bytes(body).build_streamed() as response:
+                answer = await _read(response)
         except RequestTimeoutError as error:
             if _never_left(error):
                 return Reply(End.UNREACHABLE, detail=f"no connection within {CONNECT_SECONDS:g} s")
@@ -80,9 +94,27 @@ class Client:
             return Reply(End.UNREACHABLE if _never_left(error) else End.CUT, detail=_say(error))
         except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
+        if answer is None:
+            detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
+            return Reply(End.TOO_LONG, response.status, detail=detail)
         if response.status < 300 and is_object(answer):
-            return Reply(End.ANSWERED, response.status, answer)
-        return _unlike(response, answer)
+            reply = Reply(End.ANSWERED, response.status, answer)
+        else:
+            reply = _unlike(response, answer)
+        return replace(reply, standings=read_standings(response.get_header, now())) if self._reads_rates else reply
+
+
+async def _read(response: Response) -> bytes | None:
+    """The body; None where it is too long, and then the connection is not used again."""
+    reader = response.body_reader
+    first = await reader.read(MAX_ANSWER_BYTES + 1)
+    parts, size = [first], 0 if first is None else len(first)
+    while size <= MAX_ANSWER_BYTES and (part := await reader.read(MAX_ANSWER_BYTES + 1 - size)) is not None:
+        parts.append(part)
+        size += len(part)
+    if size > MAX_ANSWER_BYTES:
+        return None
+    return b"".join(part.to_bytes() for part in parts if part is not None)
 
 
 def is_object(body: bytes) -> bool:
@@ -112,15 +144,32 @@ def _unlike(response: Response, body: bytes) -> Reply:
             detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
-    return Reply(End.ANSWERED, status, body, retry_after=_seconds(response.get_header("retry-after")))
+    return Reply(End.ANSWERED, status, body, retry_after=_retry_after(response))
 
 
-def _seconds(text: str | None) -> float | None:
+def _retry_after(response: Response) -> float | None:
+    """Seconds, as `retry-after-ms` or `Retry-After` (seconds, or a date) says it; at most MAX_RETRY_AFTER."""
+    milliseconds = _number(response.get_header("retry-after-ms"))
+    if milliseconds is not None:
+        return min(milliseconds / 1000, MAX_RETRY_AFTER)
+    text = response.get_header("retry-after")
+    seconds = _number(text)
+    if seconds is None and text is not None:
+        try:
+            then = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+        seconds = max(0.0, (then - now()).total_seconds())
+    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
+
+
+def _number(text: str | None) -> float | None:
     try:
-        seconds = float(text or "")
+        number = float(text or "")
     except ValueError:
         return None
-    return min(seconds, MAX_RETRY_AFTER) if seconds >= 0 else None
+    return number if 0 <= number <= math.inf else None
 
 
 def _causes(error: PyreqwestError) -> list[str]:

@@ -3,116 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, assert_never
-
-from msgspec import Raw
+from typing import assert_never
 
 from orchestrator.clock import now as clock_now
 from orchestrator.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair import Fair
-from orchestrator.server.dispatch.flow import FIRST_CLOSED
-from orchestrator.server.dispatch.packing import Pack
-from orchestrator.server.dispatch.retry import MAX_TRIES, Action, End, Fault, Verdict, fault_of, judge
+from orchestrator.server.dispatch.retry import (
+    MAX_TRIES,
+    Action,
+    End,
+    Fault,
+    Verdict,
+    account_problem,
+    fault_of,
+    judge,
+    leaves_doubt,
+)
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.wire import LineError
+from orchestrator.server.dispatch.work import NO_TRIES, UNREADABLE_SECONDS, Source, Work
 
-# A row that was in a cut connection so often may be what kills the engine. From then on no other such row is out
-# with it; and its last try it has alone, so that no row is given up for what another one did.
-SUSPECT_CUTS = 2
+log = logging.getLogger(__name__)
+
+# The last try of a row that may be what kills the engine it has alone: no row is given up for what another one did.
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
-UNREADABLE_SECONDS = 1.0
-"""A row that cannot be read is tried again after so long."""
+FORBIDDEN = 403
+"""May be said of the account, or of what one row asks for: then others are taken."""
 ANSWERED = Verdict(Action.KEEP)
-NO_TRIES: Counter[Fault] = Counter()
-
-
-class Work:
-    """One request on its way: a row, or several rows packed into one.
-
-    `tries` counts attempts that failed, by their fault, `failed_on` is where the last of them did; `attempts` counts
-    all. `size` is the bytes of its rows, `packed` every row of its pack, `custom_id` its id as JSON once it was read.
-    `upstream_seconds` is its share of the upstreams' time.
-    """
-
-    __slots__ = (
-        *("attempts", "custom_id", "failed_on", "index", "pack", "packed", "size", "source", "tries"),
-        "upstream_seconds",
-    )
-
-    def __init__(self, source: Source, index: int, size: int) -> None:
-        self.source = source
-        self.index = index
-        self.size = size
-        self.custom_id: Raw | None = None
-        self.pack: Pack | None = None
-        self.packed: tuple[int, ...] = ()
-        self.tries = NO_TRIES
-        self.failed_on: Upstream | None = None
-        self.attempts = 0
-        self.upstream_seconds = 0.0
-
-    def failed_by(self, fault: Fault) -> int:
-        """Count an attempt that failed; how many failed by this fault."""
-        if self.tries is NO_TRIES:
-            self.tries = Counter()
-        self.tries[fault] += 1
-        return self.tries[fault]
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it may be what kills the engine."""
-        return self.tries is not NO_TRIES and self.tries[Fault.CUT] >= SUSPECT_CUTS
-
-
-class Source(Protocol):
-    """Where rows come from, and where their ends go: a running batch."""
-
-    tenant: str
-    deadline: float
-    endpoint: str
-
-    @property
-    def model(self) -> str | None:
-        """The model that its rows name."""
-
-    @property
-    def rows_left(self) -> int:
-        """How many rows have no result yet."""
-
-    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """The next row for an upstream, or None while there is none for it.
-
-        `elsewhere` says that there are other upstreams for what failed on this one.
-        """
-
-    def give_back(self, work: Work) -> None:
-        """Something to be taken again."""
-
-    def unpack(self, work: Work) -> None:
-        """A pack that did not end well: its rows are to be taken again, one by one."""
-
-    def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
-        """A task sends one of its rows; cancelling the task takes the row back."""
-
-    def leave(self, task: asyncio.Task[None]) -> None:
-        """The task has its answer, or was cancelled."""
-
-    def request_body(self, work: Work, upstream: Upstream) -> bytes:
-        """The body to send. Raises BodyError where it may not be, StorageError where it cannot be read now."""
-
-    def refuse(self, work: Work, upstream: Upstream, fault: LineError) -> None:
-        """A row's end without having been sent."""
-
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
-        """A row's end: its answer, or the reason why there will be none. False where a pack has to be unpacked."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether its rows are no longer wanted."""
 
 
 def _size(work: Work) -> int:
@@ -138,6 +59,9 @@ class FanOut:
         self._last_tries: deque[Work] = deque()
         self._alone: Work | None = None
         self._emptied: Upstream | None = None
+        self._alarms: dict[Upstream, asyncio.TimerHandle] = {}
+        self.problem: str | None = None
+        """Why rows stand still by a fault of this program, for people, or None."""
 
     def top_up(self) -> None:
         """Start workers where an upstream is below its limit and rows wait. Cheap; call it on any change."""
@@ -152,7 +76,7 @@ class FanOut:
             able = [upstream for upstream in able if self._start_one(upstream)]
 
     def _start_one(self, upstream: Upstream) -> bool:
-        if not self._takes_rows(upstream) or upstream.workers >= upstream.room():
+        if not self._takes_rows(upstream) or upstream.workers >= upstream.room() or not self._may_ask(upstream):
             return False
         work = self._take(upstream)
         if work is None:
@@ -168,11 +92,35 @@ class FanOut:
     def _takes_rows(self, upstream: Upstream) -> bool:
         return upstream.problem is None and upstream is not self._emptied
 
+    def _may_ask(self, upstream: Upstream) -> bool:
+        """Whether an upstream's rates allow one more row; where they do not, rows go on as soon as they do."""
+        wait = upstream.wait()
+        if wait > 0 and upstream not in self._alarms:
+            self._alarms[upstream] = asyncio.get_running_loop().call_later(wait, self._wake, upstream)
+        return wait <= 0
+
+    def _wake(self, upstream: Upstream) -> None:
+        del self._alarms[upstream]
+        self.top_up()
+
     def _start(self, upstream: Upstream, work: Work) -> None:
+        self._count(upstream, work)
         upstream.workers += 1
         task = asyncio.create_task(self._worker(upstream, work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _count(self, upstream: Upstream, work: Work) -> None:
+        """Count a row that is about to go against the upstream's rates, before another one is let go."""
+        if upstream.pace is not None:
+            tokens = 0 if upstream.pace.tokens_per_minute is None else work.source.tokens(work)
+            work.ticket = upstream.pace.take(upstream.clock(), tokens)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a row stands still", exc_info=error)
+            self.problem = "a row stands still until the next start: an internal error; see the log"
 
     def _isolate(self) -> None:
         """Empty an upstream for the next row that has its last try, and send the row there alone."""
@@ -220,7 +168,8 @@ class FanOut:
                 if not work.source.is_stopping:
                     self._suspects_out += 1
                     return work
-        elsewhere = self._well > 1
+        # What failed here may be the row's fault: who has one chance gets another row.
+        elsewhere = self._well > 1 or upstream.on_trial
 
         def take(source: Source) -> Work | None:
             return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
@@ -241,9 +190,11 @@ class FanOut:
                 await self._attempt(task, upstream, work)
                 if not self._takes_rows(upstream) or upstream.workers > upstream.room():
                     return
-                if not self._enabled or self._paused():
+                if not self._enabled or self._paused() or not self._may_ask(upstream):
                     return
                 work = self._take(upstream)
+                if work is not None:
+                    self._count(upstream, work)
         finally:
             upstream.workers -= 1
             if alone:
@@ -260,6 +211,7 @@ class FanOut:
             return
         try:
             body = source.request_body(work, upstream)
+            source.leaves(work)
         except (BodyError, StorageError) as error:
             self._suspects_out -= counted
             if isinstance(error, BodyError):
@@ -284,6 +236,7 @@ class FanOut:
             source.leave(task)
             self._suspects_out -= counted
         work.attempts += 1
+        upstream.heard(work.ticket, reply, sent_at)
         if reply.end is End.ANSWERED and reply.status < 300:
             self._end(upstream, work, reply, ANSWERED, sent_at, now)
         else:
@@ -293,13 +246,15 @@ class FanOut:
         self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float
     ) -> None:
         upstream.answered(now)
-        if verdict.action is Action.KEEP and upstream.well():
+        if verdict.action is Action.KEEP and upstream.well(sent_at):
             self.top_up()
         if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
             work.source.unpack(work)
             self.top_up()
 
     def _act(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> None:
+        if not leaves_doubt(reply.end, reply.status):
+            work.source.came_back(work)
         fault = fault_of(reply.end, reply.status)
         verdict = judge(
             reply.end,
@@ -308,9 +263,11 @@ class FanOut:
             retry_after=reply.retry_after,
             tries=work.failed_by(fault) if fault is not None else 0,
             base=self._retry_delay,
+            paid=upstream.paid,
+            account=self._account_problem(upstream, work, reply, sent_at),
         )
         if verdict.overload:
-            upstream.flow.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, self._retry_delay))
+            upstream.overloaded(now, sent_at, reply, self._retry_delay)
         elif reply.end is End.TIMED_OUT:
             upstream.flow.timed_out(now, sent_at)
         if upstream.refuses_priority(reply):
@@ -319,7 +276,8 @@ class FanOut:
         if fault is not None and fault is not Fault.OVERLOAD:
             work.failed_on = upstream
             # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
-            if len(self.upstreams) > 1:
+            # But many without any answer are no bad rows: each costs a worker the whole time that a request may take.
+            if len(self.upstreams) > 1 or fault is Fault.TIMED_OUT:
                 upstream.faulty(verdict.reason)
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
@@ -327,11 +285,26 @@ class FanOut:
             case Action.WAIT:
                 upstream.down(verdict.reason)
                 self._again(work)
+            case Action.LEAVE:
+                work.failed_on = upstream
+                upstream.leave_alone(verdict.reason, sent_at)
+                self._again(work)
             case Action.RETRY:
                 upstream.stats.retried += 1
                 asyncio.get_running_loop().call_later(verdict.delay, self._again, work)
             case _:
                 assert_never(verdict.action)
+
+    def _account_problem(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float) -> str | None:
+        """Why an upstream that bills refuses the account; None where it does not, or refuses but the row."""
+        if not upstream.paid or reply.end is not End.ANSWERED:
+            return None
+        problem = account_problem(reply.status, reply.body)
+        if problem is not None:
+            work.refused_at = sent_at if work.refused_at is None else work.refused_at
+            if reply.status == FORBIDDEN and upstream.took_since(work.refused_at):
+                return None
+        return problem
 
     def _again(self, work: Work) -> None:
         if work.source.is_stopping:

@@ -64,11 +64,14 @@ class Gauges:
 
 
 class Flow:
-    """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks."""
+    """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks.
 
-    def __init__(self, ceiling: int, learned: int | None = None) -> None:
+    It starts at `learned`, what was right before, or else at `start`.
+    """
+
+    def __init__(self, ceiling: int, learned: int | None = None, start: int = START) -> None:
         self.ceiling = ceiling
-        self.limit = min(START if learned is None else max(FLOOR, learned), ceiling)
+        self.limit = min(start if learned is None else max(FLOOR, learned), ceiling)
         self.move = Move.START if learned is None else Move.LEARNED
         self.reason = "start" if learned is None else f"{self.limit} was right before"
         self.growing = True

@@ -85,7 +85,7 @@ class Writer:
         self._wake = asyncio.Event()
         self._closing = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-writer")
-        self._task = asyncio.create_task(self._run())
+        self.task = asyncio.create_task(self._run())
 
     @property
     def is_full(self) -> bool:
@@ -107,7 +107,7 @@ class Writer:
         """Write what is queued, unless the disk refuses, and end."""
         self._closing.set()
         self._wake.set()
-        await self._task
+        await asyncio.gather(self.task, return_exceptions=True)
         self._thread.shutdown()
 
     async def _run(self) -> None:

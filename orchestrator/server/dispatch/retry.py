@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
+
+import msgspec
+
+from orchestrator.wire import NO_JSON
 
 
 class End(StrEnum):
@@ -15,6 +19,7 @@ class End(StrEnum):
     CUT = "cut"  # the connection went away while the row was in it
     TIMED_OUT = "timed_out"  # no answer within the time a request may take
     GARBLED = "garbled"  # an answer that is no JSON, or not HTTP
+    TOO_LONG = "too_long"  # an answer of more bytes than are kept of one
 
 
 class Action(StrEnum):
@@ -23,6 +28,7 @@ class Action(StrEnum):
     KEEP = "keep"  # write the answer as the row's result
     RETRY = "retry"  # try again after `delay`
     WAIT = "wait"  # the upstream is at fault: try again when it is well, and count nothing
+    LEAVE = "leave"  # the upstream refuses whoever pays: nothing goes there for a while, and nothing is counted
     GIVE_UP = "give_up"  # write an error row
 
 
@@ -50,6 +56,9 @@ MAX_TRIES = {Fault.OVERLOAD: 20, Fault.SERVER_ERROR: 5, Fault.CUT: 4, Fault.TIME
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
+GATEWAY = frozenset({502, 504, 520, 524})
+"""What a gateway answers that has lost what stands behind it, which may have done the work all the same."""
+NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 
 
 def fault_of(end: End, status: int) -> Fault | None:
@@ -59,39 +68,91 @@ def fault_of(end: End, status: int) -> Fault | None:
             if status in OVERLOAD:
                 return Fault.OVERLOAD
             return Fault.SERVER_ERROR if status in TRANSIENT or status >= 500 else None
-        case End.UNREACHABLE:
+        case End.UNREACHABLE | End.TOO_LONG:
             return None
         case End.CUT | End.TIMED_OUT | End.GARBLED:
             return Fault(end)
     assert_never(end)
 
 
+def leaves_doubt(end: End, status: int) -> bool:
+    """Whether an attempt that brought no result may have been carried out, and billed, all the same."""
+    match end:
+        case End.UNREACHABLE:
+            return False
+        case End.ANSWERED:
+            return status in GATEWAY
+        case End.CUT | End.TIMED_OUT | End.GARBLED | End.TOO_LONG:
+            return True
+    assert_never(end)
+
+
+class _Error(msgspec.Struct):
+    code: Any = None
+    type: Any = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+def account_problem(status: int, body: bytes) -> str | None:
+    """Why an upstream refuses the account, as far as its answer says that it does; nothing of the answer's text."""
+    match status:
+        case 401:
+            return "the upstream refuses the API key (401)"
+        case 402:
+            return "the upstream asks for payment (402)"
+        case 403:
+            return "the upstream refuses the account (403)"
+    try:
+        error = msgspec.json.decode(body, type=_ErrorBody).error
+    except NO_JSON:
+        return None
+    word = next((word for word in (error.code, error.type) if isinstance(word, str) and word in NO_CREDIT), None)
+    return None if word is None else f"the upstream refuses the account: {word} ({status})"
+
+
 def judge(
-    end: End, *, status: int = 0, detail: str = "", retry_after: float | None = None, tries: int, base: float
+    end: End,
+    *,
+    status: int = 0,
+    detail: str = "",
+    retry_after: float | None = None,
+    tries: int,
+    base: float,
+    paid: bool = False,
+    account: str | None = None,
 ) -> Verdict:
     """The verdict on an attempt that is the `tries`-th (from 1) of its row to fail by this fault.
 
-    `base` is the first delay in seconds.
+    `base` is the first delay in seconds. `paid`: an overload of the upstream is a matter of its capacity, or of a
+    quota, and lasts as long as it lasts. `account` is the `account_problem`, where it is the upstream's account that
+    is refused and not the row.
     """
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
         case End.UNREACHABLE:
             return Verdict(Action.WAIT, f"upstream unreachable: {detail}")
+        case End.TOO_LONG:
+            return Verdict(Action.GIVE_UP, f"too long: {detail}")  # it would be so again
         case End.CUT | End.TIMED_OUT | End.GARBLED:
             reason = f"{end.replace('_', ' ')}: {detail}"
             again = tries < MAX_TRIES[Fault(end)]
             return Verdict(Action.RETRY, reason, delay) if again else Verdict(Action.GIVE_UP, reason)
         case End.ANSWERED:
-            return _judge_status(status, retry_after, tries, delay)
+            if account is not None:
+                return Verdict(Action.LEAVE, account)
+            return _judge_status(status, retry_after, tries, delay, paid)
     assert_never(end)
 
 
-def _judge_status(status: int, retry_after: float | None, tries: int, delay: float) -> Verdict:
-    if status in (401, 403):
+def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> Verdict:
+    if status in (401, 403) and not paid:
         # A key is the upstream's matter, never one row's: failing every row with it would waste the job.
         return Verdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
-        if tries < MAX_TRIES[Fault.OVERLOAD]:
+        if paid or tries < MAX_TRIES[Fault.OVERLOAD]:
             wait = delay if retry_after is None else retry_after
             return Verdict(Action.RETRY, f"overloaded ({status})", wait, overload=True)
         return Verdict(Action.KEEP, f"still overloaded ({status})")

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
 
 import msgspec
 
@@ -17,15 +16,18 @@ from orchestrator import wire
 from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.fanout import UNREADABLE_SECONDS, Source, Work
 from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
+from orchestrator.server.dispatch.sent import FILE_NAME, Sent
+from orchestrator.server.dispatch.tally import Note, Tally
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, Source, Work
 from orchestrator.server.records import BatchRecord
 from orchestrator.wire import NO_JSON, NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
 
+IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
@@ -40,51 +42,13 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class _Note(NamedTuple):
-    """What the tally needs to know of a row whose line is on its way to the disk."""
-
-    succeeded: bool
-    tokens: TokenCounts
-    seconds: float
-
-
-class Tally:
-    """What the result files of a batch hold, counted as rows become durable."""
-
-    def __init__(self) -> None:
-        self.completed = 0
-        self.failed = 0
-        self.upstream_seconds = 0.0
-        self._input = self._cached = self._output = self._reasoning = 0
-
-    @property
-    def rows(self) -> int:
-        """Rows with a result."""
-        return self.completed + self.failed
-
-    @property
-    def tokens(self) -> TokenCounts:
-        """The tokens of the successful rows."""
-        return TokenCounts(self._input, self._cached, self._output, self._reasoning)
-
-    def add(self, notes: Sequence[_Note]) -> None:
-        """More rows."""
-        for succeeded, tokens, seconds in notes:
-            self.upstream_seconds += seconds
-            if not succeeded:
-                self.failed += 1
-                continue
-            self.completed += 1
-            self._input += tokens[0]
-            self._cached += tokens[1]
-            self._output += tokens[2]
-            self._reasoning += tokens[3]
-
-
 class Run(Source):
-    """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last."""
+    """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last.
 
-    def __init__(self, record: BatchRecord, folder: Path) -> None:
+    `tier` is the service tier of rows that name none.
+    """
+
+    def __init__(self, record: BatchRecord, folder: Path, tier: str | None = None) -> None:
         self.batch = record.batch
         self.options = record.options
         self.tenant = record.tenant
@@ -103,6 +67,9 @@ class Run(Source):
         self._taken_back: dict[int, float] = {}
         self._plan: Plan | None = None
         self._again: deque[Work] = deque()
+        self._tier = tier
+        self._sent: Sent | None = None
+        """What left for upstreams that bill each request."""
 
     def recover(self) -> Iterator[int]:
         """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
@@ -113,11 +80,16 @@ class Run(Source):
                     self.stopping = BatchStatus.EXPIRED
                 body = row.response.body if row.response else wire.NO_BODY
                 tokens = wire.answer_tokens(body) if kind == "output" else NO_TOKENS
-                self.tally.add([_Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
+                self.tally.add([Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
                 yield id_key(row.custom_id or "")
 
-    def start(self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer) -> None:
-        """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open."""
+    def start(
+        self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer, doubts: bytearray | None
+    ) -> None:
+        """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open.
+
+        `doubts` is the account of what was sent before; None where none is kept.
+        """
         self._writer = writer
         self._lanes = lanes
         self._files = {}
@@ -125,6 +97,9 @@ class Run(Source):
             for kind in ("output", "error"):
                 self._files[kind] = results.ResultFile(self.path(kind), self._durable)
                 opened.callback(self._files[kind].close)
+            self._sent = None if doubts is None else Sent(self.sent_path, doubts)
+            if self._sent is not None:
+                opened.callback(self._sent.close)
             self._input = os.open(input_path, os.O_RDONLY)
             opened.pop_all()
         self._plan = plan
@@ -135,11 +110,18 @@ class Run(Source):
             os.close(self._input)
             for file in self._files.values():
                 file.close()
+            if self._sent is not None:
+                self._sent.close()
             self._plan = None
 
     def path(self, kind: str) -> Path:
         """The result file of a kind, `output` or `error`."""
         return self.folder / f"{kind}.jsonl"
+
+    @property
+    def sent_path(self) -> Path:
+        """The account of what was sent."""
+        return self.folder / FILE_NAME
 
     @property
     def plan(self) -> Plan:
@@ -191,7 +173,9 @@ class Run(Source):
         if self._held_until is not None and monotonic() < self._held_until:
             return None
         work = self._next(upstream, elsewhere)
-        if work is None or work.attempts or self.endpoint not in packing.ENDPOINTS or not upstream.takes_packs:
+        if work is None or work.attempts or work.packed:
+            return work
+        if self.endpoint not in packing.ENDPOINTS or not upstream.takes_packs:
             return work
         return self._packed(work, upstream)
 
@@ -239,6 +223,26 @@ class Run(Source):
             single = Work(self, index, self.plan.size(index))
             single.attempts, single.upstream_seconds = work.attempts, share
             self._again.append(single)
+
+    def tokens(self, work: Work) -> int:
+        if not work.packed:
+            with contextlib.suppress(StorageError):
+                return bodies.likely_tokens(self._line(work.index).body)
+        return work.size // bodies.BYTES_PER_TOKEN
+
+    def leaves(self, work: Work) -> None:
+        if self._sent is None:
+            return
+        try:
+            self._sent.leave(work.packed or (work.index,))
+        except OSError as error:
+            self._held_until = monotonic() + UNREADABLE_SECONDS
+            self.problem = f"rows of {self.batch.id} cannot be noted as sent: {error.strerror}"
+            raise StorageError(self.problem) from error
+
+    def came_back(self, work: Work) -> None:
+        if self._sent is not None:
+            self._sent.take_back(work.packed or (work.index,))
 
     def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
         self._inflight[task] = (work, upstream, began)
@@ -298,6 +302,7 @@ class Run(Source):
             vllm=upstream.is_vllm,
             model=upstream.first_model if self.batch.model == bodies.DEFAULT_MODEL else None,
             priority=BATCH_PRIORITY if upstream.takes_priority else None,
+            tier=self._tier,
         )
 
     def refuse(self, work: Work, upstream: Upstream, fault: wire.LineError) -> None:
@@ -339,11 +344,12 @@ class Run(Source):
     ) -> None:
         if self.stopping is not None and self.plan.done[index]:
             return
-        orch = (
-            wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts)
-            if self.options.provenance
-            else None
-        )
+        if reply.status < 300 and verdict.action is Action.KEEP and self._sent is not None:
+            self._sent.answered(index)
+        orch = None
+        if self.options.provenance:
+            doubts = self._doubts(index)
+            orch = wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts, doubts)
         custom_id = work.custom_id
         assert custom_id is not None, "read with the row's body, or with its pack"
         stats = upstream.stats
@@ -368,16 +374,23 @@ class Run(Source):
         for index, done in enumerate(self.plan.done):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
-                seconds = self._taken_back.get(index, 0.0)
-                orch = wire.Provenance("", 0, round(seconds, 6), 1) if seconds and self.options.provenance else None
-                line = error_line(self._line(index).custom_id, code, message, orch)
+                seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
+                said = f"{message} {IN_DOUBT}" if doubts else message
+                orch = None
+                if self.options.provenance and (seconds or doubts):
+                    orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
+                line = error_line(self._line(index).custom_id, code, said, orch)
                 self._put(index, "error", line, NO_TOKENS, seconds)
+
+    def _doubts(self, index: int) -> int:
+        """How often a row left for an upstream that bills, and no answer is known."""
+        return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
         self.plan.done[index] = 1
-        self._writer.put(self._files[kind], line, _Note(kind == "output", tokens, seconds))
+        self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds))
 
-    def _durable(self, notes: Sequence[_Note]) -> None:
+    def _durable(self, notes: Sequence[Note]) -> None:
         self.tally.add(notes)
         if self.is_done:
             self.changed.set()

@@ -14,11 +14,13 @@ import msgspec
 from orchestrator.errors import BackendError
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
-from orchestrator.server.dispatch.flow import Flow, Gauges
+from orchestrator.server.dispatch.flow import FIRST_CLOSED, START, Flow, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
+from orchestrator.server.dispatch.pace import Pace, Ticket
+from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
-from orchestrator.wire import NO_JSON
+from orchestrator.wire import NO_JSON, answer_tokens
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ GROWING_SECONDS = 0.1
 SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 ASK_SECONDS = 5.0
+TOO_MANY = 429
 BREAK_AFTER = 10
 """So many rows that failed in a row, with none that went well, open the circuit."""
 
@@ -42,7 +45,8 @@ class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
     `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
-    `clock` is the event loop's clock, and `since` is of it.
+    `clock` is the event loop's clock, and `since` is of it. `pace` keeps its published rates; without one there are
+    none. `paid` upstreams bill each request, and are left alone for `account_seconds` where they refuse the account.
     """
 
     def __init__(
@@ -54,10 +58,17 @@ class Upstream:
         ceiling: int,
         clock: Callable[[], float],
         learned: int | None = None,
+        pace: Pace | None = None,
+        paid: bool = False,
+        account_seconds: float = 60.0,
     ) -> None:
         self.url = url
         self.root = url.removesuffix("/v1")
-        self.flow = Flow(ceiling, learned)
+        self.pace = pace
+        self.paid = paid
+        rate = None if pace is None else pace.requests_per_minute
+        # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
+        self.flow = Flow(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.inflight = 0
         self.interactive = 0
@@ -80,7 +91,14 @@ class Upstream:
         self._client: Client | None = None
         self._failures = 0
         self._faults = 0
-        self._on_trial = False
+        self.on_trial = False
+        """Whether it gets one row at a time, until one goes well."""
+        self._account_seconds = account_seconds
+        self._left_alone_until = float("-inf")
+        self._refused: float | None = None
+        """When the row was sent by which it refused the account."""
+        self._taken_at = float("-inf")
+        """When the latest row was sent that it took."""
         self._busy = asyncio.Event()
         self._back_at = float("-inf")
         self._has_gauges = True
@@ -89,7 +107,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
-        self._client = Client(self.root, self._headers, self._timeout)
+        self._client = Client(self.root, self._headers, self._timeout, reads_rates=self.pace is not None)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -133,7 +151,31 @@ class Upstream:
     def room(self) -> int:
         """How many rows may be out now."""
         room = self.flow.room(self.clock(), self.interactive)
-        return min(room, 1) if self._on_trial else room
+        return min(room, 1) if self.on_trial else room
+
+    def wait(self) -> float:
+        """For how many seconds its rates allow no further row; 0 where they do."""
+        return 0.0 if self.pace is None else self.pace.wait(self.clock())
+
+    def heard(self, ticket: Ticket | None, reply: Reply, sent_at: float) -> None:
+        """An attempt's end, for the rates: what it took, and what the answer says of what is left."""
+        if self.pace is None or ticket is None:
+            return
+        if reply.standings is not None:
+            self.pace.told(self.clock(), ticket, reply.standings)
+        if reply.end is End.ANSWERED and reply.status < 300:
+            self.pace.answered(sent_at)
+            tokens = answer_tokens(reply.body)
+            if used := tokens.input + tokens.output:
+                self.pace.settle(ticket, used)
+
+    def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
+        """It refused a row that was sent at `sent_at` as one too many; `pause` is the first of growing ones."""
+        if self.pace is not None and reply.status == TOO_MANY:
+            # A rate, or a quota: fewer rows at once would not help.
+            self.pace.refused(now, sent_at, reply.retry_after, pause)
+        else:
+            self.flow.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
@@ -189,18 +231,36 @@ class Upstream:
     def faulty(self, reason: str) -> None:
         """A row failed by what may be the upstream's fault. Many in a row open the circuit: then one row is tried."""
         self._faults += 1
-        if self._faults >= BREAK_AFTER or self._on_trial:
-            self._on_trial = True
+        if self._faults >= BREAK_AFTER or self.on_trial:
+            self.on_trial = True
             self.down(f"{self._faults} rows in a row failed: {reason}")
+
+    def leave_alone(self, reason: str, sent_at: float) -> None:
+        """It refused the account by a row sent at `sent_at`: no rows for a while, then one that asks again."""
+        self._refused, self.on_trial = sent_at, True
+        self._left_alone_until = self.clock() + self._account_seconds
+        self.down(reason)
+
+    def took_since(self, sent_at: float) -> bool:
+        """Whether it took a row that was sent at that time or behind it: then it does not refuse the account."""
+        return self._taken_at >= sent_at
 
     def answered(self, now: float) -> None:
         """A row came to its end."""
         self.flow.completed(now, self.inflight + 1)
 
-    def well(self) -> bool:
-        """A row was answered; whether that is what the upstream was on trial for."""
-        was_on_trial = self._on_trial
-        self._failures, self._faults, self._on_trial, self._back_at = 0, 0, False, float("-inf")
+    def well(self, sent_at: float) -> bool:
+        """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
+        was_on_trial = self.on_trial
+        self._failures, self._faults, self._back_at = 0, 0, float("-inf")
+        self._taken_at = max(self._taken_at, sent_at)
+        if self._refused is not None:
+            if sent_at < self._refused:
+                return False  # it was taken before the account was refused
+            if self.clock() < self._left_alone_until:
+                self.problem, self._left_alone_until = None, float("-inf")
+            self._refused = None
+        self.on_trial = False
         return was_on_trial
 
     async def watch(self, changed: Callable[[], None]) -> None:
@@ -210,6 +270,10 @@ class Upstream:
                 await self._look()
                 changed()
                 await self._until_next_look()
+                continue
+            if (alone := self._left_alone_until - self.clock()) > 0:
+                # Not for all of it at once: a row that is still out may show before that the account is taken.
+                await asyncio.sleep(min(alone, SETTLED_SECONDS))
                 continue
             if await self._probe():
                 self.problem, self._back_at = None, self.clock()

@@ -1,0 +1,68 @@
+"""What a failed call to Anthropic's API means: above all, whether it may have left a batch behind. Pure."""
+
+from __future__ import annotations
+
+import anthropic
+import httpx2
+import msgspec
+
+from orchestrator.backends.openai_errors import retry_after
+from orchestrator.errors import AccountError, BackendBusy, BackendError, BackendRefused, NotSent, OrchError, Uncertain
+
+UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
+"""What an answer of another shape raises: the client reads answers without checking them."""
+
+_NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+_ACCOUNT_STATUSES = (401, 402, 403)
+_ACCOUNT_CODES = frozenset(
+    {
+        "authentication_error",
+        "billing_error",
+        "cmek_key_disabled",
+        "contract_spend_limit_reached",
+        "enforced_spend_limit_reached",
+        "organization_on_hold",
+        "permission_error",
+    }
+)
+_NO_CREDIT = "credit balance"
+"""An account without credit is told so in words alone, as a bad request."""
+_BUSY_STATUSES = (429, 529)
+_LONGEST_DETAIL = 500
+_ACCOUNT_HINT = "is the key the right one, and has its account credit? `orch doctor` asks again"
+
+
+def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
+    """The error of ours that a failed call is; `what` says what cannot be done, and by whom.
+
+    `creating` is the one call that costs money: where it may have been carried out, that is Uncertain. The `secret`
+    never stands in a message, whatever the provider's own says.
+    """
+
+    def told(detail: str) -> str:
+        return f"{what}: {detail.replace(secret, '[key]')[:_LONGEST_DETAIL]}"
+
+    if isinstance(error, anthropic.APIStatusError):
+        return _of_answer(error, told(error.api_message or f"status {error.status_code}"), creating=creating)
+    cause = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
+    if isinstance(cause, UNREADABLE):
+        message = told(f"it answers as Anthropic's API does not ({cause})")
+        return Uncertain(message) if creating else BackendError(message, hint="is base_url right?")
+    message = told(str(cause) or type(cause).__name__)
+    if isinstance(cause, _NEVER_LEFT):
+        return NotSent(message)
+    return Uncertain(message) if creating else BackendError(message)
+
+
+def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:
+    status = error.status_code
+    code = error.error_code or error.type
+    if status in _ACCOUNT_STATUSES or code in _ACCOUNT_CODES or (status == 400 and _NO_CREDIT in message.lower()):
+        return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)
+    if status in _BUSY_STATUSES:
+        return BackendBusy(message, status=status, code=code, retry_after=retry_after(error.response.headers))
+    if status >= 500 or status == 408:
+        return Uncertain(message) if creating else BackendError(message)
+    if status in (404, 405) and error.type is None:
+        return NotSent(message, hint="is base_url right?")
+    return BackendRefused(message, status=status, code=code)

@@ -1,0 +1,56 @@
+"""Files that are whole and on disk, or not there at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which is at `path`, whole and on disk, when the block ends; an error leaves what was there.
+
+    Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    # What the bytes came from may be deleted next: the name must survive a power cut as well as they do.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def store(chunks: Iterable[bytes], path: Path) -> None:
+    """Bytes as they come, in a file that is whole and on disk or not there at all. Raises OSError."""
+    with durable(path) as file:
+        for chunk in chunks:
+            file.write(chunk)
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends. Only "\\n" ends one: an answer may hold what Unicode takes for a line's end."""
+    rest = b""
+    for chunk in chunks:
+        first, *more = chunk.split(b"\n")
+        if not more:
+            rest += first
+            continue
+        yield rest + first
+        yield from more[:-1]
+        rest = more[-1]
+    if rest:
+        yield rest

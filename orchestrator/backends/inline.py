@@ -1,0 +1,178 @@
+"""Input files whose requests go out inline: their translation, which lies beside them, and the ids back.
+
+A row goes out as `TAG-NUMBER`: sixteen digits that stand for the shard, and the line's number from 1. So every id
+says whose it is, and no table is needed to find the row that it stands for. The file's own id is its path.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.backends.files import durable
+from orchestrator.backends.message_results import refused_line
+from orchestrator.backends.messages import CHAT, translate
+from orchestrator.errors import InputError, JobFilesError
+
+_INLINE = "inline:"
+_HEAD = b'{"requests":['
+_THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})")
+
+
+def shard_tag(shard: str) -> str:
+    """What the ids of a shard's rows begin with there."""
+    return blake2b(shard.encode(), digest_size=8).hexdigest()
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: dict[str, Any]
+    url: str = CHAT
+
+
+class _Identity(msgspec.Struct):
+    custom_id: str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_identity = msgspec.json.Decoder(_Identity).decode
+
+
+def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
+    """Write the request's body and the rows that are not sent, both beside the input file; the names of the fields
+    that were left out, with their rows.
+
+    Raises InputError for a line that is no request, and JobFilesError.
+    """
+    tag = shard_tag(shard)
+    left_out: Counter[str] = Counter()
+    try:
+        with path.open("rb") as source, durable(requests(path)) as sent, durable(_refusals(path)) as refused:
+            sent.write(_HEAD)
+            between = b""
+            for number, (_, _, raw) in enumerate(wire.lines(source), 1):
+                line = _request_line(raw, path, number)
+                try:
+                    request, dropped = _request(line, f"{tag}-{number}", max_tokens)
+                except InputError as error:
+                    refused.write(refused_line(line.custom_id, number, error) + b"\n")
+                    continue
+                left_out.update(dropped)
+                sent.write(between + request)
+                between = b",\n"
+            sent.write(b"]}")
+    except OSError as error:
+        raise JobFilesError(
+            f"cannot translate {path}: {error.strerror}", hint="make room, then run it again"
+        ) from error
+    return left_out
+
+
+def _request(line: _Line, theirs: str, max_tokens: int) -> tuple[bytes, tuple[str, ...]]:
+    if line.url != CHAT:
+        raise InputError(f"only {CHAT} has a counterpart", field="url")
+    try:
+        params, left_out = translate(line.body, max_tokens)
+        return msgspec.json.encode({"custom_id": theirs, "params": params}), left_out
+    except RecursionError:
+        raise InputError("is nested too deeply", field="body") from None
+
+
+def _request_line(raw: bytes, path: Path, number: int) -> _Line:
+    try:
+        return _decode_line(raw)
+    except wire.NO_JSON as error:
+        raise InputError(f"is no request: {error}", file=path, line=number) from None
+
+
+class Ids:
+    """Our custom_ids by the ids that the rows have there; eight bytes a row are held."""
+
+    def __init__(self, source: BinaryIO, tag: str) -> None:
+        self._source = source
+        self._tag = tag
+        self._offsets = array("Q", (offset for _, offset, _ in wire.lines(source)))
+
+    def ours(self, theirs: str) -> str:
+        """The custom_id; an id that is none of this shard's stays as it is."""
+        found = _THEIR_ID.fullmatch(theirs)
+        if found is None or found[1] != self._tag or int(found[2]) > len(self._offsets):
+            return theirs
+        self._source.seek(self._offsets[int(found[2]) - 1])
+        return _decode_identity(self._source.readline()).custom_id
+
+
+def file_id(path: Path) -> str:
+    """What an input file is called once it is translated."""
+    return f"{_INLINE}{path.absolute()}"
+
+
+def path_of(file_id: str) -> Path:
+    """The input file of an id."""
+    return Path(file_id.removeprefix(_INLINE))
+
+
+def forget(file_id: str) -> None:
+    """Delete what lies beside an input file; an id of anything else is left as it is."""
+    if file_id.startswith(_INLINE):
+        for path in (requests(path_of(file_id)), _refusals(path_of(file_id))):
+            path.unlink(missing_ok=True)
+
+
+def requests(path: Path) -> Path:
+    """The body of the request that sends an input file."""
+    return path.with_name(path.name + ".messages.json")
+
+
+def _refusals(path: Path) -> Path:
+    return path.with_name(path.name + ".refused.jsonl")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file of the job, to be read. Raises JobFilesError where it is not there."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise JobFilesError(f"cannot read {path}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def refusals(path: Path) -> Iterator[bytes]:
+    """The error lines of the rows of an input file that were not sent."""
+    try:
+        with _refusals(path).open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        return
+
+
+def refused_rows(path: Path) -> int:
+    """How many rows of an input file were not sent."""
+    return sum(1 for _ in refusals(path))
+
+
+def tag_of(theirs: str) -> str | None:
+    """The tag in an id; None where it has none."""
+    found = _THEIR_ID.fullmatch(theirs)
+    return None if found is None else found[1]
+
+
+def tag_sent(path: Path) -> str:
+    """The tag in the first id that was sent."""
+    with opened(requests(path)) as file:
+        head = file.read(len(_HEAD) + 64).decode(errors="replace")
+    found = _THEIR_ID.search(head)
+    if found is None:
+        raise JobFilesError(f"{requests(path)} holds no requests")
+    return found[1]

@@ -1,0 +1,160 @@
+"""Anthropic's Messages and batch results as OpenAI's chat completions and result lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.errors import InputError
+
+REFUSED = "unsupported_parameter"
+"""The code of a row that was not sent, because one of its fields has no counterpart."""
+
+_FINISHES = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+def completion(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as a chat completion's body. Whatever it holds: it is paid, and must not be lost for its shape.
+
+    Extensions: `reasoning_content`, and `other_content` with the blocks that have no place in OpenAI's shape. No time
+    is told there, so `created` is 0.
+    """
+    content = message.get("content") or []
+    texts, thoughts, calls, others = [], [], [], []
+    for block in content if isinstance(content, list) else [content]:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "thinking", "thinking": str(thought)}:
+                thoughts.append(thought)
+            case {"type": "tool_use", "name": name, "input": given}:
+                function = {"name": name, "arguments": msgspec.json.encode(given).decode()}
+                calls.append({"id": block.get("id"), "type": "function", "function": function})
+            case _:
+                others.append(block)
+    answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
+    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
+    answer |= {name: value for name, value in more.items() if value}
+    reason = message.get("stop_reason")
+    finish = _FINISHES.get(reason, reason) if isinstance(reason, str) else None
+    found = message.get("usage")
+    usage = found if isinstance(found, dict) else {}
+    return {
+        "id": message.get("id"),
+        "object": "chat.completion",
+        "created": 0,
+        "model": message.get("model"),
+        "choices": [{"index": 0, "message": answer, "logprobs": None, "finish_reason": finish}],
+        "usage": _usage(usage),
+        "service_tier": usage.get("service_tier"),
+    }
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens as OpenAI counts them: all of the prompt in one sum, with the parts that were read from and put into
+    the cache."""
+    read, put = _number(usage, "cache_read_input_tokens"), _number(usage, "cache_creation_input_tokens")
+    prompt = _number(usage, "input_tokens") + read + put
+    output = _number(usage, "output_tokens")
+    created = usage.get("cache_creation")
+    lasting = _number(created, "ephemeral_1h_input_tokens") if isinstance(created, dict) else 0
+    details = usage.get("output_tokens_details")
+    thinking = _number(details, "thinking_tokens") if isinstance(details, dict) else 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        # An hour in the cache costs more than five minutes.
+        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": lasting},
+        "completion_tokens_details": {"reasoning_tokens": thinking},
+    }
+
+
+def _number(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) else 0
+
+
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+UNKNOWN_STATUS = 502
+_CANCELLED = {
+    "code": "batch_cancelled",
+    "message": "This request was not executed because the batch was cancelled.",
+}
+_EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
+_UNKNOWN = {"code": "unknown_result", "message": "The backend gave a result of no known kind."}
+
+
+def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
+    """The file that a row's result belongs to, `output` or `error`, and its line there as OpenAI has it.
+
+    `theirs` is the row's id at Anthropic.
+    """
+    match result:
+        case {"type": "succeeded", "message": dict(message)}:
+            return "output", _line(custom_id, theirs, _response(200, None, completion(message)))
+        case {"type": "errored", "error": dict(told)}:
+            inner = told.get("error")
+            error = inner if isinstance(inner, dict) else told
+            kind = str(error.get("type") or "error")
+            body = {"error": {"message": None, **error, "param": None, "code": _code(error) or kind}}
+            status = _STATUSES.get(kind, UNKNOWN_STATUS)
+            return "error", _line(custom_id, theirs, _response(status, told.get("request_id"), body))
+        case {"type": "canceled"}:
+            return "error", _line(custom_id, theirs, None, _CANCELLED)
+        case {"type": "expired"}:
+            return "error", _line(custom_id, theirs, None, _EXPIRED)
+        case _:
+            return "error", _line(custom_id, theirs, None, _UNKNOWN)
+
+
+def _code(error: Mapping[str, Any]) -> str | None:
+    """The word for the cause, where there is a narrower one than the error's type."""
+    match error:
+        case {"details": {"error_code": str(code)}}:
+            return code
+    return None
+
+
+def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
+    """The error line of row `number` (from 1), which was not sent for the field that the error names."""
+    told = {
+        "message": f"{error.field}: {error.message}",
+        "type": "invalid_request_error",
+        "param": error.field,
+        "code": REFUSED,
+    }
+    return _line(custom_id, f"refused-{number}", _response(400, None, {"error": told}))
+
+
+def _response(status: int, request_id: Any, body: dict[str, Any]) -> dict[str, Any]:
+    return {"status_code": status, "request_id": request_id, "body": body}
+
+
+def _line(custom_id: str, theirs: str, response: dict[str, Any] | None, error: dict[str, str] | None = None) -> bytes:
+    told = {"id": f"batch_req_{theirs}", "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(told)

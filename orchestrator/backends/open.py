@@ -1,0 +1,82 @@
+"""What orch.toml and the environment say of a hosted backend, made into one: its profile, its limits, its client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from orchestrator.backends import Backend
+from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Limits, Profile, profile_of, with_limits
+from orchestrator.config import AnthropicBackend, HostedBackend
+from orchestrator.config import Backend as AnyBackend
+from orchestrator.errors import UsageError
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 120.0
+"""For one answer, or one piece of a long one: while it is waited for, no other job goes on."""
+
+
+def open_backend(
+    name: str, settings: HostedBackend | AnthropicBackend, environ: Mapping[str, str] = os.environ
+) -> Backend:
+    """The backend, with the key that the environment holds; nothing is sent yet. Raises UsageError."""
+    import httpx2
+
+    key = key_of(name, settings.api_key_env, environ)
+    # A client that tries again by itself would sleep for as long as it is told to, and everything else with it.
+    timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    if isinstance(settings, AnthropicBackend):
+        import anthropic
+
+        from orchestrator.backends import anthropic as messages
+
+        claude = anthropic.Anthropic(api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0)
+        claude.auth_token = None  # the client takes one from the environment, which orch.toml does not name
+        return messages.AnthropicBackend(name, claude, settings.max_tokens)
+    import openai
+
+    from orchestrator.backends.openai import OpenAIBackend
+
+    profile = profile_for(settings)
+    client = openai.OpenAI(api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0)
+    # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
+    client.organization, client.project = settings.organization, settings.project
+    return OpenAIBackend(name, client, profile, {"include_provenance": True} if profile.is_orch else None)
+
+
+def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
+    """What is known of a backend's provider, with what orch.toml says instead. Raises UsageError."""
+    if isinstance(settings, AnthropicBackend):
+        return ANTHROPIC
+    try:
+        known = profile_of(settings.kind, settings.base_url, settings.profile)
+    except KeyError:
+        raise UsageError(
+            f"orch.toml names a profile {settings.profile!r}, which there is not",
+            hint=f"known: {', '.join(PROFILES)}",
+        ) from None
+    return replace(
+        known,
+        windows=known.windows if settings.windows is None else settings.windows,
+        provider=settings.provider or known.provider,
+        discount=known.discount if settings.discount is None else settings.discount,
+    )
+
+
+def limits_of(settings: AnyBackend, profile: Profile) -> Limits:
+    """What a batch there may hold: what orch.toml says, and what the profile says of the rest."""
+    return with_limits(profile, **settings.limits.model_dump())
+
+
+def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
+    """The key in an environment variable; a line's end behind it is not a part of it. Raises UsageError."""
+    key = environ.get(variable, "").strip()
+    if not key:
+        raise UsageError(
+            f"the environment variable {variable} is not set, which holds the key of backend {name}",
+            hint="set it, then run the same command again",
+        )
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UsageError(f"what the environment variable {variable} holds has characters that no key has")
+    return key

@@ -1,0 +1,94 @@
+"""`orch reconcile`: what providers have that we do not know, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
+from orchestrator.backends.open import open_backend
+from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.config import AnthropicBackend, HostedBackend
+from orchestrator.errors import UsageError
+from orchestrator.model import Shard
+from orchestrator.reconcile import Comparison, Kind, compare, is_open
+
+
+@click.command()
+@click.argument("backends", metavar="[BACKEND]...", nargs=-1)
+@click.option("--delete-files", is_flag=True, help="Delete uploaded input files whose shard is over.")
+@json_option
+def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> int:
+    """Compare what hosted backends have with what is known here; reads only, unless told to delete files.
+
+    Exit code 1 where something differs that somebody must look at.
+    """
+    found = []
+    with opened() as context:
+        for name, settings in _chosen(context, backends):
+            api = open_backend(name, settings)
+            try:
+                comparison = _compare(context, name, api)
+                found.append(comparison)
+                if not as_json:
+                    _show(comparison)
+                if delete_files:
+                    for file in comparison.files:
+                        api.forget_file(file.id)
+                    say(f"orch: {name}: {len(comparison.files):,} input files deleted")
+            finally:
+                api.close()
+    if as_json:
+        print_json([comparison.to_json() for comparison in found])
+    return 0 if all(comparison.is_well for comparison in found) else 1
+
+
+def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend | AnthropicBackend]]:
+    all_of_them = context.config.backends
+    hosted = {n: s for n, s in all_of_them.items() if isinstance(s, HostedBackend | AnthropicBackend)}
+    for name in names:
+        if name not in all_of_them:
+            raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(hosted) or 'none'}")
+        if name not in hosted:
+            raise UsageError(f"backend {name} is our own server: what it has is what is known here")
+    if not hosted:
+        raise UsageError("no hosted backend is configured: there is nothing to compare with")
+    return [(name, settings) for name, settings in hosted.items() if not names or name in names]
+
+
+def _compare(context: Context, name: str, api: Backend) -> Comparison:
+    account = api.account()
+    before = {shard.id: shard for shard in context.store.shards.of_backend(name)}
+    batches = list(api.batches())
+    # Only now: a batch that an engine makes while they are listed must find its shard.
+    shards = list(context.store.shards.of_backend(name))
+    moved = {shard.id for shard in shards if before.get(shard.id) != shard}
+    batches += _left_out(api, account, shards, {batch.id for batch in batches})
+    return compare(name, account, shards, batches, api.files(), moved)
+
+
+def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str]) -> Iterator[RemoteBatch]:
+    """Batches that are there though the list leaves them out: each is asked for before it counts as gone."""
+    for shard in shards:
+        if shard.batch_id is None or not is_open(shard) or shard.batch_id in listed:
+            continue
+        if shard.account in (None, account):
+            batch = api.retrieve(shard.batch_id)
+            if all(problem.code != BATCH_GONE for problem in batch.problems):
+                yield batch
+
+
+def _show(comparison: Comparison) -> None:
+    click.echo(
+        f"{comparison.backend} ({comparison.account}): {comparison.batches:,} batches there, "
+        f"{comparison.known:,} of them known here and alike"
+    )
+    foreign = 0
+    for finding in comparison.findings:
+        if finding.kind is Kind.FOREIGN:
+            foreign += 1
+            continue
+        click.echo(f"  {finding.kind}: {finding.id}: {finding.text}")
+    if foreign:
+        click.echo(f"  {foreign:,} batches were made by something else (--json names them)")

@@ -1,0 +1,33 @@
+"""Lengths of time: in words for people, and spread so that many do not fall together."""
+
+from __future__ import annotations
+
+import random
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+SPREAD = 0.2
+
+
+def duration(seconds: float) -> str:
+    """A length of time in as much detail as matters: `41 s`, `3 min 20 s`, `41 min`, `1 h 10 min`, `24 h`, `7 d`."""
+    whole = max(0, round(seconds))
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < 10 * MINUTE:
+        return _two(whole, MINUTE, "min", 1, "s")
+    if whole < HOUR:
+        return f"{whole // MINUTE} min"
+    # A window is called 24 h, not 1 d.
+    if whole < 2 * DAY:
+        return _two(whole, HOUR, "h", MINUTE, "min")
+    return _two(whole, DAY, "d", HOUR, "h")
+
+
+def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
+    rest = whole % large // small
+    return f"{whole // large} {name}" + (f" {rest} {small_name}" if rest else "")
+
+
+def spread(seconds: float, seed: str) -> float:
+    """A length of time up to a fifth shorter or longer; the same seed gives the same."""
+    return seconds * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)

@@ -1,0 +1,151 @@
+"""What may be sent to a backend now: its quotas, as orch.toml and its profile give them and as refusals taught them.
+
+Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. What counts
+against a quota is read from the shards of every job, so several jobs share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from orchestrator import quota
+from orchestrator.errors import BackendBusy
+from orchestrator.model import Shard
+from orchestrator.pipeline.collect import Tally
+from orchestrator.pipeline.lanes import Lane
+from orchestrator.quota import InFlight, Learned
+from orchestrator.rowerrors import BatchFault
+from orchestrator.store import Store
+from orchestrator.store.limits import LearnedLimit
+
+EVERY_MODEL = ""
+HOUR = timedelta(hours=1)
+ACCOUNT_PAUSE = timedelta(minutes=5)
+"""A key that was refused, or an empty account, is tried again after so long: somebody may have mended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one batch may hold, in rows and estimated prompt tokens."""
+
+    rows: int
+    tokens: int | None
+
+
+class Governor:
+    """Decides what may go, and learns from what was refused."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+
+    def room(self, lane: Lane, model: str) -> Room:
+        """What a shard of a model may hold at a backend."""
+        known = self._store.limits.of(lane.name, model)
+        limit = quota.effective(lane.limits.enqueued(model), self._learned(known).limit)
+        tokens = None
+        if limit is not None:
+            tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(lane, model)))
+        return Room(min(lane.limits.max_rows, known.max_rows or lane.limits.max_rows), tokens)
+
+    def hold(self, lane: Lane, shard: Shard) -> str | quota.Split | None:
+        """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""
+        if lane.is_own:
+            return None
+        now = self._now()
+        account = self._store.limits.of(lane.name, EVERY_MODEL)
+        if account.hold_until is not None and now < account.hold_until:
+            return account.reason
+        correction = self._correction(lane, shard.model)
+        return quota.hold(
+            int(shard.tokens * correction),
+            shard.rows,
+            model=shard.model,
+            limit=lane.limits.enqueued(shard.model),
+            batches_per_hour=lane.limits.batches_per_hour,
+            in_flight=self._in_flight(lane, shard, correction),
+            learned=self._learned(self._store.limits.of(lane.name, shard.model)),
+            now=now,
+        )
+
+    def _correction(self, lane: Lane, model: str) -> float:
+        """Prompt tokens as the backend counted them of late, to our estimate of the same."""
+        return quota.correction(*self._store.shards.told_tokens(lane.name, model))
+
+    def _in_flight(self, lane: Lane, shard: Shard, correction: float) -> InFlight:
+        there = [
+            other
+            for other in self._store.shards.at_backend(lane.name)
+            if other.model == shard.model and other.id != shard.id
+        ]
+        return InFlight(
+            tokens=int(sum(other.tokens for other in there) * correction),
+            rows=sum(other.rows for other in there),
+            batches_last_hour=self._store.shards.intended_since(lane.name, self._now() - HOUR),
+        )
+
+    def accepted(self, lane: Lane, shard: Shard) -> None:
+        """A batch went through its validation: pauses start over."""
+        known = self._store.limits.of(lane.name, shard.model)
+        if known.strikes:
+            self._remember(known, quota.accepted(self._learned(known)))
+
+    def was_busy(self, lane: Lane, shard: Shard, busy: BackendBusy) -> None:
+        """An upload or a create was put off."""
+        self._pause(lane, shard, busy.message, busy.retry_after)
+
+    def _pause(self, lane: Lane, shard: Shard, reason: str, retry_after: float | None = None) -> None:
+        known = self._store.limits.of(lane.name, shard.model)
+        self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
+
+    def stop(self, lane: Lane, reason: str) -> None:
+        """Nothing goes to a backend for a while: its account has to be mended first."""
+        held = LearnedLimit(lane.name, EVERY_MODEL, hold_until=self._now() + ACCOUNT_PAUSE, reason=reason)
+        self._store.limits.put(held)
+
+    def release(self, lane: Lane) -> None:
+        """The account works (again)."""
+        if self._store.limits.of(lane.name, EVERY_MODEL).hold_until is not None:
+            self._store.limits.forget(lane.name, EVERY_MODEL)
+
+    def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
+        """Take in what a collected batch told of the backend."""
+        if tally.stop is not None:
+            self.stop(lane, tally.stop)
+        if tally.wait is not None:
+            self._pause(lane, shard, tally.wait)
+        refusal = tally.refusal
+        if refusal is None:
+            return
+        known = self._store.limits.of(lane.name, shard.model)
+        match refusal.kind:
+            case BatchFault.QUOTA:
+                correction = self._correction(lane, shard.model)
+                learned = quota.refused(
+                    self._learned(known),
+                    limit=refusal.limit,
+                    in_flight_tokens=self._in_flight(lane, shard, correction).tokens,
+                    shard_tokens=int(shard.tokens * correction),
+                    reason=refusal.why,
+                    now=self._now(),
+                )
+                self._remember(known, learned)
+            case BatchFault.TOO_LARGE:
+                self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
+            case BatchFault.ACCOUNT:
+                self.stop(lane, f"stopped: {refusal.why}; {refusal.advice}")
+            case _:
+                return  # no fault of the backend's: its rows have been judged
+
+    def _remember(self, known: LearnedLimit, learned: Learned) -> None:
+        facts = {"enqueued_tokens": learned.limit} | {
+            name: getattr(learned, name) for name in ("learned_at", "hold_until", "strikes", "reason")
+        }
+        self._store.limits.put(replace(known, **facts))
+
+    def _learned(self, known: LearnedLimit) -> Learned:
+        """What of it still holds."""
+        learned = Learned(known.enqueued_tokens, known.learned_at, known.hold_until, known.strikes, known.reason)
+        return quota.current(learned, self._now())

@@ -1,0 +1,57 @@
+"""A backend as the pipeline uses it, and the choice among backends for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.backends import Backend
+from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.model import Job, Outcome, Price, Usage
+from orchestrator.routing import Plan
+
+Models = Mapping[str, str | dict[str, str]]
+
+
+class Prices(Protocol):
+    """What rows cost at a backend. Each raises UsageError where no price is known."""
+
+    def of_row(self, model: str, outcome: Outcome) -> Price:
+        """A row that was asked for under this name of the model there."""
+
+    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
+        """What its sends without an answer may have cost, at most."""
+
+    def of_time(self, seconds: float) -> Price:
+        """Seconds of upstream time; nothing where rows are paid by the token."""
+
+    def at_most(self, model: str, usage: Usage) -> Price | None:
+        """Tokens that may be used, if none of them is cached; None where that cannot be known beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A backend: its API, what it takes, and what a row costs there.
+
+    `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
+    the endpoints behind it that are paid by the hour.
+    """
+
+    name: str
+    api: Backend
+    profile: Profile
+    limits: Limits
+    poll_seconds: float
+    price: Prices
+    is_own: bool
+    upstreams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Every backend by name, opened at its first use; and the choice among them for a job, but for one of them."""
+
+    open: Callable[[str], Lane]
+    route: Callable[[Job, str | None], Plan]
+    models: Callable[[Job], Models]

@@ -1,0 +1,122 @@
+"""What rows cost at a backend of orch.toml: by the time of its upstreams, or by the token at the tier served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, assert_never
+
+from orchestrator import config, pricing
+from orchestrator.backends.open import profile_for
+from orchestrator.backends.profiles import profile_of
+from orchestrator.config import AnthropicBackend, Backend, Config, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.errors import InputError, UsageError
+from orchestrator.model import Outcome, Price, Usage
+from orchestrator.pipeline.lanes import Prices
+from orchestrator.pricing import PriceOverride, Tier, TokenRates
+
+_NOTHING = Price(Decimal(0), "paid by the token")
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """Rows of upstreams that cost by the hour."""
+
+    cost_per_hour: Decimal | None
+    idle: bool
+
+    def of_row(self, model: str, outcome: Outcome) -> Price:
+        """Its share of the upstream's time."""
+        return self.of_time(outcome.upstream_seconds)
+
+    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
+        """Nothing beside it: time that passed in vain is paid by the hour all the same."""
+        return Price(Decimal(0), "paid by the hour")
+
+    def of_time(self, seconds: float) -> Price:
+        """Seconds of one upstream."""
+        return pricing.local_price(seconds, self.cost_per_hour, idle=self.idle)
+
+    def at_most(self, model: str, usage: Usage) -> Price | None:
+        """Not known beforehand: tokens take as long as they take."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ByToken:
+    """Rows of a provider, at `tier` unless an answer of a synchronous one says that another served it."""
+
+    provider: str | None
+    tier: Tier
+    discount: Decimal | None
+    overrides: Mapping[str, PriceOverride]
+    now: Callable[[], datetime]
+
+    def of_row(self, model: str, outcome: Outcome) -> Price:
+        """Its tokens, at the tier that served it."""
+        with _told():
+            return pricing.row_price(self.provider, model, outcome, asked=self.tier, **self._terms())
+
+    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
+        """What its sends without an answer cost, if each of them was billed as the one that was answered."""
+        with _told():
+            return pricing.uncertain_price(
+                self.provider, model, outcome.usage, outcome.uncertain, tier=self.tier, **self._terms()
+            )
+
+    def of_time(self, seconds: float) -> Price:
+        """Nothing: they are paid by the token."""
+        return _NOTHING
+
+    def at_most(self, model: str, usage: Usage) -> Price:
+        """These tokens, none of them cached."""
+        with _told():
+            return pricing.token_price(self.provider, model, usage, tier=self.tier, **self._terms())
+
+    def _terms(self) -> dict[str, Any]:
+        return {"at": self.now(), "discount": self.discount, "overrides": self.overrides}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A price that is not known is no fault of the job's: it waits until orch.toml has it."""
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+
+
+def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -> Prices:
+    """The prices of a backend. Raises UsageError where its profile is not known."""
+    overrides = {name: _override(price) for name, price in settings.prices.items()}
+    match backend:
+        case LocalBackend():
+            return ByTime(backend.cost_per_hour, backend.idle)
+        case SyncBackend():
+            profile = profile_of(backend.kind, backend.base_url)
+            tier = pricing.TIERS[backend.service_tier or "default"]
+            return ByToken(backend.provider or profile.provider, tier, profile.discount, overrides, now)
+        case HostedBackend() | AnthropicBackend():
+            known = profile_for(backend)
+            return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now)
+        case _:
+            assert_never(backend)
+
+
+def _override(price: config.ModelPrice) -> PriceOverride:
+    return PriceOverride(
+        standard=_rates(price),
+        batch=_rates(price.batch),
+        flex=_rates(price.flex),
+        priority=_rates(price.priority),
+        source=price.source,
+    )
+
+
+def _rates(rates: config.Rates | None) -> TokenRates | None:
+    if rates is None:
+        return None
+    return TokenRates(rates.input, rates.output, rates.cached, rates.cache_write)

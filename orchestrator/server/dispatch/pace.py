@@ -1,0 +1,217 @@
+"""How fast an upstream may be asked: its published rates, kept evenly, and what its answers say of them. Pure.
+
+A rate is kept by spacing: what was sent is paid for at the even rate, and nothing goes before that. So no minute has
+more requests than the limit, and none more tokens than the limit and one row (what a row takes is known only once it
+is there). There is no burst at the start, and a late wake-up of up to SLACK seconds costs nothing.
+
+Headers of answers correct it (`x-ratelimit-*`, `anthropic-ratelimit-*`): others may use the same account. A 429 stops
+it for as long as it says, or for growing pauses. Times are seconds of the caller's clock.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+MINUTE = 60.0
+SLACK = 0.25
+LONGEST_HOLD = 120.0
+"""Nothing that an upstream says stops it for longer: then one row asks again."""
+LONGEST_PAUSE = 60.0
+
+_UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
+_FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What an answer says of one rate: the limit, what is left of it, in how many seconds it is whole again."""
+
+    limit: float | None = None
+    remaining: float | None = None
+    reset: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """What an answer says of both rates."""
+
+    requests: Standing
+    tokens: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a request was counted as, and how much had been counted by then, itself included."""
+
+    tokens: int
+    requests_by_then: float
+    tokens_by_then: float
+
+
+class _Limit:
+    """So much a minute: the lower of what was set and what the upstream said; None where neither is known."""
+
+    __slots__ = ("_set", "_told", "counted", "free_at")
+
+    def __init__(self, per_minute: float | None) -> None:
+        self.counted = 0.0
+        self.free_at = -math.inf
+        """When all that was counted is paid for."""
+        self._set = per_minute
+        self._told: float | None = None
+
+    @property
+    def per_minute(self) -> float | None:
+        known = [limit for limit in (self._set, self._told) if limit is not None]
+        return min(known, default=None)
+
+    def count(self, now: float, amount: float) -> None:
+        self.counted += amount
+        if (limit := self.per_minute) is not None:
+            self.free_at = max(self.free_at, now - SLACK) + _seconds(amount, limit)
+
+    def correct(self, more: float) -> None:
+        """What was counted before was so much more, or less."""
+        if (limit := self.per_minute) is not None:
+            self.free_at += _seconds(more, limit)
+
+    def told(self, now: float, said: Standing, since: float, amount: float) -> None:
+        """An answer's word. `since` was counted behind the request it answers; `amount` is what one more takes."""
+        if said.limit:
+            if self.per_minute is None:
+                self.free_at = now  # what it would have let go before is not made up for
+            self._told = said.limit
+        if said.remaining is None or (limit := self.per_minute) is None:
+            return
+        missing = amount - (said.remaining - since)
+        if missing <= 0:
+            return
+        per_second = limit / MINUTE
+        if said.reset and said.limit and said.limit > said.remaining:
+            per_second = (said.limit - said.remaining) / said.reset
+        self.free_at = max(self.free_at, now + min(LONGEST_HOLD, missing / per_second))
+
+
+class Pace:
+    """When the next row may go to an upstream. A limit that is None is taken from its headers, if they tell."""
+
+    def __init__(self, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
+        self._requests = _Limit(requests_per_minute)
+        self._tokens = _Limit(tokens_per_minute)
+        self._held_until = -math.inf
+        self._refused_at = -math.inf
+        self._refusals = 0
+
+    @property
+    def requests_per_minute(self) -> float | None:
+        """The limit that holds now."""
+        return self._requests.per_minute
+
+    @property
+    def tokens_per_minute(self) -> float | None:
+        """The limit that holds now."""
+        return self._tokens.per_minute
+
+    def wait(self, now: float) -> float:
+        """For how many seconds no row may go; 0 where one may now."""
+        return max(0.0, self._requests.free_at - now, self._tokens.free_at - now, self._held_until - now)
+
+    def state(self, now: float) -> dict[str, Any]:
+        """The limits that hold, and for how long no row may go, for people."""
+        return {
+            "requests_per_minute": self.requests_per_minute,
+            "tokens_per_minute": self.tokens_per_minute,
+            "wait_seconds": round(self.wait(now), 1),
+        }
+
+    def take(self, now: float, tokens: int) -> Ticket:
+        """A request goes now, and will take about so many tokens. Who may not wait (a person does) is counted too."""
+        self._requests.count(now, 1)
+        self._tokens.count(now, tokens)
+        return Ticket(tokens, self._requests.counted, self._tokens.counted)
+
+    def settle(self, ticket: Ticket, tokens: int) -> None:
+        """What a request took in truth."""
+        self._tokens.correct(tokens - ticket.tokens)
+
+    def told(self, now: float, ticket: Ticket, said: Standings) -> None:
+        """What the answer to a request says of the rates."""
+        self._requests.told(now, said.requests, self._requests.counted - ticket.requests_by_then, 1)
+        since = self._tokens.counted - ticket.tokens_by_then
+        self._tokens.told(now, said.tokens, since, max(1, ticket.tokens))
+
+    def refused(self, now: float, sent_at: float, retry_after: float | None, pause: float) -> None:
+        """A request that was sent at `sent_at` was one too many (429).
+
+        Nothing goes for as long as the answer says, and for no less than `pause` seconds, doubled for every refusal
+        since the last good answer. Those that were out at the same time count as one.
+        """
+        if sent_at >= self._refused_at:
+            self._refused_at = now
+            self._refusals += 1
+        grown = min(LONGEST_PAUSE, pause * 2 ** min(self._refusals - 1, 20))
+        self._held_until = max(self._held_until, now + min(LONGEST_HOLD, max(retry_after or 0.0, grown)))
+
+    def answered(self, sent_at: float) -> None:
+        """A request that was sent at `sent_at` was taken."""
+        if sent_at >= self._refused_at:
+            self._refusals = 0
+
+
+def read_standings(header: Callable[[str], str | None], now: datetime) -> Standings | None:
+    """What an answer's headers say of the rates; None where they say nothing.
+
+    `header` gives a header's text by its name in lower case, `now` is the time of day (aware): some name the time at
+    which a rate is whole again.
+    """
+    for family in _FAMILIES:
+        requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))
+        if requests != _UNTOLD or tokens != _UNTOLD:
+            return Standings(requests, tokens)
+    return None
+
+
+_UNTOLD = Standing()
+
+
+def _read_standing(family: str, what: str, header: Callable[[str], str | None], now: datetime) -> Standing:
+    limit, remaining, reset = (
+        header(family.format(part=part, what=what)) for part in ("limit", "remaining", "reset")
+    )
+    return Standing(_number(limit), _number(remaining), reset_seconds(reset, now))
+
+
+def reset_seconds(text: str | None, now: datetime) -> float | None:
+    """Seconds until a time that a header gives as `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
+    if text is None:
+        return None
+    if (number := _number(text)) is not None:
+        return number
+    parts = _PART.findall(text)
+    if parts and "".join(amount + unit for amount, unit in parts) == text:
+        return sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+    try:
+        then = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+    return max(0.0, (then - now).total_seconds())
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 <= number < math.inf else None
+
+
+def _seconds(amount: float, per_minute: float) -> float:
+    """How long an amount takes at the even rate. SLACK is what may be made up, so a minute is longer by it."""
+    return amount * (MINUTE + SLACK) / per_minute

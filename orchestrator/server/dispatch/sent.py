@@ -1,0 +1,84 @@
+"""The account of what left for an upstream that bills every request, so that a kill forgets none of it.
+
+Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process has lost none of
+them; a power cut may lose those of the last seconds, as nothing is synced. A row that was sent more often than it was
+answered is in doubt so often: it may have been carried out and billed, and nobody has the answer.
+
+An answer that is no result (a 429, a 500) is noted too, as it takes back the doubt. One that is a result is not: its
+line does that once it is durable, and until then the row is in doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+FILE_NAME = "sent"
+MOST = 255
+"""So often a row may be in doubt; what is above is not counted."""
+_ANSWERED = 1 << 31
+_RECORD = array("I").itemsize
+_READ_BYTES = _RECORD << 16
+
+
+def read_doubts(path: Path, rows: int) -> bytearray:
+    """How often each of so many rows is in doubt, by the account at `path`; never where there is none. OSError."""
+    doubts = bytearray(rows)
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        while data := file.read(_READ_BYTES):
+            for record in array("I", data[: len(data) - len(data) % _RECORD]):
+                row = (record & ~_ANSWERED) - 1
+                # Rows count from 1, so that what a power cut leaves of a write, zeros, is no row.
+                if not 0 <= row < rows:
+                    continue
+                if record & _ANSWERED:
+                    doubts[row] -= doubts[row] > 0
+                else:
+                    doubts[row] += doubts[row] < MOST
+    return doubts
+
+
+class Sent:
+    """A batch's account; `doubts` is what `read_doubts` gave for it. Raises OSError where it cannot be opened."""
+
+    def __init__(self, path: Path, doubts: bytearray) -> None:
+        self._doubts = doubts
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        size = os.fstat(self._fd).st_size
+        self._end = size - size % _RECORD
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def doubts(self, row: int) -> int:
+        """How often a row was sent and no answer is known, the time it is out now included."""
+        return self._doubts[row]
+
+    def leave(self, rows: Sequence[int]) -> None:
+        """These rows are about to be sent. Raises OSError, and then they must not be."""
+        self._append(rows, 0)
+        for row in rows:
+            self._doubts[row] += self._doubts[row] < MOST
+
+    def take_back(self, rows: Sequence[int]) -> None:
+        """These rows were answered, but not with a result, or they never left."""
+        for row in rows:
+            self.answered(row)
+        with contextlib.suppress(OSError):  # the disk is full: at a kill the row counts as in doubt
+            self._append(rows, _ANSWERED)
+
+    def answered(self, row: int) -> None:
+        """A row has its result, which is about to be written."""
+        self._doubts[row] -= self._doubts[row] > 0
+
+    def _append(self, rows: Sequence[int], mark: int) -> None:
+        data = array("I", [(row + 1) | mark for row in rows]).tobytes()
+        if os.pwrite(self._fd, data, self._end) < len(data):
+            os.ftruncate(self._fd, self._end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._end += len(data)

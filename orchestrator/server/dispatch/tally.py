@@ -1,0 +1,49 @@
+"""What a batch's result files hold, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from orchestrator.wire import TokenCounts
+
+
+class Note(NamedTuple):
+    """What the tally needs to know of a row whose line is on its way to the disk."""
+
+    succeeded: bool
+    tokens: TokenCounts
+    seconds: float
+
+
+class Tally:
+    """What the result files of a batch hold, counted as rows become durable."""
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
+        self.upstream_seconds = 0.0
+        self._input = self._cached = self._output = self._reasoning = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows with a result."""
+        return self.completed + self.failed
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """The tokens of the successful rows."""
+        return TokenCounts(self._input, self._cached, self._output, self._reasoning)
+
+    def add(self, notes: Sequence[Note]) -> None:
+        """More rows."""
+        for succeeded, tokens, seconds in notes:
+            self.upstream_seconds += seconds
+            if not succeeded:
+                self.failed += 1
+                continue
+            self.completed += 1
+            self._input += tokens[0]
+            self._cached += tokens[1]
+            self._output += tokens[2]
+            self._reasoning += tokens[3]

@@ -1,0 +1,61 @@
+"""What refusals have taught of a backend: how much it takes of a model, and until when to leave it alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select
+
+from orchestrator.store.database import Database
+from orchestrator.store.tables import limits
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedLimit:
+    """What was learned of a model at a backend; the model `""` stands for all that the backend has.
+
+    `enqueued_tokens` and `max_rows` are what it takes at most, `hold_until` ends a pause, `strikes` counts the
+    refusals since it last took something, `reason` is for people.
+    """
+
+    backend: str
+    model: str
+    enqueued_tokens: int | None = None
+    max_rows: int | None = None
+    learned_at: datetime | None = None
+    hold_until: datetime | None = None
+    strikes: int = 0
+    reason: str = ""
+
+
+class Limits:
+    """Verbs on learned limits."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def of(self, backend: str, model: str) -> LearnedLimit:
+        """What is known; nothing, where nothing was learned."""
+        query = select(limits).where(limits.c.backend == backend, limits.c.model == model)
+        with self._db.read() as tx:
+            row = tx.execute(query).first()
+        return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
+
+    def all(self) -> list[LearnedLimit]:
+        """Everything that was learned."""
+        with self._db.read() as tx:
+            return [LearnedLimit(**row._mapping) for row in tx.execute(select(limits).order_by(*limits.primary_key))]
+
+    def put(self, learned: LearnedLimit) -> None:
+        """Know this from now on."""
+        values = {name: getattr(learned, name) for name in learned.__slots__}
+        keys = ("backend", "model")
+        facts = {name: value for name, value in values.items() if name not in keys}
+        with self._db.write() as tx:
+            tx.execute(self._db.upsert(limits).values(values).on_conflict_do_update(index_elements=keys, set_=facts))
+
+    def forget(self, backend: str, model: str) -> None:
+        """Know nothing of it any more."""
+        with self._db.write() as tx:
+            tx.execute(delete(limits).where(limits.c.backend == backend, limits.c.model == model))

@@ -1,0 +1,757 @@
+"""Anthropic's Message Batches through the verbs of a Batch API, against a provider that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.backends import BATCH_GONE, Backend, Check, Intent, Order, RemoteBatch, Sighting, inline
+from orchestrator.backends.anthropic import UNDECIDED, AnthropicBackend
+from orchestrator.backends.files import split_lines
+from orchestrator.errors import (
+    AccountError,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    InputError,
+    JobFilesError,
+    NotSent,
+    OrchError,
+    Uncertain,
+)
+from orchestrator.wire import BatchStatus
+from tests.emulator.client import Emulator
+from tests.support.scripted import Answer, Asked, Scripted, scripted
+
+CHAT = "/v1/chat/completions"
+BATCHES = "/v1/messages/batches"
+MODEL = "claude-sonnet-5-5"
+SHARD = "contracts-1.001"
+TAG = inline.shard_tag(SHARD)
+DAY = 86_400
+HOUR = 3600.0
+Json = dict[str, Any]
+
+_keys = count(1)
+
+
+class Desk:
+    """A client with a key of its own, and the folder in which its shards lie."""
+
+    def __init__(self, base_url: str, folder: Path, **options: Any) -> None:
+        self.key = f"sk-ant-secret-{next(_keys)}"
+        self.folder = folder
+        options = {"timeout": 30.0, "max_retries": 0, "default_headers": {"x-api-key": self.key}, **options}
+        self.backend = AnthropicBackend(
+            "claude", anthropic.Anthropic(api_key=self.key, base_url=base_url, **options), 1000
+        )
+
+    def input(self, rows: Sequence[Json | str], shard: str = SHARD) -> Path:
+        """A shard's input file with rows `r0`, `r1`, ..., of their texts or bodies."""
+        path = self.folder / f"{shard}.input.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for number, row in enumerate(rows):
+                given_body = row if isinstance(row, dict) else {"messages": [{"role": "user", "content": row}]}
+                line = {
+                    "custom_id": f"r{number}",
+                    "method": "POST",
+                    "url": CHAT,
+                    "body": {"model": MODEL, **given_body},
+                }
+                file.write(json.dumps(line) + "\n")
+        return path
+
+    def send(self, rows: Sequence[Json | str], shard: str = SHARD) -> RemoteBatch:
+        return self.backend.create(self.order(rows, shard))
+
+    def order(self, rows: Sequence[Json | str], shard: str = SHARD) -> Order:
+        file_id = self.backend.upload(self.input(rows, shard), f"{shard}.jsonl")
+        return Order(shard, file_id, CHAT, DAY, len(rows))
+
+    def read(self, file_id: str | None, shard: str = SHARD) -> list[Json]:
+        assert file_id is not None
+        path = self.folder / "result.jsonl"
+        self.backend.download(file_id, path, self.folder / f"{shard}.input.jsonl")
+        lines = path.read_bytes().splitlines()
+        path.unlink()
+        return [json.loads(line) for line in lines]
+
+    def ids(self, file_id: str | None, shard: str = SHARD) -> list[str]:
+        return sorted(line["custom_id"] for line in self.read(file_id, shard))
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """Its clock stands still; each test has an account of its own there."""
+    with Emulator(tmp_path_factory.mktemp("provider")) as running:
+        yield running
+
+
+@pytest.fixture
+def desk(provider: Emulator, tmp_path: Path) -> Iterator[Desk]:
+    provider.clear()
+    found = Desk(provider.url_anthropic, tmp_path)
+    yield found
+    found.backend.close()
+
+
+def wanted(provider: Emulator, rows: int, **more: Any) -> Intent:
+    """An intent of now; `since` is an hour ago at most, as the pipeline commits it before the call."""
+    return Intent(**{
+        "shard": SHARD, "rows": rows, "since": provider.clock.now(), "input_path": Path("none"),
+        "is_known": lambda batch_id: False, **more,
+    })  # fmt: skip
+
+
+def at_work(provider: Emulator, **call: Any) -> Json:
+    return {"match": {"flavour": "anthropic", **call}}
+
+
+def backend_is_a_backend(backend: AnthropicBackend) -> Backend:
+    """For the type checker."""
+    return backend
+
+
+# The way of a batch
+
+
+def test_a_batch_from_its_rows_to_its_answers(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(["one", "two", "three"])
+    assert (made.status, made.rows, made.completed) == (BatchStatus.IN_PROGRESS, 3, 0)
+    assert (made.output_file_id, made.error_file_id) == (None, None)
+    assert made.created_at == provider.clock.now()
+
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert (ended.status, ended.rows, ended.completed, ended.failed) == (BatchStatus.COMPLETED, 3, 3, 0)
+    rows = desk.read(ended.output_file_id)
+    assert sorted(row["custom_id"] for row in rows) == ["r0", "r1", "r2"]
+    for row in rows:
+        body = row["response"]["body"]
+        assert row["error"] is None
+        assert row["response"]["status_code"] == 200
+        assert body["choices"][0]["message"]["content"].startswith("answer ")
+        assert body["choices"][0]["finish_reason"] == "stop"
+        assert body["model"] == MODEL
+        # A batch's answers say the tier here, where OpenAI's say "default".
+        assert body["service_tier"] == "batch"
+        assert body["usage"]["prompt_tokens"] == 1
+    assert desk.read(ended.error_file_id) == []
+
+
+def test_the_bill_is_what_the_answers_say(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(
+        ["a" * 400 + "[[fault:cached]][[fault:cache_write]]", "b[[fault:reasoning]]", "c[[fault:status:400]]"]
+    )
+    provider.clock.advance(HOUR)
+    usages = [row["response"]["body"]["usage"] for row in desk.read(desk.backend.retrieve(made.id).output_file_id)]
+    billed = provider.bill()["batches"][made.id]
+    assert [billed[name] for name in ("input", "cached", "cache_write", "output", "reasoning")] == [
+        sum(usage["prompt_tokens"] for usage in usages),
+        sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages),
+        sum(usage["prompt_tokens_details"]["cache_write_tokens"] for usage in usages),
+        sum(usage["completion_tokens"] for usage in usages),
+        sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages),
+    ]
+    assert billed["cached"] > 0
+    assert billed["reasoning"] > 0
+
+
+def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, provider: Emulator) -> None:
+    """Its rule is stricter than OpenAI's: 64 characters of [a-zA-Z0-9_-]."""
+    rows = ["x", "y"]
+    path = desk.input(rows)
+    odd = ["ein Dokument/№ 1 " + "x" * 100, "r-1"]
+    lines = [json.loads(line) | {"custom_id": name} for line, name in zip(path.read_text().splitlines(), odd, strict=True)]
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    order = Order(SHARD, desk.backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
+    made = desk.backend.create(order)
+    provider.clock.advance(HOUR)
+    assert desk.ids(desk.backend.retrieve(made.id).output_file_id) == sorted(odd)
+    sent = json.loads(inline.requests(path).read_bytes())["requests"]
+    assert [request["custom_id"] for request in sent] == [f"{TAG}-1", f"{TAG}-2"]
+
+
+def test_rows_that_failed_are_errors_with_the_status_of_their_type(
+    desk: Desk, provider: Emulator
+) -> None:
+    made = desk.send(["good", "[[fault:status:400]]", "[[fault:status:529]]", "[[fault:status:429]]"])
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert (ended.status, ended.completed, ended.failed) == (BatchStatus.COMPLETED, 1, 3)
+    assert desk.ids(ended.output_file_id) == ["r0"]
+    failed = {row["custom_id"]: row for row in desk.read(ended.error_file_id)}
+    assert {name: row["response"]["status_code"] for name, row in failed.items()} == {"r1": 400, "r2": 529, "r3": 429}
+    assert failed["r2"]["response"]["body"]["error"]["type"] == "overloaded_error"
+    assert all(row["error"] is None for row in failed.values())
+
+
+def test_all_rows_failed_is_completed_and_has_no_output(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(["[[fault:status:500]]"] * 2)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert (ended.status, ended.output_file_id, ended.failed) == (BatchStatus.COMPLETED, None, 2)
+    assert desk.ids(ended.error_file_id) == ["r0", "r1"]
+
+
+def test_an_expired_batch_keeps_what_it_finished(desk: Desk, provider: Emulator) -> None:
+    """There is no status for it: the batch has ended, and some of its rows have expired."""
+    provider.script({"do": "expires", "share": 0.5, **at_work(provider)})
+    made = desk.send(["row"] * 10)
+    provider.clock.advance(25 * HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert ended.status is BatchStatus.EXPIRED
+    done, late = desk.ids(ended.output_file_id), desk.read(ended.error_file_id)
+    assert len(done) == ended.completed == 5
+    assert sorted(done + [row["custom_id"] for row in late]) == [f"r{number}" for number in range(10)]
+    assert {row["error"]["code"] for row in late} == {"batch_expired"}
+    assert {row["response"] for row in late} == {None}
+
+
+def test_a_cancelled_batch(desk: Desk, provider: Emulator) -> None:
+    provider.script({"do": "turnaround", "seconds": 10 * HOUR, **at_work(provider)})
+    made = desk.send(["row"] * 4)
+    desk.backend.cancel(made.id)
+    assert desk.backend.retrieve(made.id).status is BatchStatus.CANCELLING
+    desk.backend.cancel(made.id)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert (ended.status, ended.output_file_id) == (BatchStatus.CANCELLED, None)
+    assert {row["error"]["code"] for row in desk.read(ended.error_file_id)} == {"batch_cancelled"}
+    assert desk.ids(ended.error_file_id) == ["r0", "r1", "r2", "r3"]
+
+
+def test_a_batch_that_was_cancelled_late_is_completed(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(["row"])
+    provider.clock.advance(HOUR)
+    desk.backend.cancel(made.id)
+    assert desk.backend.retrieve(made.id).status is BatchStatus.COMPLETED
+
+
+def test_a_batch_that_cannot_be_cancelled_and_goes_on_is_told(desk: Desk, provider: Emulator) -> None:
+    provider.script({"do": "status", "status": 400, **at_work(provider, verb="cancel")})
+    made = desk.send(["row"])
+    with pytest.raises(BackendRefused, match=f"cannot cancel {made.id}"):
+        desk.backend.cancel(made.id)
+
+
+def test_counters_may_stay_at_zero_until_the_end(desk: Desk, provider: Emulator) -> None:
+    provider.script({"do": "stuck_in_progress", "share": 0.5, **at_work(provider)})
+    made = desk.send(["row"] * 4)
+    provider.clock.advance(HOUR)
+    running = desk.backend.retrieve(made.id)
+    assert (running.status, running.completed, running.rows) == (BatchStatus.IN_PROGRESS, 0, 4)
+    assert not desk.backend.partial(made.id, "output", desk.folder / "partial.jsonl")
+
+
+def test_a_batch_that_vanished_is_gone(desk: Desk, provider: Emulator) -> None:
+    provider.script({"do": "vanishes", **at_work(provider)})
+    made = desk.send(["row"])
+    gone = desk.backend.retrieve(made.id)
+    assert (gone.status, gone.problems[0].code) == (BatchStatus.FAILED, BATCH_GONE)
+    desk.backend.cancel(made.id)
+
+
+def test_results_that_are_not_kept_any_longer_are_gone(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(["row"])
+    provider.clock.advance(30 * DAY)
+    gone = desk.backend.retrieve(made.id)
+    assert (gone.status, gone.problems[0].code) == (BatchStatus.FAILED, BATCH_GONE)
+
+
+def test_rows_of_no_order_of_another_batch_twice_or_broken(desk: Desk, provider: Emulator) -> None:
+    texts = ["[[fault:unknown_id]]", "[[fault:duplicate]]", "[[fault:broken_line]]", "[[fault:missing]]", "x"]
+    made = desk.send(texts)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    path = desk.folder / "out.jsonl"
+    assert ended.output_file_id is not None
+    desk.backend.download(ended.output_file_id, path, desk.folder / f"{SHARD}.input.jsonl")
+    found, broken = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append(json.loads(line)["custom_id"])
+        except ValueError:
+            broken += 1
+    assert sorted(found) == ["nobody-asked-for-this", "r0", "r1", "r1", "r4"]
+    assert broken == 1
+
+
+# What is not sent
+
+
+def test_a_row_that_cannot_be_translated_is_not_sent_and_named(desk: Desk, provider: Emulator) -> None:
+    hello = [{"role": "user", "content": "hello"}]
+    made = desk.send(["one", {"messages": hello, "logit_bias": {"5": 1}}, "three"])
+    assert made.rows == 2
+    provider.clock.advance(HOUR)
+    before = provider.calls("results").get(200, 0)
+    ended = desk.backend.retrieve(made.id)
+    # Ids count lines of the input, whatever was left out of the batch.
+    assert desk.ids(ended.output_file_id) == ["r0", "r2"]
+    (refused,) = desk.read(ended.error_file_id)
+    assert refused["custom_id"] == "r1"
+    assert refused["response"]["status_code"] == 400
+    assert refused["response"]["body"]["error"]["param"] == "logit_bias"
+    # Nothing went wrong there, so its results are read once, for the output.
+    assert provider.calls("results")[200] == before + 1
+
+
+def test_refused_rows_stand_beside_those_that_failed_there(desk: Desk, provider: Emulator) -> None:
+    made = desk.send([{"messages": [], "n": 2}, "[[fault:status:500]]", "good"])
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    statuses = {row["custom_id"]: row["response"]["status_code"] for row in desk.read(ended.error_file_id)}
+    assert statuses == {"r0": 400, "r1": 500}
+
+
+def test_a_line_for_another_endpoint_is_not_sent(desk: Desk) -> None:
+    path = desk.input(["x"])
+    path.write_text(path.read_text(encoding="utf-8").replace(CHAT, "/v1/embeddings"), encoding="utf-8")
+    desk.backend.upload(path, f"{SHARD}.jsonl")
+    (line,) = [json.loads(line) for line in inline.refusals(path)]
+    assert line["response"]["body"]["error"]["param"] == "url"
+
+
+def test_a_row_that_is_nested_too_deeply_is_not_sent(desk: Desk) -> None:
+    deep: Json = {"type": "string"}
+    for _ in range(400):
+        deep = {"type": "array", "items": deep}
+    wanted_format = {"type": "json_schema", "json_schema": {"schema": deep}}
+    path = desk.input([{"messages": [{"role": "user", "content": "x"}], "response_format": wanted_format}])
+    desk.backend.upload(path, f"{SHARD}.jsonl")
+    (line,) = [json.loads(line) for line in inline.refusals(path)]
+    assert line["response"]["body"]["error"]["message"] == "body: is nested too deeply"
+
+
+def test_a_batch_of_refused_rows_alone_is_none_and_costs_nothing(desk: Desk, provider: Emulator) -> None:
+    order = desk.order([{"n": 2}, {"seed": 1}])
+    before = provider.calls("create")
+    made = desk.backend.create(order)
+    assert provider.calls("create") == before
+    assert (made.id, made.status, made.failed) == (f"refused:{SHARD}", BatchStatus.COMPLETED, 2)
+    assert desk.backend.retrieve(made.id).status is BatchStatus.COMPLETED
+    desk.backend.cancel(made.id)
+    assert desk.backend.retrieve(made.id).error_file_id == made.error_file_id
+    assert desk.ids(made.error_file_id) == ["r0", "r1"]
+    intent = wanted(provider, 2, input_path=desk.folder / f"{SHARD}.input.jsonl")
+    found = desk.backend.find(intent).batch
+    assert found is not None
+    assert found.id == made.id
+
+
+def test_what_is_left_out_is_told_by_name(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    hello = [{"role": "user", "content": "hello", "name": "kim"}]
+    with caplog.at_level(logging.WARNING):
+        desk.order([{"messages": hello, "store": True}, {"messages": hello}, "plain"])
+    assert caplog.messages == [
+        f"claude: {SHARD}.jsonl: left out, as Anthropic has no counterpart: messages[].name (2 rows), store (1 rows)"
+    ]
+
+
+def test_an_upload_may_be_done_again_and_is_forgotten_whole(desk: Desk) -> None:
+    path = desk.input(["x", {"n": 2}])
+    file_id = desk.backend.upload(path, f"{SHARD}.jsonl")
+    before = {file.name: file.read_bytes() for file in desk.folder.iterdir()}
+    assert desk.backend.upload(path, f"{SHARD}.jsonl") == file_id
+    assert {file.name: file.read_bytes() for file in desk.folder.iterdir()} == before
+    assert len(before) == 3
+    for _ in range(2):
+        desk.backend.forget_file(file_id)
+        desk.backend.forget_file("results:msgbatch_1:output")
+    assert list(desk.folder.iterdir()) == [path]
+
+
+def test_a_line_that_is_no_request_is_an_error_with_its_place(desk: Desk) -> None:
+    path = desk.input(["x"])
+    with path.open("a", encoding="utf-8") as file:
+        file.write("{\n")
+    with pytest.raises(InputError) as found:
+        desk.backend.upload(path, f"{SHARD}.jsonl")
+    assert (found.value.file, found.value.line) == (path, 2)
+    assert list(desk.folder.iterdir()) == [path], "half a translation must not be sent"
+
+
+def test_files_that_are_not_there_are_the_jobs_own_trouble(desk: Desk, provider: Emulator) -> None:
+    with pytest.raises(JobFilesError):
+        desk.backend.upload(desk.folder / "none.jsonl", "none.jsonl")
+    order = desk.order(["x"])
+    made = desk.backend.create(order)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    desk.backend.forget_file(order.input_file_id)
+    with pytest.raises(JobFilesError):
+        desk.backend.create(order)
+    with pytest.raises(JobFilesError):
+        desk.read(ended.output_file_id)
+    order = desk.order([{"n": 2}])
+    with pytest.raises(JobFilesError, match="holds no requests"):
+        desk.read(ended.output_file_id)
+
+
+# Paid once
+
+
+@pytest.mark.parametrize("fault", ["cut_after", "hang_after"])
+def test_an_answer_that_never_came_is_uncertain_and_its_batch_is_found(
+    provider: Emulator, tmp_path: Path, fault: str
+) -> None:
+    provider.clear()
+    desk = Desk(provider.url_anthropic, tmp_path, timeout=httpx2.Timeout(30.0, read=0.3))
+    intent = wanted(provider, 3, input_path=tmp_path / f"{SHARD}.input.jsonl")
+    provider.script({"do": fault, **at_work(provider, verb="create")})
+    with pytest.raises(Uncertain):
+        desk.send(["a", "b", "c"])
+    (made,) = desk.backend.batches()
+
+    seen = desk.backend.find(intent)
+    assert seen == Sighting(undecided=f"batch {made.id} {UNDECIDED}")
+    provider.clock.advance(HOUR)
+    found = desk.backend.find(intent).batch
+    assert found is not None
+    assert (found.id, found.status) == (made.id, BatchStatus.COMPLETED)
+    assert desk.backend.find(replace(intent, shard="contracts-1.002")) == Sighting(), "another shard's ids"
+    desk.backend.close()
+
+
+def test_a_call_that_was_not_carried_out_leaves_nothing_to_be_found(provider: Emulator, desk: Desk) -> None:
+    provider.script({"do": "cut_before", **at_work(provider, verb="create")})
+    with pytest.raises(Uncertain):
+        desk.send(["a"])
+    assert desk.backend.find(wanted(provider, 1)) == Sighting()
+
+
+def test_a_batch_that_appears_late_is_found_then(provider: Emulator, desk: Desk) -> None:
+    intent = wanted(provider, 1)
+    provider.script({"do": "hidden", "seconds": 300, **at_work(provider)})
+    desk.send(["a"])
+    assert desk.backend.find(intent) == Sighting()
+    provider.clock.advance(desk.backend.appear_seconds)
+    assert desk.backend.find(intent) != Sighting()
+
+
+NOT_OURS: dict[str, Callable[[Intent, RemoteBatch], Intent]] = {
+    "another number of rows": lambda intent, made: replace(intent, rows=3),
+    "one that is known": lambda intent, made: replace(intent, is_known=lambda batch_id: batch_id == made.id),
+    "made before": lambda intent, made: replace(intent, since=intent.since + timedelta(seconds=61)),
+}
+
+
+@pytest.mark.parametrize("change", NOT_OURS.values(), ids=NOT_OURS)
+def test_a_running_batch_that_does_not_fit_is_not_ours(
+    provider: Emulator, desk: Desk, change: Callable[[Intent, RemoteBatch], Intent]
+) -> None:
+    intent = wanted(provider, 2)
+    made = desk.send(["a", "b"])
+    assert desk.backend.find(intent).undecided is not None
+    assert desk.backend.find(change(intent, made)) == Sighting()
+
+
+def test_ours_is_found_among_others_over_pages(
+    provider: Emulator, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.backends.anthropic.PAGE", 2)
+    intent = wanted(provider, 1)
+    made = {shard: desk.send(["a"], shard) for shard in [f"contracts-1.00{number}" for number in range(1, 6)]}
+    provider.clock.advance(HOUR)
+    late = desk.send(["b"], "contracts-2.001")
+    assert [batch.id for batch in desk.backend.batches()] == [
+        late.id,
+        *[batch.id for batch in reversed(made.values())],
+    ]
+    for shard, batch in made.items():
+        found = desk.backend.find(replace(intent, shard=shard)).batch
+        assert found is not None
+        assert found.id == batch.id
+    # What still runs may be ours until it has ended, and what has ended and is not ours says nothing.
+    assert desk.backend.find(replace(intent, shard="other")).undecided == f"batch {late.id} {UNDECIDED}"
+    # Older ones are not even asked for.
+    calls = provider.calls("list")[200]
+    assert desk.backend.find(replace(intent, since=provider.clock.now(), rows=9)) == Sighting()
+    assert provider.calls("list")[200] - calls == 2
+
+
+def test_results_that_are_gone_say_nothing(provider: Emulator, desk: Desk) -> None:
+    intent = wanted(provider, 1)
+    desk.send(["a"])
+    provider.clock.advance(30 * DAY)
+    assert desk.backend.find(intent) == Sighting()
+
+
+def test_a_first_row_that_is_broken_is_passed_over(provider: Emulator, desk: Desk) -> None:
+    intent = wanted(provider, 4)
+    made = desk.send(["[[fault:broken_line]]"] * 3 + ["x"])
+    provider.clock.advance(HOUR)
+    found = desk.backend.find(intent).batch
+    assert found is not None
+    assert found.id == made.id
+    desk.send(["[[fault:broken_line]]"], "contracts-1.009")
+    provider.clock.advance(HOUR)
+    assert desk.backend.find(replace(intent, rows=1, shard="contracts-1.009")) == Sighting()
+
+
+# What a failed call leaves behind
+
+
+@contextmanager
+def answering(
+    answer: Answer | Callable[[Asked], Answer], folder: Path, **options: Any
+) -> Iterator[tuple[Desk, Scripted]]:
+    """A client and the provider that gives its every call this answer."""
+    with scripted(answer if callable(answer) else lambda _: answer) as running:
+        desk = Desk(running.base_url.removesuffix("/v1"), folder, **options)
+        try:
+            yield desk, running
+        finally:
+            desk.backend.close()
+
+
+def error(
+    status: int, kind: str | None = "some_error", message: str = "no", code: str | None = None, **headers: str
+) -> Answer:
+    inner = {"type": kind, "message": message} | ({} if code is None else {"details": {"error_code": code}})
+    body = {"type": "error", "error": inner, "request_id": "req_1"}
+    return Answer(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def batch(**facts: Any) -> Json:
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    return {
+        "id": "msgbatch_1", "type": "message_batch", "processing_status": "in_progress",
+        "request_counts": counts | {"processing": 1}, "created_at": "2026-12-01T00:00:00Z", **facts,
+    }  # fmt: skip
+
+
+HTML = Answer(b"<html>Bad gateway</html>", 200, {"Content-Type": "text/html"})
+NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
+CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
+    "bad key": (error(401, "authentication_error"), AccountError),
+    "billing": (error(402, "billing_error"), AccountError),
+    "no permission": (error(403, "permission_error"), AccountError),
+    "no credit, as a bad request": (error(400, "invalid_request_error", NO_CREDIT), AccountError),
+    "spend limit, as a rate limit": (
+        error(429, "rate_limit_error", code="enforced_spend_limit_reached"),
+        AccountError,
+    ),
+    "on hold, as a bad request": (error(400, "invalid_request_error", code="organization_on_hold"), AccountError),
+    "too many requests": (error(429, "rate_limit_error"), BackendBusy),
+    "growing too fast": (error(429, "rate_limit_error", code="ramp_limit_exceeded"), BackendBusy),
+    "overloaded": (error(529, "overloaded_error"), BackendBusy),
+    "bad request": (error(400, "invalid_request_error"), BackendRefused),
+    "too large": (error(413, "request_too_large"), BackendRefused),
+    "not found": (error(404, "not_found_error"), BackendRefused),
+    "conflict": (error(409, "conflict_error"), BackendRefused),
+    "wrong address": (Answer({"detail": "Not Found"}, 404), NotSent),
+    "wrong method": (Answer(b"", 405), NotSent),
+    "request timeout": (error(408, "timeout_error"), Uncertain),
+    "internal error": (error(500, "api_error"), Uncertain),
+    "bad gateway": (Answer(b"<html>", 502, {"Content-Type": "text/html"}), Uncertain),
+    "unavailable": (error(503), Uncertain),
+    "gateway timeout": (error(504, "timeout_error"), Uncertain),
+    "a page instead of a batch": (HTML, Uncertain),
+    "no JSON": (Answer(b'{"id":'), Uncertain),
+    "an array": (Answer([]), Uncertain),
+    "a batch without an id": (Answer(batch(id=None)), Uncertain),
+    "a batch without counts": (Answer(batch(request_counts=None)), Uncertain),
+    "a batch of a status that is not known": (Answer(batch(processing_status="queued")), Uncertain),
+    "a batch without a time zone": (Answer(batch(created_at="2026-12-01T00:00:00")), Uncertain),
+    "cut off": (Answer(fault="cut"), Uncertain),
+    "cut within the answer": (Answer(batch(), fault="short"), Uncertain),
+}
+
+
+@pytest.mark.parametrize(("answer", "expected"), CREATE.values(), ids=CREATE)
+def test_what_a_failed_create_leaves_behind(answer: Answer, expected: type[OrchError], tmp_path: Path) -> None:
+    with answering(answer, tmp_path, max_retries=5) as (desk, running):
+        order = desk.order(["x"])
+        with pytest.raises(OrchError) as found:
+            desk.backend.create(order)
+    assert type(found.value) is expected
+    assert len(running.posts(BATCHES)) == 1, "a create that is sent twice is paid twice"
+
+
+OTHERS: dict[str, tuple[Answer, type[OrchError]]] = {
+    "bad key": (error(401, "authentication_error"), AccountError),
+    "too many requests": (error(429, "rate_limit_error"), BackendBusy),
+    "internal error": (error(500, "api_error"), BackendError),
+    "request timeout": (error(408, "timeout_error"), BackendError),
+    "bad request": (error(400, "invalid_request_error"), BackendRefused),
+    "wrong address": (Answer(b"", 404), NotSent),
+    "a page": (HTML, BackendError),
+    "cut off": (Answer(fault="cut"), BackendError),
+}
+VERBS: dict[str, Callable[[Desk], object]] = {
+    "retrieve": lambda desk: desk.backend.retrieve("msgbatch_1"),
+    "batches": lambda desk: list(desk.backend.batches()),
+    "download": lambda desk: desk.read("results:msgbatch_1:output"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+@pytest.mark.parametrize(("answer", "expected"), OTHERS.values(), ids=OTHERS)
+def test_what_another_failed_call_means(
+    verb: Callable[[Desk], object], answer: Answer, expected: type[OrchError], tmp_path: Path
+) -> None:
+    with answering(answer, tmp_path) as (desk, _):
+        desk.order(["x"])
+        if verb is VERBS["download"] and answer is HTML:
+            pytest.skip("what is no row stays as it is, and is counted as broken")
+        with pytest.raises(OrchError) as found:
+            verb(desk)
+    assert type(found.value) is expected
+
+
+def test_who_cannot_be_reached_got_nothing(tmp_path: Path) -> None:
+    with scripted(lambda _: Answer()) as running:
+        base_url = running.base_url.removesuffix("/v1")
+    desk = Desk(base_url, tmp_path)
+    order = desk.order(["x"])
+    with pytest.raises(NotSent, match="claude: cannot create a batch"):
+        desk.backend.create(order)
+    desk.backend.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"), [({"retry_after": "7"}, 7.0), ({"retry_after_ms": "250"}, 0.25), ({}, None)]
+)
+def test_a_busy_provider_says_for_how_long(headers: dict[str, str], seconds: float | None, tmp_path: Path) -> None:
+    with answering(error(429, "rate_limit_error", "slow down", **headers), tmp_path) as (desk, _):
+        order = desk.order(["x"])
+        with pytest.raises(BackendBusy) as found:
+            desk.backend.create(order)
+    assert (found.value.retry_after, found.value.code, found.value.status) == (seconds, "rate_limit_error", 429)
+    assert found.value.message == "claude: cannot create a batch: slow down"
+
+
+def test_a_key_stands_in_no_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def parrot(asked: Asked) -> Answer:
+        return error(401, "authentication_error", f"invalid key: {asked.headers['authorization']}")
+
+    with caplog.at_level(logging.DEBUG), answering(parrot, tmp_path) as (desk, running):
+        order = desk.order(["x"])
+        with pytest.raises(AccountError) as found:
+            desk.backend.create(order)
+        checks = list(desk.backend.check([]))
+        account = desk.backend.account()
+    (post,) = running.posts(BATCHES)
+    assert post.headers["authorization"] == f"Bearer {desk.key}"
+    assert post.headers["content-type"] == "application/json"
+    assert found.value.__cause__ is None
+    for text in (str(found.value), repr(found.value), repr(checks), account, *caplog.messages):
+        assert desk.key not in text
+    assert "invalid key: Bearer [key]" in str(found.value)
+
+
+# What doctor and reconcile ask
+
+
+def test_the_account_is_told_by_the_keys_fingerprint(desk: Desk) -> None:
+    assert desk.backend.account() == f"key:{sha256(desk.key.encode()).hexdigest()[:12]}"
+    assert list(desk.backend.files()) == []
+
+
+def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
+    provider.settings(models=[MODEL])
+    try:
+        checks = list(desk.backend.check([MODEL, "claude-none"]))
+    finally:
+        provider.settings(models=None)
+    assert checks[:2] == [
+        Check("batches", True, f"can be listed, as {desk.backend.account()}"),
+        Check(f"model {MODEL}", True, f"is there: {MODEL}"),
+    ]
+    assert [(check.name, check.ok) for check in checks[2:]] == [("model claude-none", False)]
+    assert list(desk.backend.batches()) == []
+
+
+def test_a_check_of_a_provider_that_is_away_says_so_once(tmp_path: Path) -> None:
+    with answering(error(500, "api_error", "sorry"), tmp_path) as (desk, _):
+        assert list(desk.backend.check([MODEL])) == [Check("batches", False, "claude: cannot list batches: sorry")]
+
+
+def test_a_list_that_does_not_end_by_itself_ends(tmp_path: Path) -> None:
+    def page(asked: Asked) -> Answer:
+        assert asked.query["limit"] == "100"
+        data = [] if asked.query.get("after_id") == "msgbatch_1" else [batch()]
+        return Answer({"data": data, "has_more": True, "first_id": None, "last_id": None})
+
+    with answering(page, tmp_path) as (desk, running):
+        assert [found.id for found in desk.backend.batches()] == ["msgbatch_1"]
+        assert len(running.asked) == 2
+
+
+# Files
+
+
+def test_a_download_that_breaks_leaves_no_file(desk: Desk, provider: Emulator) -> None:
+    made = desk.send(["row"] * 50)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    provider.script({"do": "cut_body", "share": 0.5, **at_work(provider, verb="results")})
+    with pytest.raises(BackendError, match="cannot download"):
+        desk.read(ended.output_file_id)
+    assert not [file for file in desk.folder.iterdir() if file.name.startswith("result")]
+    assert len(desk.ids(ended.output_file_id)) == 50
+
+
+def test_a_batch_is_sent_in_pieces(tmp_path: Path) -> None:
+    """Of a length that is told before: the file goes out as it lies there."""
+    with answering(Answer(batch()), tmp_path) as (desk, running):
+        order = desk.order(["word " * 1000] * 300)
+        desk.backend.create(order)
+    (post,) = running.posts(BATCHES)
+    assert post.headers["content-length"] == str(len(post.body))
+    assert post.body == inline.requests(inline.path_of(order.input_file_id)).read_bytes()
+    assert len(json.loads(post.body)["requests"]) == 300
+
+
+@given(st.lists(st.text(st.sampled_from("ab\n\r\u2028\x85é"), max_size=6)), st.integers(1, 5))
+def test_lines_are_split_at_newlines_alone_wherever_chunks_end(lines: list[str], size: int) -> None:
+    content = "\n".join(lines).encode()
+    chunks = [content[start : start + size] for start in range(0, len(content), size)]
+    expected = content.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    assert list(split_lines(chunks)) == expected
+
+
+@pytest.mark.parametrize(
+    "theirs", [f"{TAG}-0", f"{TAG}-3", f"{TAG}-01", f"{TAG}-٢", f"{TAG}", "1", f"{'0' * 16}-1", f"{TAG}-1-1", ""]
+)
+def test_an_id_that_is_none_of_ours_stays_as_it_is(theirs: str, desk: Desk) -> None:
+    with desk.input(["a", "b"]).open("rb") as source:
+        ids = inline.Ids(source, TAG)
+        assert ids.ours(theirs) == theirs
+        assert [ids.ours(f"{TAG}-{number}") for number in (2, 1)] == ["r1", "r0"]
+
+
+def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emulator) -> None:
+    """All that it needs is on the disk, by the names that the database keeps."""
+    order = desk.order(["a", {"n": 2}])
+    other = AnthropicBackend(
+        "claude",
+        anthropic.Anthropic(
+            api_key=desk.key, base_url=provider.url_anthropic, max_retries=0, default_headers={"x-api-key": desk.key}
+        ),
+        1,
+    )
+    made = other.create(order)
+    assert os.fspath(desk.folder) in order.input_file_id
+    provider.clock.advance(HOUR)
+    assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]
+    other.close()

@@ -1,0 +1,133 @@
+"""The client before a provider that misbehaves: what is paid once, what comes late, what breaks off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import openai
+import pytest
+
+from orchestrator.backends import Intent, Order
+from orchestrator.backends.openai import OpenAIBackend
+from orchestrator.backends.profiles import PROFILES
+from orchestrator.errors import BackendError, Uncertain
+from tests.emulator.client import Emulator
+from tests.support.batchapi import CHAT, jsonl, row
+
+SHARD = "letters-1.001"
+DAY = 86_400
+
+
+@pytest.fixture
+def emulator(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "provider") as found:
+        yield found
+
+
+@pytest.fixture
+def backend(emulator: Emulator) -> Iterator[OpenAIBackend]:
+    client = openai.OpenAI(base_url=emulator.url_openai, api_key="sk-it", max_retries=0, timeout=2.0)
+    found = OpenAIBackend("it", client, PROFILES["openai"])
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def order(backend: OpenAIBackend, tmp_path: Path) -> Order:
+    path = tmp_path / "input.jsonl"
+    path.write_bytes(jsonl([row("a"), row("b")]))
+    return Order(SHARD, backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
+
+
+def intent(emulator: Emulator) -> Intent:
+    return Intent(SHARD, 2, emulator.clock.now(), Path("input.jsonl"), lambda _: False)
+
+
+@pytest.mark.parametrize("fault", ["cut_after", "hang_after", "status"])
+def test_a_batch_that_was_made_without_an_answer_is_found_and_made_once(
+    emulator: Emulator, backend: OpenAIBackend, order: Order, fault: str
+) -> None:
+    since = intent(emulator)
+    emulator.script({"do": fault, "match": {"verb": "create"}})
+    with pytest.raises(Uncertain):
+        backend.create(order)
+    assert sum(emulator.calls("create").values()) == 1
+    seen = backend.find(since)
+    assert (seen.batch is not None) is (fault != "status"), "a 500 was not carried out here, which nobody could know"
+    assert len(emulator.state()["batches"]) == (fault != "status")
+
+
+def test_a_create_that_was_cut_off_before_it_was_carried_out_is_uncertain_too(
+    emulator: Emulator, backend: OpenAIBackend, order: Order
+) -> None:
+    emulator.script({"do": "cut_before", "match": {"verb": "create"}})
+    with pytest.raises(Uncertain):
+        backend.create(order)
+    assert backend.find(intent(emulator)).batch is None
+
+
+def test_an_orphan_that_shows_late_is_found_within_the_time_that_is_waited(
+    emulator: Emulator, backend: OpenAIBackend, order: Order
+) -> None:
+    since = intent(emulator)
+    emulator.script({"do": "cut_after", "match": {"verb": "create"}}, {"do": "hidden", "seconds": 300.0})
+    with pytest.raises(Uncertain):
+        backend.create(order)
+    assert backend.find(since).batch is None
+    emulator.clock.advance(301)
+    assert backend.appear_seconds > 301
+    seen = backend.find(since)
+    assert seen.batch is not None
+    assert seen.batch.shard == SHARD
+
+
+def test_trap_1_37_completed_is_seen_before_the_id_of_the_output(
+    emulator: Emulator, backend: OpenAIBackend, order: Order
+) -> None:
+    emulator.script({"do": "late_output_id", "seconds": 600.0}, {"do": "turnaround", "seconds": 60.0})
+    batch = backend.create(order)
+    emulator.clock.advance(300)
+    early = backend.retrieve(batch.id)
+    assert (early.status, early.completed, early.output_file_id) == ("completed", 2, None)
+    emulator.clock.advance(900)
+    assert backend.retrieve(batch.id).output_file_id is not None
+
+
+def test_a_batch_that_vanishes_is_gone(emulator: Emulator, backend: OpenAIBackend, order: Order) -> None:
+    emulator.script({"do": "vanishes", "seconds": 100.0})
+    batch = backend.create(order)
+    emulator.clock.advance(200)
+    assert [problem.code for problem in backend.retrieve(batch.id).problems] == ["batch_gone"]
+
+
+def test_trap_a6_the_limit_of_enqueued_tokens_ends_a_batch_while_it_is_validated(
+    emulator: Emulator, backend: OpenAIBackend, order: Order
+) -> None:
+    emulator.script({"do": "token_limit_exceeded", "limit": 900_000})
+    batch = backend.create(order)
+    emulator.clock.advance(3600)
+    found = backend.retrieve(batch.id)
+    assert (found.status, found.rows, found.completed) == ("failed", None, 0)
+    [problem] = found.problems
+    assert (problem.code, problem.line) == ("token_limit_exceeded", None)
+    assert "Limit: 900,000 enqueued tokens" in problem.message
+
+
+@pytest.mark.parametrize("fault", ["cut_body", "status"])
+def test_a_download_that_breaks_off_is_whole_the_next_time(
+    emulator: Emulator, backend: OpenAIBackend, order: Order, tmp_path: Path, fault: str
+) -> None:
+    batch = backend.create(order)
+    emulator.clock.advance(timedelta(hours=23).total_seconds())
+    file_id = backend.retrieve(batch.id).output_file_id
+    assert file_id is not None
+    emulator.script({"do": fault, "match": {"verb": "content"}})
+    path = tmp_path / "output.jsonl"
+    with pytest.raises(BackendError):
+        backend.download(file_id, path, tmp_path / "input.jsonl")
+    assert not path.exists()
+    backend.download(file_id, path, tmp_path / "input.jsonl")
+    assert {json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()} == {"a", "b"}

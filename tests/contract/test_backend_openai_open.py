@@ -1,0 +1,152 @@
+"""orch.toml and the environment made into a backend: profiles, windows, limits, keys."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.backends.open import limits_of, open_backend, profile_for
+from orchestrator.backends.profiles import PROFILES, Profile, profile_of, window_for
+from orchestrator.config import AnthropicBackend, HostedBackend, window_seconds
+from orchestrator.errors import UsageError
+from orchestrator.wire import window_seconds as served_seconds
+from tests.support.scripted import Answer, scripted
+
+DAY = 86_400
+
+
+def hosted(**fields: Any) -> HostedBackend:
+    return HostedBackend.model_validate({"kind": "openai", "api_key_env": "THE_KEY", **fields})
+
+
+def claude(**fields: Any) -> AnthropicBackend:
+    return AnthropicBackend.model_validate({"kind": "anthropic", "api_key_env": "THE_KEY", **fields})
+
+
+ADDRESSES = {
+    "https://api.openai.com/v1": "openai",
+    "https://api.groq.com/openai/v1": "groq",
+    "https://api.us.doubleword.ai/v1": "doubleword",
+    "https://res.openai.azure.com/openai/v1/": "azure",
+    "https://api.tokenfactory.nebius.com/v1/": "nebius",
+    "https://notapi.openai.com.example.org/v1": "other",
+    "https://openai.example.org/v1": "other",
+    "http://127.0.0.1:8080/v1": "other",
+}
+
+
+@pytest.mark.parametrize(("address", "name"), ADDRESSES.items())
+def test_a_provider_is_told_from_its_address(address: str, name: str) -> None:
+    assert profile_of("openai", address).name == name
+
+
+def test_a_profile_that_is_named_goes_before_the_address() -> None:
+    assert profile_for(hosted(profile="orch")).is_orch
+    assert profile_for(hosted(kind="azure", base_url="https://proxy.example.org/v1")).name == "azure"
+    assert profile_for(claude()).name == "anthropic"
+    with pytest.raises(UsageError, match="there is no profile 'opnai'") as caught:
+        profile_for(hosted(profile="opnai"))
+    assert "openai, azure, groq" in (caught.value.hint or "")
+
+
+def test_what_orch_toml_says_goes_before_the_profile() -> None:
+    settings = hosted(
+        base_url="https://api.novita.example/v1",
+        windows=("48h",),
+        provider="novita",
+        discount="0.4",
+        limits={"max_rows": 10, "enqueued_tokens": 2_000_000},
+    )
+    profile = profile_for(settings)
+    assert (profile.windows, profile.provider, profile.discount) == (("48h",), "novita", Decimal("0.4"))
+    limits = limits_of(settings, profile)
+    assert (limits.max_rows, limits.max_bytes) == (10, PROFILES["other"].limits.max_bytes)
+    assert limits.enqueued("anything") == 2_000_000
+    named = limits_of(hosted(limits={"enqueued_tokens": {"m": 5}}), PROFILES["openai"])
+    assert (named.enqueued("m"), named.enqueued("other"), named.batches_per_hour) == (5, None, 2_000)
+
+
+WINDOWS = {
+    "the only one": ("openai", 3_600, "24h"),
+    "the shortest where none fits": ("doubleword", 600, "1h"),
+    "the longest that fits": ("doubleword", 5 * 3_600, "1h"),
+    "just fits": ("doubleword", DAY, "24h"),
+    "days": ("groq", 3 * DAY + 5, "72h"),
+    "more than there is": ("groq", 30 * DAY, "7d"),
+    "any: hours": ("orch", 7_200, "2h"),
+    "any: minutes": ("orch", 5_400, "90m"),
+    "any: seconds": ("orch", 5_401, "5401s"),
+    "any: at once": ("orch", -5, "1s"),
+}
+
+
+@pytest.mark.parametrize(("name", "left", "text"), WINDOWS.values(), ids=WINDOWS)
+def test_the_window_of_a_batch(name: str, left: int, text: str) -> None:
+    assert window_for(PROFILES[name], left).text == text
+
+
+@given(st.sampled_from(sorted(PROFILES)), st.integers(-10, 40 * DAY))
+def test_a_window_is_one_that_the_provider_has_and_its_length_is_what_it_says(name: str, left: int) -> None:
+    profile = PROFILES[name]
+    window = window_for(profile, left)
+    assert served_seconds(window.text) == window.seconds
+    if profile.windows:
+        assert window.text in profile.windows
+        assert window.seconds <= left or window.seconds == min(map(window_seconds, profile.windows))
+    else:
+        assert window.seconds == max(1, left)
+
+
+@given(st.permutations(["1h", "24h", "7d"]), st.integers(1, 40 * DAY))
+def test_the_order_of_windows_in_orch_toml_does_not_matter(windows: list[str], left: int) -> None:
+    sorted_ones = Profile("x", windows=("1h", "24h", "7d"))
+    assert window_for(Profile("x", windows=tuple(windows)), left) == window_for(sorted_ones, left)
+
+
+@pytest.mark.parametrize("settings", [hosted(), claude()], ids=["openai", "anthropic"])
+def test_a_key_that_is_not_there_is_named_by_its_variable(settings: HostedBackend | AnthropicBackend) -> None:
+    for environ in ({}, {"THE_KEY": ""}, {"THE_KEY": " \n"}):
+        with pytest.raises(UsageError, match="THE_KEY is not set, which holds the key of backend cloud"):
+            open_backend("cloud", settings, environ)
+
+
+@pytest.mark.parametrize("key", ["sk-two words", "sk-\u00e4", "sk-a\nb", '"sk\t"'])
+def test_a_key_that_is_none_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(UsageError, match="THE_KEY holds has characters that no key has") as caught:
+        open_backend("cloud", hosted(), {"THE_KEY": key})
+    assert key.strip() not in str(caught.value)
+
+
+def test_only_what_orch_toml_names_is_sent_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-of-the-environment")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-of-the-environment")
+    with scripted(lambda _: Answer({"data": []})) as provider:
+        for fields in ({}, {"organization": "acme", "project": "night"}):
+            backend = open_backend("cloud", hosted(base_url=provider.base_url, **fields), {"THE_KEY": "sk-1\n"})
+            account = backend.account()
+            backend.close()
+            assert account.endswith("/night") is bool(fields)
+    sent = [(a.headers.get("openai-organization"), a.headers.get("openai-project")) for a in provider.asked]
+    assert sent == [(None, None), ("acme", "night")]
+    assert {asked.headers["authorization"] for asked in provider.asked} == {"Bearer sk-1"}
+
+
+def test_nothing_is_tried_again_behind_our_back() -> None:
+    with scripted(lambda _: Answer(b"", 500, {"x-should-retry": "true", "retry-after": "0"})) as provider:
+        backend = open_backend("cloud", hosted(base_url=provider.base_url), {"THE_KEY": "sk-1"})
+        assert [check.ok for check in backend.check([])] == [False]
+        backend.close()
+    assert len(provider.asked) == 1
+
+
+def test_our_own_server_is_asked_for_more_than_openai_has() -> None:
+    with scripted(lambda _: Answer({"data": []})) as provider:
+        backend = open_backend("orch", hosted(base_url=provider.base_url, profile="orch"), {"THE_KEY": "sk-1"})
+        assert backend.account().startswith("key:")
+        assert backend.appear_seconds == 1.0
+        backend.close()
+    assert provider.asked == []

@@ -1,0 +1,272 @@
+"""Anthropic's Message Batches: requests inline, no files, one list of results."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.emulator.answers import MESSAGES, decode_body, read
+from tests.emulator.batch import WINDOW, Batch
+from tests.emulator.call import Call, Reply, page
+from tests.emulator.errors import Json, refuse
+from tests.emulator.results import anthropic_lines, blocks
+from tests.emulator.rowfaults import MARK, Effect, marked
+from tests.emulator.settings import Settings
+from tests.emulator.sync import chat
+from tests.emulator.validation import Checked
+from tests.emulator.world import World
+
+MAX_REQUESTS = 100_000
+MAX_BYTES = 256 * 1024 * 1024
+RESULTS_DAYS = 29
+MODELS = ("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5")
+CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+SAMPLING = ("temperature", "top_p", "top_k")
+PARAMS = frozenset(
+    (
+        "model max_tokens messages system metadata stop_sequences tools tool_choice thinking output_config "
+        "service_tier cache_control container inference_geo"
+    ).split()
+)
+
+
+class Requests(msgspec.Struct, frozen=True):
+    requests: list[msgspec.Raw]
+
+
+class Request(msgspec.Struct, frozen=True):
+    custom_id: Any = None
+    params: msgspec.Raw | None = None
+
+
+decode_requests = msgspec.json.Decoder(Requests).decode
+decode_request = msgspec.json.Decoder(Request).decode
+
+
+def create(world: World, call: Call) -> Reply:
+    assert call.path is not None
+    if call.path.stat().st_size > MAX_BYTES:
+        raise refuse(413, "Request exceeds the maximum allowed number of bytes.")
+    batch = world.new_batch(call.flavour, call.account, MESSAGES, "msgbatch_", call.faults)
+    target = world.new_path()
+    try:
+        checked, refused = _take(call.path, target, world.settings)
+    except (msgspec.DecodeError, ValueError):
+        raise refuse(400, "The request body is not valid JSON.") from None
+    batch.model = checked.model
+    batch.start(world.rows(batch, target, checked, refused), batch.created_at)
+    world.add_batch(batch)
+    return Reply(_told(world, call, batch))
+
+
+def _take(body: Path, target: Path, settings: Settings) -> tuple[Checked, dict[int, Effect]]:
+    """Write each request to `target`; what is wrong with its params is its effect. Raises Refusal."""
+    with (
+        body.open("rb") as source,
+        mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as view,
+        memoryview(view) as told,
+    ):
+        requests = [bytes(raw) for raw in decode_requests(told).requests]
+    if not 1 <= len(requests) <= MAX_REQUESTS:
+        raise refuse(400, f"requests: List should have from 1 to {MAX_REQUESTS} items")
+    checked, refused, ids, models = Checked(), {}, set[str](), set[Any]()
+    start = 0
+    with target.open("wb") as file:
+        for index, raw in enumerate(requests):
+            request = decode_request(raw)
+            _check_id(request.custom_id, index, ids)
+            if request.params is None:
+                raise refuse(400, f"requests.{index}.params: Field required")
+            body_of = decode_body(request.params)
+            asked = read(body_of, MESSAGES)
+            models.add(body_of.model)
+            problem = _problem(msgspec.json.decode(request.params), settings)
+            if problem is not None:
+                refused[index] = problem
+            elif MARK in raw:
+                checked.marks[index], checked.digests[index] = marked(raw), asked.digest
+            checked.draft.add(start, len(raw), asked.prompt, asked.completion)
+            start += file.write(raw)
+    checked.model = models.pop() if len(models) == 1 else None
+    return checked, refused
+
+
+def _check_id(custom_id: Any, index: int, ids: set[str]) -> None:
+    where = f"requests.{index}.custom_id"
+    if not isinstance(custom_id, str) or not CUSTOM_ID.fullmatch(custom_id):
+        raise refuse(400, f"{where}: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'")
+    if custom_id in ids:
+        raise refuse(400, f"{where}: custom_id must be unique, '{custom_id}' is there twice")
+    ids.add(custom_id)
+
+
+def _problem(params: Any, settings: Settings) -> Effect | None:
+    """Looked at when the row runs: it ends as errored."""
+    status, message = 400, _complaint(params, settings)
+    if message is None and settings.models is not None and params["model"] not in settings.models:
+        status, message = 404, f"model: {params['model']}"
+    if message is None:
+        return None
+    return Effect(status=status, message=message, place="error", is_billed=False)
+
+
+def _complaint(params: Any, settings: Settings) -> str | None:
+    for name in ("model", "max_tokens", "messages"):
+        if params.get(name) is None:
+            return f"{name}: Field required"
+    sampling = frozenset(SAMPLING) if params["model"] not in settings.no_sampling else frozenset[str]()
+    for name in params:
+        if name not in PARAMS | sampling:
+            return f"{name}: Extra inputs are not permitted"
+    if not isinstance(params["max_tokens"], int) or params["max_tokens"] < 1:
+        return "max_tokens: Input should be greater than or equal to 1"
+    return _messages_complaint(params["messages"])
+
+
+def _messages_complaint(messages: Any) -> str | None:
+    if not isinstance(messages, list) or not messages:
+        return "messages: at least one message is required"
+    for index, message in enumerate(messages):
+        if message.get("role") not in ("user", "assistant"):
+            return f"messages.{index}.role: Input should be 'user' or 'assistant'"
+        if not message.get("content"):
+            return f"messages.{index}.content: Field required"
+    return None
+
+
+def retrieve(world: World, call: Call) -> Reply:
+    batch = world.batch(call.flavour, call.account, call.name)
+    return Reply(_told(world, call, batch), headers={} if batch.is_final else {"retry-after": "10"})
+
+
+def batches(world: World, call: Call) -> Reply:
+    found = world.listed_batches(call.flavour, call.account)
+    limit = call.limit(1000, 20)
+    if "before_id" in call.query:
+        newer, has_more = page(found[::-1], call.query["before_id"], limit)
+        shown = newer[::-1]
+    else:
+        shown, has_more = page(found, call.query.get("after_id"), limit)
+    return Reply(_listing([_told(world, call, batch) for batch in shown], has_more))
+
+
+def _listing(data: list[Json], has_more: bool) -> Json:
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": has_more, "first_id": first, "last_id": last}
+
+
+def cancel(world: World, call: Call) -> Reply:
+    batch = world.batch(call.flavour, call.account, call.name)
+    if batch.is_final:
+        raise refuse(400, f"Batch {batch.id} has ended and cannot be canceled.")
+    if batch.status != "cancelling":
+        world.cancel(batch)
+    return Reply(_told(world, call, batch))
+
+
+def results(world: World, call: Call) -> Reply:
+    batch = world.batch(call.flavour, call.account, call.name)
+    if not batch.is_final or _is_archived(world, batch):
+        raise refuse(404, f"No results for batch {batch.id}.")
+    return Reply(blocks=blocks(anthropic_lines(batch, world.settings)), kind="application/x-jsonl")
+
+
+def delete(world: World, call: Call) -> Reply:
+    batch = world.batch(call.flavour, call.account, call.name)
+    if not batch.is_final:
+        raise refuse(400, f"Batch {batch.id} is still being processed and cannot be deleted.")
+    batch.is_deleted = True
+    return Reply({"id": batch.id, "type": "message_batch_deleted"})
+
+
+_STATUS = {"in_progress": "in_progress", "finalizing": "in_progress", "cancelling": "canceling"}
+
+
+def _is_archived(world: World, batch: Batch) -> bool:
+    return world.now() >= _archived_at(batch)
+
+
+def _archived_at(batch: Batch) -> float:
+    return batch.created_at + RESULTS_DAYS * WINDOW
+
+
+def _told(world: World, call: Call, batch: Batch) -> Json:
+    is_over, is_archived = batch.is_final, _is_archived(world, batch)
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": _STATUS.get(batch.status, "ended"),
+        "request_counts": _counts(batch),
+        "created_at": _time(batch.created_at),
+        "expires_at": _time(batch.created_at + WINDOW),
+        "ended_at": _time(batch.ended_at) if is_over else None,
+        "cancel_initiated_at": _time(batch.times.get("cancelling")),
+        "archived_at": _time(_archived_at(batch)) if is_archived else None,
+        "results_url": f"{call.root}/messages/batches/{batch.id}/results" if is_over and not is_archived else None,
+    }
+
+
+def _counts(batch: Batch) -> Json:
+    """All but `processing` stay 0 until the whole batch has ended."""
+    found = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    if not batch.is_final:
+        return found | {"processing": batch.count}
+    assert batch.rows is not None
+    found |= {name: batch.rows.tally(batch.kept, count) for name, count in _KINDS.items()}
+    if batch.status in _UNRUN:
+        found[_UNRUN[batch.status]] += batch.count - batch.ran
+    return found
+
+
+_UNRUN = {"expired": "expired", "cancelled": "canceled"}
+_KINDS: dict[str, Callable[[Effect], int]] = {
+    "succeeded": lambda effect: int(not effect.has_failed),
+    "errored": lambda effect: int(effect.has_failed and effect.unrun is None),
+    "expired": lambda effect: int(effect.unrun == "batch_expired"),
+    "canceled": lambda effect: int(effect.unrun == "batch_cancelled"),
+}
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds")
+
+
+def models(world: World, call: Call) -> Reply:
+    known = MODELS if world.settings.models is None else world.settings.models
+    return Reply(_listing([_model(name) for name in known], False))
+
+
+def model(world: World, call: Call) -> Reply:
+    if world.settings.models is not None and call.name not in world.settings.models:
+        raise refuse(404, f"model: {call.name}")
+    return Reply(_model(call.name))
+
+
+def _model(name: str) -> Json:
+    return {"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"}
+
+
+def first_model(path: Path) -> str | None:
+    """The model of the first request of a body, as far as its first bytes tell."""
+    with path.open("rb") as file:
+        found = re.search(rb'"model"\s*:\s*"([^"\\]*)"', file.read(64 * 1024))
+    return None if found is None else found[1].decode(errors="replace")
+
+
+VERBS: dict[str, Callable[[World, Call], Reply]] = {
+    "create": create,
+    "retrieve": retrieve,
+    "list": batches,
+    "cancel": cancel,
+    "results": results,
+    "delete": delete,
+    "models": models,
+    "model": model,
+    "chat": chat,
+}

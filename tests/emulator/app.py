@@ -1,0 +1,262 @@
+"""The HTTP side: which call it is, whose it is, what is scripted for it, and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from email.utils import formatdate
+from typing import Literal
+
+import msgspec
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.emulator import anthropic_api, openai_batches
+from tests.emulator.answers import decode_body
+from tests.emulator.call import Call, Reply
+from tests.emulator.control import control
+from tests.emulator.errors import HTML_502, Problem, Refusal, anthropic_error, problem_of, refuse
+from tests.emulator.script import Fault
+from tests.emulator.wire import Wire
+from tests.emulator.world import World
+
+PREFIXES = {"/v1": "openai", "/azure/openai/v1": "azure", "/anthropic/v1": "anthropic"}
+CONTROL = "/_emulator/"
+
+_OPENAI = {
+    "POST /files": "upload",
+    "GET /files": "files",
+    "GET /files/{}": "file",
+    "GET /files/{}/content": "content",
+    "DELETE /files/{}": "delete_file",
+    "POST /batches": "create",
+    "GET /batches": "list",
+    "GET /batches/{}": "retrieve",
+    "POST /batches/{}/cancel": "cancel",
+    "GET /models": "models",
+    "GET /models/{}": "model",
+    "POST /chat/completions": "chat",
+}
+_ANTHROPIC = {
+    "POST /messages/batches": "create",
+    "GET /messages/batches": "list",
+    "GET /messages/batches/{}": "retrieve",
+    "POST /messages/batches/{}/cancel": "cancel",
+    "GET /messages/batches/{}/results": "results",
+    "DELETE /messages/batches/{}": "delete",
+    "POST /messages": "chat",
+    "GET /models": "models",
+    "GET /models/{}": "model",
+}
+ROUTES = {
+    flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
+    for flavour, routes in {"openai": _OPENAI, "azure": _OPENAI, "anthropic": _ANTHROPIC}.items()
+}
+BEFORE: dict[str, Literal["cut", "hang"]] = {"cut_before": "cut", "hang_before": "hang"}
+AFTER: dict[str, Literal["cut", "hang"]] = {"cut_after": "cut", "hang_after": "hang"}
+VERBS = {"openai": openai_batches.VERBS, "azure": openai_batches.VERBS, "anthropic": anthropic_api.VERBS}
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        path = request.url.path
+        if path.startswith(CONTROL):
+            await self._control(request, path.removeprefix(CONTROL), await request.body())(scope, receive, send)
+        elif (response := await self._provider(request, path, scope["state"]["wire"])) is not None:
+            await response(scope, receive, send)
+
+    def _control(self, request: Request, name: str, body: bytes) -> Response:
+        try:
+            told = control(self.world, request.method, name, request.query_params, body)
+            return _json(told, 200, {})
+        except Refusal as refusal:
+            return _json({"error": refusal.problem.json()}, refusal.status, {})
+
+    async def _provider(self, request: Request, path: str, wire: Wire) -> Response | None:
+        """None where the wire was cut instead of an answer."""
+        prefix = next((prefix for prefix in PREFIXES if path.startswith(f"{prefix}/")), "")
+        flavour = PREFIXES.get(prefix, "openai")
+        verb, name = _verb(flavour, request.method, path.removeprefix(prefix))
+        root = f"{request.url.scheme}://{request.url.netloc}{prefix}"
+        call = Call(flavour, verb, name, "", root, request.query_params)
+        headers = {"date": formatdate(self.world.now(), usegmt=True)}
+        request_id = f"req_{uuid.uuid4().hex}"
+        headers["request-id" if flavour == "anthropic" else "x-request-id"] = request_id
+        try:
+            await self._read(call, request)
+            call.account = self._account(call, request)
+            owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
+            headers[owner] = call.account
+            reply = await self._answer(call, wire)
+        except Refusal as refusal:
+            self._count(call, refusal.status)
+            return _refused(refusal, flavour, request_id, headers)
+        if reply is None:
+            self._count(call, 0)
+            return None
+        self._count(call, reply.status)
+        return _response(reply, headers)
+
+    def _count(self, call: Call, status: int) -> None:
+        self.world.requests[call.flavour, call.verb, status] += 1
+
+    def _account(self, call: Call, request: Request) -> str:
+        """Whose key it is. Raises Refusal."""
+        key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if call.flavour == "azure":
+            key = request.headers.get("api-key", key)
+        elif call.flavour == "anthropic":
+            key = request.headers.get("x-api-key", "")
+        known = self.world.settings.accounts
+        if not key or (known and key not in known):
+            raise Refusal(401, problem_of(401))
+        if call.flavour == "anthropic" and "anthropic-version" not in request.headers:
+            raise refuse(400, "anthropic-version: header is required")
+        return known.get(key) or "org-" + hashlib.sha256(key.encode()).hexdigest()[:12]
+
+    async def _read(self, call: Call, request: Request) -> None:
+        """The body: what may be large goes to the disk."""
+        if call.verb == "upload":
+            await self._read_form(call, request)
+        elif (call.flavour, call.verb) == ("anthropic", "create"):
+            call.path = self.world.new_path()
+            with call.path.open("wb") as file:
+                async for chunk in request.stream():
+                    file.write(chunk)
+        else:
+            call.body = await request.body()
+
+    async def _read_form(self, call: Call, request: Request) -> None:
+        async with request.form() as form:
+            call.fields = {name: value for name, value in form.items() if isinstance(value, str)}
+            given = form.get("file")
+            if isinstance(given, UploadFile):
+                call.filename, call.path = given.filename, self.world.new_path()
+                with call.path.open("wb") as target:
+                    shutil.copyfileobj(given.file, target, 1024 * 1024)
+
+    async def _answer(self, call: Call, wire: Wire) -> Reply | None:
+        """Raises Refusal; None where the wire was cut instead of an answer."""
+        world = self.world
+        call.faults = world.script.take(call.flavour, call.verb, self._model(call))
+        fault = next((fault for fault in call.faults if not fault.is_of_batch), None)
+        do = "" if fault is None else fault.do
+        if fault is not None and do == "status":
+            raise _scripted(fault.options)
+        if await wire.breaks(BEFORE.get(do)):
+            return None
+        reply = self._do(call)
+        if call.verb == "chat" and world.settings.latency_ms:
+            await asyncio.sleep(world.settings.latency_ms / 1000)
+        if await wire.breaks(AFTER.get(do, reply.effect.wire)):
+            return None
+        if fault is not None and do in ("cut_body", "short_body"):
+            return _torn(reply, fault, wire)
+        return reply
+
+    def _do(self, call: Call) -> Reply:
+        verb = VERBS[call.flavour].get(call.verb)
+        if verb is None:
+            raise refuse(404, f"Invalid URL ({call.verb} {call.name})")
+        try:
+            return verb(self.world, call)
+        finally:
+            if call.flavour == "anthropic" and call.path is not None:
+                call.path.unlink()
+
+    def _model(self, call: Call) -> str | None:
+        """The model that a call is about, where it is about one."""
+        world = self.world
+        try:
+            match call.verb:
+                case "create" if call.path is not None:
+                    return anthropic_api.first_model(call.path)
+                case "create":
+                    return world.model_of(str(call.json().get("input_file_id")))
+                case "chat":
+                    model = decode_body(call.body).model
+                    return model if isinstance(model, str) else None
+                case "model":
+                    return call.name
+                case "file" | "content" | "delete_file":
+                    return world.model_of(call.name)
+        except (Refusal, msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        batch = world.batches.get(call.name)
+        return None if batch is None else batch.model
+
+
+def _verb(flavour: str, method: str, path: str) -> tuple[str, str]:
+    """The verb and the id in the path; what is none is named as it was asked for."""
+    for route, verb in ROUTES[flavour]:
+        if found := route.fullmatch(f"{method} {path}"):
+            return verb, next(iter(found.groups()), "")
+    return method, path
+
+
+def _scripted(options: dict[str, object]) -> Refusal:
+    status, code = options["status"], options["code"]
+    assert isinstance(status, int)
+    usual = problem_of(status, str(code) if code else None)
+    problem = Problem(
+        str(options["message"] or usual.message),
+        str(options["type"] or usual.type),
+        usual.param,
+        str(code) if code else usual.code,
+    )
+    after = options["retry_after"]
+    return Refusal(status, problem, {} if after is None else {"retry-after": str(after)})
+
+
+def _torn(reply: Reply, fault: Fault, wire: Wire) -> Reply:
+    """Only a part of the body: the wire is cut behind it, or it ends as if it were all."""
+    whole = b"".join(reply.blocks or iter([msgspec.json.encode(reply.body)]))
+    part = whole[: int(len(whole) * fault.options["share"])]
+    if fault.do == "cut_body":
+        return replace(reply, blocks=iter([part]), cut=wire)
+    if fault.options["whole_lines"]:
+        part = part[: part.rfind(b"\n") + 1]
+    return replace(reply, blocks=iter([part]))
+
+
+def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str, str]) -> Response:
+    if refusal.status == 502:
+        # What is between the client and the provider says this, and speaks no JSON.
+        return Response(HTML_502, 502, {**headers, **refusal.headers}, "text/html")
+    body = {"error": refusal.problem.json()}
+    if flavour == "anthropic":
+        body = anthropic_error(refusal.status, refusal.problem.message, request_id)
+    return _json(body, refusal.status, {**headers, **refusal.headers})
+
+
+def _response(reply: Reply, headers: dict[str, str]) -> Response:
+    if reply.blocks is None:
+        return _json(reply.body, reply.status, {**headers, **reply.headers})
+    body = _sent(reply.blocks, reply.cut)
+    return StreamingResponse(body, reply.status, {**headers, **reply.headers}, reply.kind)
+
+
+async def _sent(blocks: Iterator[bytes], cut: Wire | None) -> AsyncIterator[bytes]:
+    for block in blocks:
+        yield block
+        # Making lines takes the processor: other calls come in between.
+        await asyncio.sleep(0)
+    if cut is not None:
+        await cut.cut()
+
+
+def _json(body: object, status: int, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(body), status, headers, "application/json")

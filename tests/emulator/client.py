@@ -1,0 +1,130 @@
+"""The emulator as a process of its own, as a test drives it."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import Request, urlopen
+
+from tests.emulator.clock import ClockFile
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 30.0
+
+
+class Emulator:
+    """`with Emulator(tmp_path) as provider:`; its clock stands still until `provider.clock` is moved.
+
+    `speed` are virtual seconds a second from the start. `environment` is what a program under test needs to live in
+    the same time.
+    """
+
+    def __init__(self, folder: Path, *, seed: int = 0, speed: float = 0.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.seed = seed
+        self.port = 0
+        self.clock = ClockFile(folder / "clock.json", speed=speed)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def root_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url_openai(self) -> str:
+        return f"{self.root_url}/v1"
+
+    @property
+    def url_azure(self) -> str:
+        return f"{self.root_url}/azure/openai/v1/"
+
+    @property
+    def url_anthropic(self) -> str:
+        """The SDK puts /v1 behind it."""
+        return f"{self.root_url}/anthropic"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"ORCH_CLOCK": str(self.clock.path)}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the emulator is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns once it listens."""
+        assert self._process is None, "the emulator runs already"
+        program = [sys.executable, "-m", "tests.emulator", "--folder", str(self.folder / "files")]
+        options = ["--seed", str(self.seed), "--clock", str(self.clock.path)]
+        self._process = subprocess.Popen(
+            [*program, *options], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            self.stop()
+            raise RuntimeError("the emulator did not start")
+        self.port = int(json.loads(line)["port"])
+
+    def stop(self) -> None:
+        """End it by closing its stdin, as the death of the test would; harmless when it is gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(10)
+        finally:
+            process.kill()
+            process.stdout.close()
+
+    def script(self, *faults: dict[str, Any]) -> None:
+        """Add to the script: `script({"do": "cut_after", "match": {"verb": "create"}})`."""
+        self._ask("POST", "script", list(faults))
+
+    def clear(self) -> None:
+        """Forget the script; what it has done to batches stays."""
+        self._ask("DELETE", "script")
+
+    def settings(self, **settings: Any) -> None:
+        """Change some: `settings(turnaround_s=[60, 60], enqueued_tokens={"gpt-4o-mini": 900_000})`."""
+        self._ask("POST", "settings", settings)
+
+    def bill(self, *, rows: bool = False) -> dict[str, Any]:
+        return self._ask("GET", "bill?rows=1" if rows else "bill")
+
+    def state(self) -> dict[str, Any]:
+        return self._ask("GET", "state")
+
+    def calls(self, verb: str) -> dict[int, int]:
+        """How often a verb was called, by status; 0 are those that got no answer."""
+        found: dict[int, int] = {}
+        for entry in self.state()["requests"]:
+            if entry["verb"] == verb:
+                found[entry["status"]] = found.get(entry["status"], 0) + entry["count"]
+        return found
+
+    def _ask(self, method: str, name: str, body: Any = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(f"{self.root_url}/_emulator/{name}", data, method=method), timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found

@@ -1,0 +1,107 @@
+"""What the providers say when they refuse: one exception, and the bodies that they send for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+HTML_502 = (
+    b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n"
+    b"<center><h1>502 Bad Gateway</h1></center>\r\n<hr><center>cloudflare</center>\r\n</body>\r\n</html>\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The inner object of an OpenAI error body."""
+
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+    def json(self) -> Json:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+
+@dataclass(slots=True)
+class Refusal(Exception):
+    """A call that is answered with an error."""
+
+    status: int
+    problem: Problem
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def refuse(status: int, message: str, *, param: str | None = None, code: str | None = None) -> Refusal:
+    return Refusal(status, Problem(message, param=param, code=code))
+
+
+_QUOTA = "You exceeded your current quota, please check your plan and billing details."
+
+PROBLEMS: dict[str, Problem] = {
+    "400": Problem("The request is not valid.", code="invalid_value"),
+    "401": Problem("Incorrect API key provided.", code="invalid_api_key"),
+    "403": Problem("You are not allowed to do this.", code="permission_denied"),
+    "404": Problem("Not found."),
+    "408": Problem("Request timed out.", "timeout"),
+    "409": Problem("The resource has changed in the meantime."),
+    "413": Problem("The batch input file is larger than the 209715200 maximum for the model"),
+    "429": Problem("Rate limit reached for requests.", "requests", None, "rate_limit_exceeded"),
+    "500": Problem("The server had an error while processing your request. Sorry about that!", "server_error"),
+    "502": Problem("Bad gateway.", "server_error"),
+    "503": Problem("The engine is currently overloaded, please try again later.", "server_error", None, "overloaded"),
+    "504": Problem("Gateway timeout.", "server_error"),
+    "insufficient_quota": Problem(_QUOTA, "insufficient_quota", None, "insufficient_quota"),
+    "resource_unavailable": Problem(
+        "There are not enough resources for flex processing right now, please try again later.",
+        "resource_unavailable",
+        None,
+        "resource_unavailable",
+    ),
+    "content_filter": Problem(
+        "The response was filtered due to the prompt triggering the content management policy.",
+        "invalid_request_error",
+        "prompt",
+        "content_filter",
+    ),
+    "context_length_exceeded": Problem(
+        "This model's maximum context length is 128000 tokens. Please reduce the length of the messages.",
+        "invalid_request_error",
+        "messages",
+        "context_length_exceeded",
+    ),
+}
+"""By status, or by the code of an error that shares its status with others."""
+
+STATUS_OF = {
+    "insufficient_quota": 429,
+    "resource_unavailable": 429,
+    "content_filter": 400,
+    "context_length_exceeded": 400,
+}
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def problem_of(status: int, code: str | None = None) -> Problem:
+    """What is said with a status where nothing else is asked for."""
+    return PROBLEMS.get(code or "") or PROBLEMS.get(str(status)) or Problem(f"Status {status}.", "server_error")
+
+
+def anthropic_error(status: int, message: str, request_id: str | None) -> Json:
+    kind = ANTHROPIC_TYPES.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}

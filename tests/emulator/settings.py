@@ -1,0 +1,37 @@
+"""How the emulated provider is when nothing is scripted. Times are virtual seconds, drawn evenly between two ends."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Range = Annotated[tuple[float, float], msgspec.Meta(description="shortest and longest, in virtual seconds")]
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Each may be set with `POST /_emulator/settings`; those of batches hold for batches made from then on.
+
+    A limit that is None is not there. `accounts` are the keys that are taken, and their organisations; without it any
+    key is, with an organisation of its own. `models` None takes any name; `no_sampling` are those models of Anthropic
+    that take no temperature. `snapshot` is put behind a model's name in answers, as the providers do with dates.
+    `requests_per_minute`, `tokens_per_minute` and `latency_ms` are for synchronous calls, and in real time: that is
+    what their clients wait in.
+    """
+
+    validating_s: Range = (5.0, 30.0)
+    turnaround_s: Range = (60.0, 600.0)
+    finalizing_s: Range = (5.0, 20.0)
+    cancelling_s: Range = (30.0, 180.0)
+    models: list[str] | None = None
+    no_sampling: list[str] = []
+    snapshot: str = ""
+    accounts: dict[str, str] = {}
+    enqueued_tokens: dict[str, int] = {}
+    azure_queues: bool = False
+    batches_per_hour: int = 2000
+    max_files: int | None = None
+    max_bytes: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    latency_ms: float = 0.0

@@ -1,0 +1,83 @@
+"""Synchronous calls: OpenAI's chat completions with their flex and priority tiers, and Anthropic's messages."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import msgspec
+
+from tests.emulator.answers import CHAT, MESSAGES, Asked, Body, answer, decode_body, read
+from tests.emulator.call import Call, Reply
+from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
+from tests.emulator.limits import Limits, duration
+from tests.emulator.rowfaults import MARK, Effect, marked
+from tests.emulator.world import World
+
+
+def chat(world: World, call: Call) -> Reply:
+    """Answer one request and put it on the bill; what the wire does to the answer is the reply's effect."""
+    body = _body(world, call)
+    endpoint = MESSAGES if call.flavour == "anthropic" else CHAT
+    asked = read(body, endpoint)
+    headers = _admit(world, call, asked)
+    effect = _effect(world, call, asked)
+    if effect.status >= 400:
+        problem = problem_of(effect.status, effect.code)
+        raise Refusal(effect.status, problem, headers)
+    tier = _tier(call.flavour, body)
+    world.pay(call.flavour, tier, asked, effect)
+    model = f"{body.model}{world.settings.snapshot}"
+    told: Json = answer(asked, endpoint, effect, model=model, tier=tier, at=int(world.now()))
+    if effect.is_broken:
+        whole = msgspec.json.encode(told)
+        return Reply(blocks=iter([whole[: len(whole) // 2]]), headers=headers, effect=effect)
+    return Reply(json.dumps(told) if effect.is_string else told, headers=headers, effect=effect)
+
+
+def _body(world: World, call: Call) -> Body:
+    call.json()
+    body = decode_body(call.body)
+    if not isinstance(body.model, str):
+        raise refuse(400, "you must provide a model parameter")
+    if not isinstance(body.messages, list):
+        message = "Missing required parameter: 'messages'."
+        raise refuse(400, message, param="messages", code="missing_required_parameter")
+    if body.stream:
+        raise refuse(400, "Streaming is not emulated.", param="stream", code="unsupported_value")
+    models = world.settings.models
+    if models is not None and body.model not in models:
+        message = f"The model `{body.model}` does not exist or you do not have access to it."
+        raise refuse(404, message, code="model_not_found")
+    return body
+
+
+def _admit(world: World, call: Call, asked: Asked) -> dict[str, str]:
+    """The headers that tell of the limits. Raises Refusal above them."""
+    settings = world.settings
+    published = {"requests": settings.requests_per_minute, "tokens": settings.tokens_per_minute}
+    limits = world.limits.setdefault((call.flavour, call.account, asked.body.model), Limits())
+    wanted = {"requests": 1, "tokens": asked.prompt + asked.completion}
+    wait = limits.take(published, wanted, time.monotonic())
+    headers = limits.headers(call.flavour)
+    if wait:
+        message = (
+            f"Rate limit reached for {asked.body.model} in organization {call.account}. "
+            f"Please try again in {duration(wait)}."
+        )
+        headers |= {"retry-after": str(math.ceil(wait)), "retry-after-ms": str(math.ceil(wait * 1000))}
+        raise Refusal(429, Problem(message, "requests", None, "rate_limit_exceeded"), headers)
+    return headers
+
+
+def _effect(world: World, call: Call, asked: Asked) -> Effect:
+    own = marked(call.body) if MARK in call.body else ()
+    scripted = tuple(fault.row_fault() for fault in call.faults if fault.do == "rows")
+    return world.effect((*own, *scripted), asked.digest if own else None)
+
+
+def _tier(flavour: str, body: Body) -> str:
+    if flavour == "anthropic":
+        return "standard"
+    return body.service_tier if body.service_tier in ("flex", "priority") else "default"
