@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.durations import duration
 from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.reports import CostLine, CostReport
@@ -59,18 +60,8 @@ def money(cost: Decimal) -> str:
     return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
-def duration(seconds: float | None) -> str:
-    """A length of time in the two largest units."""
-    if seconds is None:
-        return "—"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+def _eta(line: JobLine) -> str:
+    return "—" if line.eta_seconds is None else duration(line.eta_seconds)
 
 
 def _when(at: datetime | None) -> str:
@@ -102,7 +93,7 @@ def job_table(lines: Sequence[JobLine]) -> Table:
             f"{line.done:,}/{counts.total:,}",
             f"{counts.failed + counts.expired:,}" if counts.failed + counts.expired else "—",
             money(line.cost),
-            duration(line.eta_seconds),
+            _eta(line),
             _when(line.job.created_at),
             _when(line.job.deadline_at),
         )
@@ -117,6 +108,7 @@ def job_detail(detail: JobDetail, *, events: int = 12) -> RenderableType:
         parts.append(Text(f"! {detail.problem}", style="yellow"))
     if line.job.error:
         parts.append(Text(f"! {line.job.error}", style="red"))
+    parts += [Text(f"! shard {shard.number:03d}: {shard.held}", style="yellow") for shard in detail.held]
     if detail.shards:
         parts += [Text(), _shards(detail.shards)]
     if detail.reasons:
@@ -145,7 +137,7 @@ def _head(detail: JobDetail) -> Table:
     table.add_row("tokens", tokens(detail.usage))
     table.add_row("cost", money(line.cost) + (f" of ${line.job.budget:f}" if line.job.budget is not None else ""))
     if not line.state.is_final:
-        table.add_row("rate", f"{line.rate:,.1f} rows/s, {duration(line.eta_seconds)} to go")
+        table.add_row("rate", f"{line.rate:,.1f} rows/s, {_eta(line)} to go")
     if line.job.deadline_at is not None:
         table.add_row("deadline", line.job.deadline_at.astimezone().strftime("%Y-%m-%d %H:%M"))
     if detail.tags:
@@ -186,6 +178,9 @@ def cost_table(report: CostReport) -> Table:
     table.caption = f"realtime, batch: the same tokens at {report.compare} list prices" + (
         " (≈ estimated: no batch price is listed)" if report.total.batch.estimated else ""
     )
+    if report.total.uncertain:
+        vain = money(report.total.uncertain)
+        table.caption += f"\n{vain} of the cost is for sends that brought no answer, and may not be billed"
     table.caption_justify = "left"
     return table
 
@@ -245,8 +240,8 @@ class Progress:
             f"{line.job.id}: {line.state} {line.done:,}/{line.counts.total:,} rows, {rate:,.1f}/s, ETA {eta}, "
             f"{tokens(detail.usage)}, {money(line.cost)}"
         )
-        if detail.problem:
-            summary += f"  ! {detail.problem}"
+        if told := detail.problem or next((shard.held for shard in detail.held), None):
+            summary += f"  ! {told}"
         self._draw(_live_view(detail, rate, eta), summary)
 
     def _draw(self, view: RenderableType, plain: str) -> None:
@@ -267,8 +262,8 @@ def _live_view(detail: JobDetail, rate: float, eta: str) -> RenderableType:
     if detail.reasons:
         failed = ", ".join(f"{rows:,} {code}" for code, _, rows in detail.reasons[:4])
         parts.append(Text(f"failed: {failed}", style="red"))
-    if detail.problem:
-        parts.append(Text(detail.problem, style="yellow"))
+    if told := detail.problem or next((shard.held for shard in detail.held), None):
+        parts.append(Text(told, style="yellow"))
     return Group(*parts)
 
 

@@ -27,6 +27,7 @@ from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, OwnBackend, SyncBackend
 from orchestrator.errors import (
+    AccountError,
     BackendError,
     InputError,
     JobFilesError,
@@ -37,7 +38,8 @@ from orchestrator.errors import (
 )
 from orchestrator.home import Home
 from orchestrator.model import Job
-from orchestrator.pipeline import REACTION_SECONDS, Pipeline
+from orchestrator.pipeline import Pipeline
+from orchestrator.pipeline.budget import REACTION_SECONDS
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.pipeline.routes import models_of, plan_for
@@ -190,7 +192,8 @@ class Engine:
             return True
         except (BackendError, UsageError, RefusedError, JobFilesError) as error:
             self._say(job, str(error))
-            if is_mine and not isinstance(error, BackendError):
+            passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
+            if is_mine and not passes:
                 raise
             return False
         except InputError as error:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from itertools import pairwise
 from statistics import NormalDist
 
 from orchestrator.durations import DAY, HOUR, MINUTE
@@ -36,7 +37,7 @@ _PRIOR_ROWS = 10
 def output_lengths(seen: Mapping[int, int], max_tokens: int) -> Lengths:
     """Output tokens of rows of one task and prompt version that may have up to `max_tokens`.
 
-    `seen` counts rows by their output tokens. The prior is ten rows, evenly from a tenth of `max_tokens` to all of it.
+    `seen` counts rows by their output tokens. The prior is ten rows, evenly up to `max_tokens`.
     """
     count = sum(seen.values())
     rows: dict[int, int] = defaultdict(int)
@@ -157,34 +158,181 @@ class Turnaround:
         marks = [start, *(mark for mark in _GRID if start < mark < most), most]
         if start >= most or running <= 0:
             return total
-        pairs = zip(marks, marks[1:], strict=False)
-        return total + sum((b - a) * (self.longer(a) + self.longer(b)) / 2 for a, b in pairs) / running
+        return total + sum((b - a) * (self.longer(a) + self.longer(b)) / 2 for a, b in pairwise(marks)) / running
 
 
-def turnaround(seen: Iterable[Seen], *, rows: int, at: datetime) -> Turnaround:
+def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
     """What to expect of a batch of so many rows that is sent `at`, by batches of the same backend and model.
 
     Batches of like size and hour, and recent ones, weigh more. Those of one night are slow together: the slowest that
     was sent in an hour stands for all of that hour, and a night weighs one at most. This is a Kaplan-Meier estimate
     with `PRIOR_NIGHTS` assumed ones mixed in, so what still runs counts for as long as it has run.
     """
-    weighed = _weighed(seen, rows, at)
-    ends, risks = [0.0] * len(_GRID), [0.0] * (len(_GRID) + 1)
-    for weight, seconds, ended in weighed:
-        step = bisect_left(_GRID, seconds)
-        if step < len(_GRID) and ended:
+    ends, risks = [0.0] * len(_GRID), [0.0] * len(_GRID)
+    for weight, one in _weighed(seen, rows, at):
+        step = bisect_left(_GRID, one.seconds)
+        if one.ended and step < len(_GRID):
             ends[step] += weight
             risks[step] += weight
         elif step:
             risks[step - 1] += weight  # it outlived the mark before; of the one after nothing is known
-    at_risk = sum(risks)
-    left, before, curve = 1.0, 1.0, []
-    for step, prior in enumerate(_PRIOR_LEFT):
-        die = PRIOR_NIGHTS * (before - prior) + ends[step]
-        live = PRIOR_NIGHTS * before + at_risk
-        left *= 1.0 - die / live if live > 1e-12 else 1.0
-        at_risk -= risks[step]
-        before = prior
-        curve.append(max(0.0, left))
-    nights = len({_night(one.at) for one in seen}) if isinstance(seen, Sequence) else len(weighed)
-    return Turnaround(tuple(curve), _source(nights, "nights", ENOUGH_NIGHTS))
+    at_risk, left, before, curve = sum(risks), 1.0, 1.0, []
+    for prior, ended, gone in zip(_PRIOR_LEFT, ends, risks, strict=True):
+        running = PRIOR_NIGHTS * before + at_risk
+        left *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
+        at_risk, before = at_risk - gone, prior
+        curve.append(left)
+    return Turnaround(tuple(curve), _source(len({_night(one.at) for one in seen}), "nights", ENOUGH_NIGHTS))
+
+
+_HALF_LIFE = 30.0 * DAY
+
+
+def _weighed(seen: Sequence[Seen], rows: int, at: datetime) -> list[tuple[float, Seen]]:
+    """The slowest batch of each hour with what it weighs; the hours of a night weigh one together, or less."""
+    nights: dict[date, dict[datetime, list[Seen]]] = defaultdict(lambda: defaultdict(list))
+    for one in seen:
+        nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
+    found = []
+    for hours in nights.values():
+        slowest = [max(batches, key=lambda one: (one.seconds, not one.ended)) for batches in hours.values()]
+        likeness = [_likeness(one, rows, at) for one in slowest]
+        whole = max(1.0, sum(likeness))
+        found += [(weight / whole, one) for weight, one in zip(likeness, slowest, strict=True)]
+    return found
+
+
+def _night(at: datetime) -> date:
+    return (at - timedelta(hours=12)).date()
+
+
+def _likeness(one: Seen, rows: int, at: datetime) -> float:
+    """Half for ten times the size, half for six hours of the day away, half for a month ago."""
+    size = abs(math.log10(max(1, one.rows) / max(1, rows)))
+    apart = abs((one.at - at).total_seconds())
+    hour = min(apart % DAY, DAY - apart % DAY) / (6 * HOUR)
+    return float(0.5 ** (size + hour + apart / _HALF_LIFE))
+
+
+# --- how fast upstreams are
+
+_ASSUMED_SPREAD, _LEAST_SPREAD = 0.35, 0.05
+_PRIOR_PACES = 2.0
+_SETTLED = 10.0 * MINUTE
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What an upstream does: `rate` rows a second (the median), `spread` of its logarithm.
+
+    `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet.
+    """
+
+    rate: float
+    spread: float
+    source: str
+    ahead: float = 0.0
+    start: float = 0.0
+
+    def rows_within(self, seconds: float, chance: float = 0.5) -> float:
+        """How many rows are done by then, with this chance."""
+        slow = math.exp(-NORMAL.inv_cdf(chance) * self.spread)
+        return max(0.0, self.rate * slow * (seconds - self.start) - self.ahead)
+
+    def seconds_for(self, rows: float, chance: float = 0.5) -> float:
+        """By when so many rows are done, with this chance; infinite where nothing moves."""
+        if self.rate <= 0:
+            return math.inf if rows > 0 else 0.0
+        slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
+        return self.start + slow * (self.ahead + rows) / self.rate if rows > 0 else 0.0
+
+    def now(self, rate: float, seconds: float) -> Pace:
+        """The same on the day: it did `rate` over the last `seconds`, which says more than other days do."""
+        if rate <= 0:
+            return replace(self, rate=0.0, source="stands still")
+        usual = 1.0 / max(self.spread, _LEAST_SPREAD) ** 2
+        today = max(seconds, 1.0) / _SETTLED / (2 * _LEAST_SPREAD) ** 2
+        known = math.log(self.rate) if self.rate > 0 else math.log(rate)
+        mean = (usual * known + today * math.log(rate)) / (usual + today)
+        return replace(
+            self, rate=math.exp(mean), spread=max(_LEAST_SPREAD, (usual + today) ** -0.5), source="measured"
+        )
+
+
+def pace(seen: Sequence[float], *, assumed: float, ahead: float = 0.0, start: float = 0.0) -> Pace:
+    """What to expect of an upstream by the rates (rows a second) of other times, the latest last.
+
+    `assumed` is taken for its rate before there are any. The older half weighs less; the spread is that of the next
+    time, so it holds how little is known of the mean.
+    """
+    if not seen:
+        return Pace(assumed, 2 * _ASSUMED_SPREAD, "assumed", ahead, start)
+    weights = [0.95**age for age in reversed(range(len(seen)))]
+    whole = sum(weights)
+    logs = [math.log(max(rate, assumed * 1e-3)) for rate in seen]
+    mean = sum(weight * log for weight, log in zip(weights, logs, strict=True)) / whole
+    off = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
+    variance = (_PRIOR_PACES * _ASSUMED_SPREAD**2 + off) / (_PRIOR_PACES + whole)
+    spread = max(_LEAST_SPREAD, math.sqrt(variance * (1 + 1 / whole)))
+    return Pace(math.exp(mean), spread, _source(len(seen), "times", 10), ahead, start)
+
+
+def longest(seen: Sequence[float], *, assumed: float, chance: float = 0.99) -> float:
+    """What a short wait (a cancelled batch until its rows are free) does not exceed with this chance, in seconds.
+
+    The quantile of a log-normal through what was seen; `assumed` stands in it like five times that took this long at
+    worst.
+    """
+    logs = [math.log(max(1.0, seconds)) for seconds in seen]
+    sure = NORMAL.inv_cdf(chance)
+    usual = math.log(assumed) - sure * _ASSUMED_SPREAD
+    count = len(logs) + 5.0
+    mean = (5.0 * usual + sum(logs)) / count
+    variance = (5.0 * (_ASSUMED_SPREAD**2 + (usual - mean) ** 2) + sum((log - mean) ** 2 for log in logs)) / count
+    return math.exp(mean + sure * math.sqrt(variance))
+
+
+# --- whether forecasts hold
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A forecast and what came: the two quantiles as told, and the figure itself, all in one unit."""
+
+    p50: float
+    p95: float
+    came: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How often what came was within the quantiles. `typical` is the median of what came, divided by its p50."""
+
+    count: int
+    within_p50: int
+    within_p95: int
+    typical: float
+
+    @property
+    def verdict(self) -> str:
+        """For people: `p95 held 37 of 40 times (38 expected)`, and what to make of it."""
+        if not self.count:
+            return "nothing to compare yet"
+        told = f"p95 held {self.within_p95} of {self.count} times ({self.count * 0.95:.0f} expected)"
+        # Two standard deviations of a fair coin of this kind: fewer is no chance.
+        lack = self.count * 0.95 - self.within_p95
+        if lack > 2 * math.sqrt(self.count * 0.95 * 0.05):
+            return f"{told}: too hopeful"
+        median = self.within_p50 - self.count * 0.5
+        return f"{told}: too careful" if median > 2 * math.sqrt(self.count * 0.25) else told
+
+
+def calibration(checked: Sequence[Checked]) -> Calibration:
+    """How forecasts compare with what came."""
+    ratios = sorted(one.came / one.p50 for one in checked if one.p50 > 0)
+    return Calibration(
+        len(checked),
+        sum(one.came <= one.p50 for one in checked),
+        sum(one.came <= one.p95 for one in checked),
+        ratios[len(ratios) // 2] if ratios else 1.0,
+    )

@@ -158,8 +158,8 @@ class Shard:
 
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
-    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at` is
-    when `provider_status` was first seen as it is, `started_at` when it was first in progress.
+    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
+    is when `provider_status` was first seen as it is, `started_at` when it was first in progress.
     """
 
     id: ShardId
@@ -241,6 +241,7 @@ class FinishedRow:
     upstream: str | None
     latency_ms: int | None
     usage: Usage
+    tier: str | None
     cost: Decimal
     error_code: str | None
     error_message: str | None

@@ -69,6 +69,11 @@ class JobDetail:
     tags: dict[str, str]
     problem: str | None = None
 
+    @property
+    def held(self) -> list[Shard]:
+        """The shards that wait for something, or take longer than is usual."""
+        return [shard for shard in self.shards if shard.held is not None and not shard.state.is_final]
+
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
         return {
@@ -103,6 +108,9 @@ def _shard_json(shard: Shard) -> dict[str, Any]:
         "completed": shard.provider_completed,
         "failed": shard.provider_failed,
         "reason": shard.reason,
+        "held": None if shard.state.is_final else shard.held,
+        "account": shard.account,
+        "prompt_tokens_estimated": shard.tokens,
         "submitted_at": _iso(shard.submitted_at),
         "ended_at": _iso(shard.ended_at),
     }

@@ -279,9 +279,11 @@ def _find(
             return _overridden(name, override, tier, discount)
     why = "its provider has no name in the price table"
     if provider is not None:
+        # No price begins within a minute, and rows priced in the same one share the look into the table.
+        minute = at.replace(second=0, microsecond=0)
         # The model that answered is the one that is billed; what was asked for may be an alias or a deployment.
         for name in reversed(names):
-            listed = _listed(provider, name, at)
+            listed = _listed(provider, name, minute)
             if not isinstance(listed, str):
                 return listed.get(tier) or _discounted(listed[Tier.STANDARD], tier, discount)
             why = listed

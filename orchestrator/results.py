@@ -312,6 +312,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "upstream": row.upstream,
         "model": row.answered_by or row.model,
         "batch_id": row.batch_id,
+        "tier": row.tier,
         "attempt": row.attempt + 1,
         "tokens": {
             "input": row.usage.input_tokens,

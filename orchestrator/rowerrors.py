@@ -253,7 +253,7 @@ def classify(status: int | None, code: str | None, kind: str | None, message: st
 
     `kind` is the error's `type`. What nobody knows is the row's fault with a status of 4xx, and else the backend's.
     """
-    words = {_plain(code), _plain(kind)} - {""}
+    words = {_plain(code), _plain(kind)}
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(_plain(code)) or _STATUS_OF_TYPE.get(_plain(kind))
     # What a server says that broke is about itself.
     text = (message or "")[:MOST_READ] if status is None or status < 500 else ""
@@ -272,7 +272,7 @@ def _verdict(rule: Rule, code: str) -> Verdict:
 
 def _status_in(code: str | None) -> int | None:
     """The status that stands in place of a word: vLLM's `404`, our own `http_404`."""
-    found = re.fullmatch(r"(?:http_)?([1-9]\d\d)", code or "", re.ASCII)
+    found = re.fullmatch(r"(?:http_)?([1-9]\d\d)", code or "")
     return int(found[1]) if found else None
 
 
@@ -291,7 +291,7 @@ _MODEL = _plain_all("model_not_found")
 _URL = _plain_all("invalid_url", "url_mismatch", "unsupported_endpoint")
 _NO_ACCESS = _plain_all("input_no_permissions")
 _LIMIT = re.compile(
-    r"\blimit(?::| of)\s*((?>\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,6})?)(?![\d,]*\d)"
+    r"\blimit(?::| of)\s*((?>\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,6})?)"
     r"\s*(?:([kmb])\b(?!\s+enqueued\s+request)|(?=(?:enqueued\s+)?tokens\b|for\b))",
     re.IGNORECASE | re.ASCII,
 )
@@ -311,7 +311,7 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
     if word in _LOST or _LOST_SAYS.search(text):
         why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, "input_lost", why, advice)
-    if word in _QUOTA or _QUOTA_SAYS.search(text) or (line is None and row.disposition is Disposition.WAIT):
+    if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
         why = "the backend has no room for more of this model now"
         advice = "nothing: the rows wait; or raise the quota at the provider"
         return BatchVerdict(BatchFault.QUOTA, Disposition.WAIT, "no_room", why, advice, _limit_in(text))

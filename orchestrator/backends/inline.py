@@ -80,11 +80,8 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
 def _request(line: _Line, theirs: str, max_tokens: int) -> tuple[bytes, tuple[str, ...]]:
     if line.url != CHAT:
         raise InputError(f"only {CHAT} has a counterpart", field="url")
-    try:
-        params, left_out = translate(line.body, max_tokens)
-        return msgspec.json.encode({"custom_id": theirs, "params": params}), left_out
-    except RecursionError:
-        raise InputError("is nested too deeply", field="body") from None
+    params, left_out = translate(line.body, max_tokens)
+    return msgspec.json.encode({"custom_id": theirs, "params": params}), left_out
 
 
 def _request_line(raw: bytes, path: Path, number: int) -> _Line:

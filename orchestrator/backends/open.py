@@ -31,8 +31,11 @@ def open_backend(
 
         from orchestrator.backends import anthropic as messages
 
-        claude = anthropic.Anthropic(api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0)
-        claude.auth_token = None  # the client takes one from the environment, which orch.toml does not name
+        # The header that the API's documentation asks for; clients from 2.12 on send another one by themselves.
+        headers = {"x-api-key": key}
+        claude = anthropic.Anthropic(
+            api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0, default_headers=headers
+        )
         return messages.AnthropicBackend(name, claude, settings.max_tokens)
     import openai
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
@@ -30,6 +29,7 @@ from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import store
 from orchestrator.backends.openai_errors import UNREADABLE, date_of, meaning, said
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
+from orchestrator.clock import now
 from orchestrator.errors import OrchError
 from orchestrator.wire import BatchStatus
 
@@ -225,8 +225,7 @@ class OpenAIBackend:
         except OrchError as error:
             yield Check("batches", False, str(error))
             return
-        # The machine's own clock, whatever time `orch` was told to live in.
-        skew = read.clock_check(date_of(answer.headers.get("date")), datetime.fromtimestamp(time.time(), UTC))
+        skew = read.clock_check(date_of(answer.headers.get("date")), now())
         if skew is not None:
             yield skew
         yield from self._check_models(models)

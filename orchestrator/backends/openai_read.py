@@ -115,5 +115,5 @@ def clock_check(date: datetime | None, now: datetime) -> Check | None:
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"
-    found = f"this machine's clock is {abs(skew):,.0f} s {side} the backend's: deadlines are kept by this one"
+    found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines are kept by the one here"
     return Check("clock", False, found)

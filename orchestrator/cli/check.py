@@ -14,11 +14,14 @@ from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
 from orchestrator.cli.context import json_option, print_json
+from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.model import JobKind
-from orchestrator.requests import resolve_model
+from orchestrator.pipeline.lanes import Prices
+from orchestrator.pipeline.prices import prices_of
+from orchestrator.requests import ENDPOINT, resolve_model
 
 MOST_NAMES = 12
 DEFAULT_MODEL = "default"
@@ -97,8 +100,9 @@ def _examine() -> Iterator[Found]:
                     yield _examine_upstream(name, url, backend.api_key_env)[0]
             case SyncBackend():
                 yield from _examine_sync(name, backend, models)
+                yield from _examine_prices(name, prices_of(backend, config, now), models)
             case HostedBackend() | AnthropicBackend():
-                yield from _examine_hosted(name, backend, models)
+                yield from _examine_hosted(name, backend, config, models)
             case _:
                 assert_never(backend)
 
@@ -124,7 +128,9 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
         yield "home", False, str(error), error.exit_code
 
 
-def _examine_hosted(name: str, backend: HostedBackend | AnthropicBackend, models: list[str]) -> Iterator[Found]:
+def _examine_hosted(
+    name: str, backend: HostedBackend | AnthropicBackend, config: settings.Config, models: list[str]
+) -> Iterator[Found]:
     try:
         profile = profile_for(backend)
         api = open_backend(name, backend)
@@ -139,10 +145,19 @@ def _examine_hosted(name: str, backend: HostedBackend | AnthropicBackend, models
             yield f"{name}: {check.name}", check.ok, check.found, 4
     finally:
         api.close()
+    yield from _examine_prices(name, prices_of(backend, config, now), models)
+
+
+def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Found]:
+    for model in models:
+        try:
+            yield f"{name}: price of {model}", True, prices.known(model, ENDPOINT), 0
+        except UsageError as error:
+            yield f"{name}: price of {model}", False, str(error), error.exit_code
 
 
 def _words(limits: Limits) -> str:
-    said = [f"{limits.max_rows:,} rows and {limits.max_bytes / 10**6:,.0f} MB a batch"]
+    said = [f"{limits.max_rows:,} rows and {limits.max_bytes:,} bytes a batch"]
     if limits.max_inputs is not None:
         said.append(f"{limits.max_inputs:,} embedding inputs a batch")
     if limits.batches_per_hour is not None:

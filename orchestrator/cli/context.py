@@ -58,13 +58,18 @@ class Context:
         return found if problem or not running else replace(found, problem=self._problem(running))
 
     def _problem(self, backends: Iterable[str]) -> str | None:
-        """What the servers of the engine that runs say keeps rows from running, None where all is well."""
-        from orchestrator.engine import fetch_health
+        """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
+        from orchestrator.config import LocalBackend, SyncBackend
+        from orchestrator.engine import fetch_health, running_engine
 
+        if running_engine(self.home) is None:
+            return "no engine is running: batches go on at their backends, and nobody looks at them"
         for name in backends:
+            if not isinstance(self.config.backends.get(name), LocalBackend | SyncBackend):
+                continue
             health = fetch_health(self.home, name)
             if health is None:
-                return "no engine is running"
+                return f"the server of {name} does not answer"
             down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
             if health["problem"] or (down and len(down) == len(health["upstreams"])):
                 return str(health["problem"] or f"waiting for {down[0]['url']} ({down[0]['problem']})")

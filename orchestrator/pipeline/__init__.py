@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from orchestrator.errors import AccountError, BackendBusy, BackendError, JobFile
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Counts, Job, JobKind, RequestState, Shard, ShardState
-from orchestrator.pipeline import build, collect, merge, submit, track
+from orchestrator.pipeline import budget, build, collect, merge, submit, track
 from orchestrator.pipeline.governor import Governor
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.quota import Split
@@ -32,8 +31,6 @@ from orchestrator.results import OutputCheck
 from orchestrator.store import Store
 from orchestrator.wire import BatchStatus
 
-# Between two looks at a batch and the last row that it still ends, no more than this passes.
-REACTION_SECONDS = 2.0
 PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 
 
@@ -55,14 +52,14 @@ class Pipeline:
         if job.cancel_requested_at is not None:
             self._cancel(job)
         shards = self._store.shards.of_job(job.id)
-        if self._stop_at_budget(job, shards):
+        if self._stopped_by_budget(job, shards):
             return True
         moved = False
         for shard in shards:
             moved |= self._advance_shard(job, shard)
         moved |= self._plan(job)
         shards = self._store.shards.of_job(job.id)
-        moved |= self._stop_at_budget(job, shards)
+        moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
         if counts.pending == 0 and all(shard.state.is_final for shard in shards):
             self._finish(job, counts)
@@ -128,8 +125,14 @@ class Pipeline:
     def _lane(self, shard: Shard) -> Lane:
         return self._lanes.open(shard.backend)
 
+    def _model(self, job: Job, shard: Shard) -> str:
+        """What a shard's model is called at its backend."""
+        return resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model
+
     def _send(self, job: Job, shard: Shard) -> bool:
         lane = self._lane(shard)
+        self._governor.check_account(lane)
+        lane.price.known(self._model(job, shard), shard.endpoint)
         held = self._governor.hold(lane, shard)
         if isinstance(held, Split):
             self._store.shards.dissolve(shard, held.reason)
@@ -137,15 +140,18 @@ class Pipeline:
             return True
         if held is not None:
             return self._hold(job, shard, held)
+        others = [other for other in self._store.shards.of_job(job.id) if other.id != shard.id]
+        over = budget.no_room(job, shard, others, self._store.ledger.spent(job.id), self._lane, self._model)
+        if over is not None:
+            return self._hold(job, shard, over)
         try:
             batch = submit.submit(self._store, self._home, job, shard, lane, self._lanes.models(job), self._now)
         except BackendBusy as busy:
             self._governor.was_busy(lane, shard, busy)
             return self._hold(job, self._store.shards.get(shard.id), busy.message)
         except AccountError as error:
-            self._governor.stop(lane, f"stopped: {error.message}")
+            self._governor.stop(lane, error.message)
             raise
-        self._governor.release(lane)
         said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._note(job, "submitted", said, shard)
         return True
@@ -218,7 +224,7 @@ class Pipeline:
             job=job,
             shard=shard,
             lane=lane,
-            model=resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model,
+            model=self._model(job, shard),
             checks=checks_of(job),
             problems=_problems(shard, lane),
             elsewhere=elsewhere,
@@ -244,24 +250,12 @@ class Pipeline:
         code = "budget_exhausted" if reason.startswith("budget") else "cancelled"
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
-    def _stop_at_budget(self, job: Job, shards: list[Shard]) -> bool:
-        """A hard cap: a job is stopped while what its upstreams cost until they have stopped still fits."""
-        if job.budget is None or job.cancel_requested_at is not None:
-            return False
-        ahead_of = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
-        lanes = {shard.backend: self._lane(shard) for shard in shards if shard.state in ahead_of}
-        unbooked = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
-        spent = self._store.ledger.spent(job.id)
-        spent += sum((self._lane(shard).price.of_time(shard.provider_seconds).cost for shard in unbooked), Decimal(0))
-        ahead = sum(
-            (lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0)
-        )
-        stop = bool(ahead) and spent + ahead >= job.budget
-        if stop:
-            reason = f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
+    def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
+        reason = budget.used_up(job, shards, self._store.ledger.spent(job.id), self._lane)
+        if reason is not None:
             self._store.jobs.request_cancel(job.id, reason, self._now())
             self._note(job, "stopped", reason)
-        return stop
+        return reason is not None
 
     def _finish(self, job: Job, counts: Counts) -> None:
         spec_output = job.spec.get("output")

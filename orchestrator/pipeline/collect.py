@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import assert_never
 
-from orchestrator import results, rowerrors
+from orchestrator import results, rowerrors, tokens
 from orchestrator.backends import BATCH_GONE, Backend, LineProblem
 from orchestrator.errors import BackendRefused, StorageError
 from orchestrator.home import Home
-from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState
+from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState, Usage
 from orchestrator.pipeline.lanes import Lane
 from orchestrator.results import NotExecuted, OutputCheck, Refusal
 from orchestrator.rowerrors import BatchFault, BatchVerdict, Disposition
@@ -28,6 +28,8 @@ from orchestrator.wire import BatchStatus
 
 CHUNK = 1000
 MAX_ATTEMPTS = 3
+
+Ends = Iterator[tuple[InShard, Outcome]]
 
 
 @dataclass(slots=True)
@@ -100,15 +102,13 @@ def collect(store: Store, home: Home, ended: Ended) -> Tally:
         pending.clear()
 
     rest = _Rest()
-    for outcome in _outcomes(home, ended, rows, tally, rest):
-        pending.append(_settled(lane, ended.model, outcome))
+    for row, outcome in _outcomes(home, ended, rows, tally, rest):
+        pending.append(_settled(ended, row, outcome))
         tally.settled[outcome.state] += 1
         if len(pending) >= CHUNK:
             settle()
     settle()
-    store.ledger.book_taken_back(
-        shard, {seq: lane.price.of_time(spent) for seq, spent in rest.taken_back.items()}, now
-    )
+    _book_taken_back(store, ended, rest)
     tally.released = _release(store, ended, rest, tally)
     return tally
 
@@ -126,12 +126,33 @@ def close(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> 
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None)
 
 
-def _settled(lane: Lane, model: str, outcome: Outcome) -> Settled:
+def _book_taken_back(store: Store, ended: Ended, rest: _Rest) -> None:
+    """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
+    shard, price = ended.shard, ended.lane.price
+    spent, sent = {}, {}
+    for row, said in rest.taken_back:
+        spent[row.seq] = price.of_time(said.upstream_seconds)
+        if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
+            sent[row.seq] = cost
+    store.ledger.book(shard, "taken_back", spent, ended.now)
+    store.ledger.book(shard, "uncertain", sent, ended.now)
+
+
+def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
     if outcome.span is None:
         return Settled(outcome, None)
+    price, expected = ended.lane.price, _expected(row)
     # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
-    uncertain = lane.price.of_uncertain(model, outcome) if outcome.uncertain else None
-    return Settled(outcome, lane.price.of_row(model, outcome), uncertain)
+    cost, uncertain = price.of_row(ended.model, outcome, expected), None
+    if outcome.uncertain:
+        told = outcome.usage if outcome.usage.input_tokens else expected
+        uncertain = price.of_uncertain(ended.model, outcome.uncertain, told)
+    return Settled(outcome, cost, uncertain)
+
+
+def _expected(row: InShard) -> Usage:
+    """What a row uses at most, as far as we know it before it is answered."""
+    return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=row.max_output or 0)
 
 
 def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: str) -> None:
@@ -144,12 +165,12 @@ def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: st
 
 @dataclass(slots=True)
 class _Rest:
-    """Rows without an outcome here, by place: seconds that they took of an upstream, and why they go on.
+    """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
     Those in `unblamed` go on without an attempt being counted, those in `elsewhere` at another backend.
     """
 
-    taken_back: dict[int, float] = field(default_factory=dict)
+    taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     unblamed: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
 
@@ -168,7 +189,7 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 
-def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: _Rest) -> Iterator[Outcome]:
+def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: _Rest) -> Ends:
     """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     for kind in ("output", "error"):
@@ -184,13 +205,13 @@ def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, 
                 continue
             said = results.outcome(row.seq, kind, found, ended.checks.get(row.task))
             if isinstance(said, NotExecuted):
-                if said.upstream_seconds:
-                    rest.taken_back[row.seq] = said.upstream_seconds
+                if said.upstream_seconds or said.uncertain:
+                    rest.taken_back.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(custom_id)
-            is_answer = said.status is not None and said.status < 300
+            is_answer = said.status is not None and 200 <= said.status < 300
             if is_answer or not _goes_on(ended, row, results.refusal(found.line), tally, rest):
-                yield said
+                yield row, said
     untold = [row for custom_id, row in rows.items() if custom_id not in told]
     yield from _decide(ended, list(rows.values()), untold, tally, rest)
 
@@ -222,7 +243,7 @@ def _goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: _Res
     return True
 
 
-def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest) -> Iterator[Outcome]:
+def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest) -> Ends:
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
@@ -248,9 +269,7 @@ def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tal
         yield _ended(row, RequestState.FAILED, "missing_result", message)
 
 
-def _refused(
-    ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest
-) -> Iterator[Outcome]:
+def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: _Rest) -> Ends:
     """A batch that failed its validation: the lines it names fail, the others go on without them.
 
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
@@ -294,5 +313,5 @@ def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int
             return False
 
 
-def _ended(row: InShard, state: RequestState, code: str, message: str) -> Outcome:
-    return Outcome(row.seq, state, error_code=code, error_message=message)
+def _ended(row: InShard, state: RequestState, code: str, message: str) -> tuple[InShard, Outcome]:
+    return row, Outcome(row.seq, state, error_code=code, error_message=message)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from orchestrator import quota
-from orchestrator.errors import BackendBusy
+from orchestrator.errors import AccountError, BackendBusy
 from orchestrator.model import Shard
 from orchestrator.pipeline.collect import Tally
 from orchestrator.pipeline.lanes import Lane
@@ -20,7 +20,6 @@ from orchestrator.rowerrors import BatchFault
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
 
-EVERY_MODEL = ""
 HOUR = timedelta(hours=1)
 ACCOUNT_PAUSE = timedelta(minutes=5)
 """A key that was refused, or an empty account, is tried again after so long: somebody may have mended it."""
@@ -40,6 +39,8 @@ class Governor:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
+        # Kept in memory: who starts anew has perhaps mended it.
+        self._stopped: dict[str, tuple[datetime, str]] = {}
 
     def room(self, lane: Lane, model: str) -> Room:
         """What a shard of a model may hold at a backend."""
@@ -54,10 +55,6 @@ class Governor:
         """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""
         if lane.is_own:
             return None
-        now = self._now()
-        account = self._store.limits.of(lane.name, EVERY_MODEL)
-        if account.hold_until is not None and now < account.hold_until:
-            return account.reason
         correction = self._correction(lane, shard.model)
         return quota.hold(
             int(shard.tokens * correction),
@@ -67,7 +64,7 @@ class Governor:
             batches_per_hour=lane.limits.batches_per_hour,
             in_flight=self._in_flight(lane, shard, correction),
             learned=self._learned(self._store.limits.of(lane.name, shard.model)),
-            now=now,
+            now=self._now(),
         )
 
     def _correction(self, lane: Lane, model: str) -> float:
@@ -102,18 +99,20 @@ class Governor:
 
     def stop(self, lane: Lane, reason: str) -> None:
         """Nothing goes to a backend for a while: its account has to be mended first."""
-        held = LearnedLimit(lane.name, EVERY_MODEL, hold_until=self._now() + ACCOUNT_PAUSE, reason=reason)
-        self._store.limits.put(held)
+        self._stopped[lane.name] = (self._now() + ACCOUNT_PAUSE, reason)
 
-    def release(self, lane: Lane) -> None:
-        """The account works (again)."""
-        if self._store.limits.of(lane.name, EVERY_MODEL).hold_until is not None:
-            self._store.limits.forget(lane.name, EVERY_MODEL)
+    def check_account(self, lane: Lane) -> None:
+        """Raises AccountError while nothing may go to a backend."""
+        until, reason = self._stopped.get(lane.name, (self._now(), ""))
+        if self._now() < until:
+            raise AccountError(
+                reason, hint=f"`orch doctor` asks {lane.name} again; every row is kept, and goes on then"
+            )
 
     def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
         """Take in what a collected batch told of the backend."""
         if tally.stop is not None:
-            self.stop(lane, tally.stop)
+            self.stop(lane, f"{lane.name}: {tally.stop}")
         if tally.wait is not None:
             self._pause(lane, shard, tally.wait)
         refusal = tally.refusal
@@ -135,7 +134,7 @@ class Governor:
             case BatchFault.TOO_LARGE:
                 self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
             case BatchFault.ACCOUNT:
-                self.stop(lane, f"stopped: {refusal.why}; {refusal.advice}")
+                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}")
             case _:
                 return  # no fault of the backend's: its rows have been judged
 

@@ -17,14 +17,17 @@ Models = Mapping[str, str | dict[str, str]]
 class Prices(Protocol):
     """What rows cost at a backend. Each raises UsageError where no price is known."""
 
-    def of_row(self, model: str, outcome: Outcome) -> Price:
-        """A row that was asked for under this name of the model there."""
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
+        """A row that was asked for under this name of the model there; `expected` stands in for tokens not told."""
 
-    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
-        """What its sends without an answer may have cost, at most."""
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
+        """What sends of a row without an answer may have cost; None where they cost nothing beside the row."""
 
     def of_time(self, seconds: float) -> Price:
         """Seconds of upstream time; nothing where rows are paid by the token."""
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What a model costs there, in words."""
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Tokens that may be used, if none of them is cached; None where that cannot be known beforehand."""

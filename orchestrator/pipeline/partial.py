@@ -74,7 +74,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> 
         upstream=outcome.upstream,
         latency_ms=outcome.latency_ms,
         usage=outcome.usage,
-        cost=lanes(shard.backend).price.of_row(shard.model, outcome).cost,
+        cost=lanes(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         backend=shard.backend,

@@ -28,17 +28,20 @@ class ByTime:
     cost_per_hour: Decimal | None
     idle: bool
 
-    def of_row(self, model: str, outcome: Outcome) -> Price:
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Its share of the upstream's time."""
         return self.of_time(outcome.upstream_seconds)
 
-    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
-        """Nothing beside it: time that passed in vain is paid by the hour all the same."""
-        return Price(Decimal(0), "paid by the hour")
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
+        """Nothing beside it: time that passed in vain is in the hour."""
 
     def of_time(self, seconds: float) -> Price:
         """Seconds of one upstream."""
         return pricing.local_price(seconds, self.cost_per_hour, idle=self.idle)
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What an hour costs, in words."""
+        return "idle, free" if self.idle else f"${self.cost_per_hour} per upstream hour"
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Not known beforehand: tokens take as long as they take."""
@@ -55,21 +58,25 @@ class ByToken:
     overrides: Mapping[str, PriceOverride]
     now: Callable[[], datetime]
 
-    def of_row(self, model: str, outcome: Outcome) -> Price:
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Its tokens, at the tier that served it."""
+        terms = self._terms()
         with _told():
-            return pricing.row_price(self.provider, model, outcome, asked=self.tier, **self._terms())
+            return pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
 
-    def of_uncertain(self, model: str, outcome: Outcome) -> Price:
-        """What its sends without an answer cost, if each of them was billed as the one that was answered."""
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
+        """What these sends cost if every one of them was billed."""
         with _told():
-            return pricing.uncertain_price(
-                self.provider, model, outcome.usage, outcome.uncertain, tier=self.tier, **self._terms()
-            )
+            return pricing.uncertain_price(self.provider, model, usage, sends, tier=self.tier, **self._terms())
 
     def of_time(self, seconds: float) -> Price:
         """Nothing: they are paid by the token."""
         return _NOTHING
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What a million tokens cost, in words."""
+        with _told():
+            return pricing.price_known(self.provider, model, tier=self.tier, endpoint=endpoint, **self._terms())
 
     def at_most(self, model: str, usage: Usage) -> Price:
         """These tokens, none of them cached."""
@@ -107,16 +114,11 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def _override(price: config.ModelPrice) -> PriceOverride:
-    return PriceOverride(
-        standard=_rates(price),
-        batch=_rates(price.batch),
-        flex=_rates(price.flex),
-        priority=_rates(price.priority),
-        source=price.source,
-    )
+    tiers = {
+        tier: _rates(rates) for tier in (Tier.BATCH, Tier.FLEX, Tier.PRIORITY) if (rates := getattr(price, tier))
+    }
+    return PriceOverride(standard=_rates(price), source=price.source, **tiers)
 
 
-def _rates(rates: config.Rates | None) -> TokenRates | None:
-    if rates is None:
-        return None
+def _rates(rates: config.Rates) -> TokenRates:
     return TokenRates(rates.input, rates.output, rates.cached, rates.cache_write)

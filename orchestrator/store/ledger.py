@@ -44,11 +44,11 @@ class Ledger:
             )
         return int(total or 0) * PICO
 
-    def book_taken_back(self, shard: Shard, prices: Mapping[int, Price], now: datetime) -> None:
-        """Book what rows cost that were in flight when their batch ended; once, however often it is called."""
+    def book(self, shard: Shard, kind: str, prices: Mapping[int, Price], now: datetime) -> None:
+        """Book what rows cost that got no outcome in a shard; once, however often it is called."""
         rows = [
             {
-                "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": "taken_back",
+                "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
                 "backend": shard.backend, "model": shard.model, "input_tokens": 0, "cached_tokens": 0,
                 "output_tokens": 0, "cost": price.cost, "price_source": price.source, "estimated": price.estimated,
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from orchestrator.store.database import Database
 from orchestrator.store.tables import limits
@@ -13,7 +13,7 @@ from orchestrator.store.tables import limits
 
 @dataclass(frozen=True, slots=True)
 class LearnedLimit:
-    """What was learned of a model at a backend; the model `""` stands for all that the backend has.
+    """What was learned of a model at a backend.
 
     `enqueued_tokens` and `max_rows` are what it takes at most, `hold_until` ends a pause, `strikes` counts the
     refusals since it last took something, `reason` is for people.
@@ -54,8 +54,3 @@ class Limits:
         facts = {name: value for name, value in values.items() if name not in keys}
         with self._db.write() as tx:
             tx.execute(self._db.upsert(limits).values(values).on_conflict_do_update(index_elements=keys, set_=facts))
-
-    def forget(self, backend: str, model: str) -> None:
-        """Know nothing of it any more."""
-        with self._db.write() as tx:
-            tx.execute(delete(limits).where(limits.c.backend == backend, limits.c.model == model))

@@ -48,7 +48,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class InShard:
-    """A row of a shard: who it is, and where its request line lies."""
+    """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have."""
 
     seq: int
     custom_id: str
@@ -56,6 +56,7 @@ class InShard:
     attempt: int
     span: Span
     state: RequestState
+    max_output: int | None = None
 
 
 class Rows:
@@ -181,13 +182,14 @@ class Rows:
         """The rows of a shard, in input order."""
         c = requests.c
         query = (
-            select(c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state)
+            select(c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state, c.max_output)
             .where(c.shard_id == shard_id)
             .order_by(c.seq)
         )
         for row in self._db.stream(query, PAGE):
             span = Span(row.offset, row.length)
-            yield InShard(row.seq, row.custom_id, row.task, row.attempt, span, RequestState(row.state))
+            state = RequestState(row.state)
+            yield InShard(row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output)
 
     def settle(
         self,
@@ -456,6 +458,7 @@ def _finished(row: Any) -> FinishedRow:
         row.upstream,
         row.latency_ms,
         Usage(row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens, row.cache_write_tokens),
+        row.tier,
         row.cost,
         row.error_code,
         row.error_message,

@@ -253,7 +253,7 @@ tags = Table(
     Column("value", Text, nullable=False),
 )
 
-# What a backend's refusals have taught, by model there; "" stands for all of the backend's models.
+# What a backend's refusals have taught of a model.
 limits = Table(
     "limits",
     metadata,

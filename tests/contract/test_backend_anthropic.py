@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,79 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import BATCH_GONE, Backend, Check, Intent, Order, RemoteBatch, Sighting, inline
+from orchestrator.backends import BATCH_GONE, Check, Intent, Order, RemoteBatch, Sighting, inline
 from orchestrator.backends.anthropic import UNDECIDED, AnthropicBackend
 from orchestrator.backends.files import split_lines
-from orchestrator.errors import (
-    AccountError,
-    BackendBusy,
-    BackendError,
-    BackendRefused,
-    InputError,
-    JobFilesError,
-    NotSent,
-    OrchError,
-    Uncertain,
-)
+from orchestrator.errors import BackendError, BackendRefused, InputError, JobFilesError, Uncertain
 from orchestrator.wire import BatchStatus
 from tests.emulator.client import Emulator
-from tests.support.scripted import Answer, Asked, Scripted, scripted
+from tests.support.claudedesk import CHAT, DAY, MODEL, SHARD, Desk, Json
 
-CHAT = "/v1/chat/completions"
-BATCHES = "/v1/messages/batches"
-MODEL = "claude-sonnet-5-5"
-SHARD = "contracts-1.001"
 TAG = inline.shard_tag(SHARD)
-DAY = 86_400
 HOUR = 3600.0
-Json = dict[str, Any]
-
-_keys = count(1)
-
-
-class Desk:
-    """A client with a key of its own, and the folder in which its shards lie."""
-
-    def __init__(self, base_url: str, folder: Path, **options: Any) -> None:
-        self.key = f"sk-ant-secret-{next(_keys)}"
-        self.folder = folder
-        options = {"timeout": 30.0, "max_retries": 0, "default_headers": {"x-api-key": self.key}, **options}
-        self.backend = AnthropicBackend(
-            "claude", anthropic.Anthropic(api_key=self.key, base_url=base_url, **options), 1000
-        )
-
-    def input(self, rows: Sequence[Json | str], shard: str = SHARD) -> Path:
-        """A shard's input file with rows `r0`, `r1`, ..., of their texts or bodies."""
-        path = self.folder / f"{shard}.input.jsonl"
-        with path.open("w", encoding="utf-8") as file:
-            for number, row in enumerate(rows):
-                given_body = row if isinstance(row, dict) else {"messages": [{"role": "user", "content": row}]}
-                line = {
-                    "custom_id": f"r{number}",
-                    "method": "POST",
-                    "url": CHAT,
-                    "body": {"model": MODEL, **given_body},
-                }
-                file.write(json.dumps(line) + "\n")
-        return path
-
-    def send(self, rows: Sequence[Json | str], shard: str = SHARD) -> RemoteBatch:
-        return self.backend.create(self.order(rows, shard))
-
-    def order(self, rows: Sequence[Json | str], shard: str = SHARD) -> Order:
-        file_id = self.backend.upload(self.input(rows, shard), f"{shard}.jsonl")
-        return Order(shard, file_id, CHAT, DAY, len(rows))
-
-    def read(self, file_id: str | None, shard: str = SHARD) -> list[Json]:
-        assert file_id is not None
-        path = self.folder / "result.jsonl"
-        self.backend.download(file_id, path, self.folder / f"{shard}.input.jsonl")
-        lines = path.read_bytes().splitlines()
-        path.unlink()
-        return [json.loads(line) for line in lines]
-
-    def ids(self, file_id: str | None, shard: str = SHARD) -> list[str]:
-        return sorted(line["custom_id"] for line in self.read(file_id, shard))
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +52,9 @@ def wanted(provider: Emulator, rows: int, **more: Any) -> Intent:
     })  # fmt: skip
 
 
-def at_work(provider: Emulator, **call: Any) -> Json:
+def at_work(**call: str) -> Json:
+    """Which calls a fault is for."""
     return {"match": {"flavour": "anthropic", **call}}
-
-
-def backend_is_a_backend(backend: AnthropicBackend) -> Backend:
-    """For the type checker."""
-    return backend
 
 
 # The way of a batch
@@ -150,7 +80,7 @@ def test_a_batch_from_its_rows_to_its_answers(desk: Desk, provider: Emulator) ->
         assert body["model"] == MODEL
         # A batch's answers say the tier here, where OpenAI's say "default".
         assert body["service_tier"] == "batch"
-        assert body["usage"]["prompt_tokens"] == 1
+        assert body["usage"]["prompt_tokens"] in (1, 2)
     assert desk.read(ended.error_file_id) == []
 
 
@@ -177,7 +107,8 @@ def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, pro
     rows = ["x", "y"]
     path = desk.input(rows)
     odd = ["ein Dokument/№ 1 " + "x" * 100, "r-1"]
-    lines = [json.loads(line) | {"custom_id": name} for line, name in zip(path.read_text().splitlines(), odd, strict=True)]
+    given_lines = path.read_text(encoding="utf-8").splitlines()
+    lines = [json.loads(line) | {"custom_id": name} for line, name in zip(given_lines, odd, strict=True)]
     path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     order = Order(SHARD, desk.backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
     made = desk.backend.create(order)
@@ -187,9 +118,7 @@ def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, pro
     assert [request["custom_id"] for request in sent] == [f"{TAG}-1", f"{TAG}-2"]
 
 
-def test_rows_that_failed_are_errors_with_the_status_of_their_type(
-    desk: Desk, provider: Emulator
-) -> None:
+def test_rows_that_failed_are_errors_with_the_status_of_their_type(desk: Desk, provider: Emulator) -> None:
     made = desk.send(["good", "[[fault:status:400]]", "[[fault:status:529]]", "[[fault:status:429]]"])
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
@@ -211,7 +140,7 @@ def test_all_rows_failed_is_completed_and_has_no_output(desk: Desk, provider: Em
 
 def test_an_expired_batch_keeps_what_it_finished(desk: Desk, provider: Emulator) -> None:
     """There is no status for it: the batch has ended, and some of its rows have expired."""
-    provider.script({"do": "expires", "share": 0.5, **at_work(provider)})
+    provider.script({"do": "expires", "share": 0.5, **at_work()})
     made = desk.send(["row"] * 10)
     provider.clock.advance(25 * HOUR)
     ended = desk.backend.retrieve(made.id)
@@ -224,7 +153,7 @@ def test_an_expired_batch_keeps_what_it_finished(desk: Desk, provider: Emulator)
 
 
 def test_a_cancelled_batch(desk: Desk, provider: Emulator) -> None:
-    provider.script({"do": "turnaround", "seconds": 10 * HOUR, **at_work(provider)})
+    provider.script({"do": "turnaround", "seconds": 10 * HOUR, **at_work()})
     made = desk.send(["row"] * 4)
     desk.backend.cancel(made.id)
     assert desk.backend.retrieve(made.id).status is BatchStatus.CANCELLING
@@ -244,14 +173,14 @@ def test_a_batch_that_was_cancelled_late_is_completed(desk: Desk, provider: Emul
 
 
 def test_a_batch_that_cannot_be_cancelled_and_goes_on_is_told(desk: Desk, provider: Emulator) -> None:
-    provider.script({"do": "status", "status": 400, **at_work(provider, verb="cancel")})
+    provider.script({"do": "status", "status": 400, **at_work(verb="cancel")})
     made = desk.send(["row"])
     with pytest.raises(BackendRefused, match=f"cannot cancel {made.id}"):
         desk.backend.cancel(made.id)
 
 
 def test_counters_may_stay_at_zero_until_the_end(desk: Desk, provider: Emulator) -> None:
-    provider.script({"do": "stuck_in_progress", "share": 0.5, **at_work(provider)})
+    provider.script({"do": "stuck_in_progress", "share": 0.5, **at_work()})
     made = desk.send(["row"] * 4)
     provider.clock.advance(HOUR)
     running = desk.backend.retrieve(made.id)
@@ -260,7 +189,7 @@ def test_counters_may_stay_at_zero_until_the_end(desk: Desk, provider: Emulator)
 
 
 def test_a_batch_that_vanished_is_gone(desk: Desk, provider: Emulator) -> None:
-    provider.script({"do": "vanishes", **at_work(provider)})
+    provider.script({"do": "vanishes", **at_work()})
     made = desk.send(["row"])
     gone = desk.backend.retrieve(made.id)
     assert (gone.status, gone.problems[0].code) == (BatchStatus.FAILED, BATCH_GONE)
@@ -326,17 +255,6 @@ def test_a_line_for_another_endpoint_is_not_sent(desk: Desk) -> None:
     desk.backend.upload(path, f"{SHARD}.jsonl")
     (line,) = [json.loads(line) for line in inline.refusals(path)]
     assert line["response"]["body"]["error"]["param"] == "url"
-
-
-def test_a_row_that_is_nested_too_deeply_is_not_sent(desk: Desk) -> None:
-    deep: Json = {"type": "string"}
-    for _ in range(400):
-        deep = {"type": "array", "items": deep}
-    wanted_format = {"type": "json_schema", "json_schema": {"schema": deep}}
-    path = desk.input([{"messages": [{"role": "user", "content": "x"}], "response_format": wanted_format}])
-    desk.backend.upload(path, f"{SHARD}.jsonl")
-    (line,) = [json.loads(line) for line in inline.refusals(path)]
-    assert line["response"]["body"]["error"]["message"] == "body: is nested too deeply"
 
 
 def test_a_batch_of_refused_rows_alone_is_none_and_costs_nothing(desk: Desk, provider: Emulator) -> None:
@@ -414,7 +332,7 @@ def test_an_answer_that_never_came_is_uncertain_and_its_batch_is_found(
     provider.clear()
     desk = Desk(provider.url_anthropic, tmp_path, timeout=httpx2.Timeout(30.0, read=0.3))
     intent = wanted(provider, 3, input_path=tmp_path / f"{SHARD}.input.jsonl")
-    provider.script({"do": fault, **at_work(provider, verb="create")})
+    provider.script({"do": fault, **at_work(verb="create")})
     with pytest.raises(Uncertain):
         desk.send(["a", "b", "c"])
     (made,) = desk.backend.batches()
@@ -430,7 +348,7 @@ def test_an_answer_that_never_came_is_uncertain_and_its_batch_is_found(
 
 
 def test_a_call_that_was_not_carried_out_leaves_nothing_to_be_found(provider: Emulator, desk: Desk) -> None:
-    provider.script({"do": "cut_before", **at_work(provider, verb="create")})
+    provider.script({"do": "cut_before", **at_work(verb="create")})
     with pytest.raises(Uncertain):
         desk.send(["a"])
     assert desk.backend.find(wanted(provider, 1)) == Sighting()
@@ -438,7 +356,7 @@ def test_a_call_that_was_not_carried_out_leaves_nothing_to_be_found(provider: Em
 
 def test_a_batch_that_appears_late_is_found_then(provider: Emulator, desk: Desk) -> None:
     intent = wanted(provider, 1)
-    provider.script({"do": "hidden", "seconds": 300, **at_work(provider)})
+    provider.script({"do": "hidden", "seconds": 300, **at_work()})
     desk.send(["a"])
     assert desk.backend.find(intent) == Sighting()
     provider.clock.advance(desk.backend.appear_seconds)
@@ -505,158 +423,6 @@ def test_a_first_row_that_is_broken_is_passed_over(provider: Emulator, desk: Des
     assert desk.backend.find(replace(intent, rows=1, shard="contracts-1.009")) == Sighting()
 
 
-# What a failed call leaves behind
-
-
-@contextmanager
-def answering(
-    answer: Answer | Callable[[Asked], Answer], folder: Path, **options: Any
-) -> Iterator[tuple[Desk, Scripted]]:
-    """A client and the provider that gives its every call this answer."""
-    with scripted(answer if callable(answer) else lambda _: answer) as running:
-        desk = Desk(running.base_url.removesuffix("/v1"), folder, **options)
-        try:
-            yield desk, running
-        finally:
-            desk.backend.close()
-
-
-def error(
-    status: int, kind: str | None = "some_error", message: str = "no", code: str | None = None, **headers: str
-) -> Answer:
-    inner = {"type": kind, "message": message} | ({} if code is None else {"details": {"error_code": code}})
-    body = {"type": "error", "error": inner, "request_id": "req_1"}
-    return Answer(body, status, {name.replace("_", "-"): value for name, value in headers.items()})
-
-
-def batch(**facts: Any) -> Json:
-    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
-    return {
-        "id": "msgbatch_1", "type": "message_batch", "processing_status": "in_progress",
-        "request_counts": counts | {"processing": 1}, "created_at": "2026-12-01T00:00:00Z", **facts,
-    }  # fmt: skip
-
-
-HTML = Answer(b"<html>Bad gateway</html>", 200, {"Content-Type": "text/html"})
-NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
-CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
-    "bad key": (error(401, "authentication_error"), AccountError),
-    "billing": (error(402, "billing_error"), AccountError),
-    "no permission": (error(403, "permission_error"), AccountError),
-    "no credit, as a bad request": (error(400, "invalid_request_error", NO_CREDIT), AccountError),
-    "spend limit, as a rate limit": (
-        error(429, "rate_limit_error", code="enforced_spend_limit_reached"),
-        AccountError,
-    ),
-    "on hold, as a bad request": (error(400, "invalid_request_error", code="organization_on_hold"), AccountError),
-    "too many requests": (error(429, "rate_limit_error"), BackendBusy),
-    "growing too fast": (error(429, "rate_limit_error", code="ramp_limit_exceeded"), BackendBusy),
-    "overloaded": (error(529, "overloaded_error"), BackendBusy),
-    "bad request": (error(400, "invalid_request_error"), BackendRefused),
-    "too large": (error(413, "request_too_large"), BackendRefused),
-    "not found": (error(404, "not_found_error"), BackendRefused),
-    "conflict": (error(409, "conflict_error"), BackendRefused),
-    "wrong address": (Answer({"detail": "Not Found"}, 404), NotSent),
-    "wrong method": (Answer(b"", 405), NotSent),
-    "request timeout": (error(408, "timeout_error"), Uncertain),
-    "internal error": (error(500, "api_error"), Uncertain),
-    "bad gateway": (Answer(b"<html>", 502, {"Content-Type": "text/html"}), Uncertain),
-    "unavailable": (error(503), Uncertain),
-    "gateway timeout": (error(504, "timeout_error"), Uncertain),
-    "a page instead of a batch": (HTML, Uncertain),
-    "no JSON": (Answer(b'{"id":'), Uncertain),
-    "an array": (Answer([]), Uncertain),
-    "a batch without an id": (Answer(batch(id=None)), Uncertain),
-    "a batch without counts": (Answer(batch(request_counts=None)), Uncertain),
-    "a batch of a status that is not known": (Answer(batch(processing_status="queued")), Uncertain),
-    "a batch without a time zone": (Answer(batch(created_at="2026-12-01T00:00:00")), Uncertain),
-    "cut off": (Answer(fault="cut"), Uncertain),
-    "cut within the answer": (Answer(batch(), fault="short"), Uncertain),
-}
-
-
-@pytest.mark.parametrize(("answer", "expected"), CREATE.values(), ids=CREATE)
-def test_what_a_failed_create_leaves_behind(answer: Answer, expected: type[OrchError], tmp_path: Path) -> None:
-    with answering(answer, tmp_path, max_retries=5) as (desk, running):
-        order = desk.order(["x"])
-        with pytest.raises(OrchError) as found:
-            desk.backend.create(order)
-    assert type(found.value) is expected
-    assert len(running.posts(BATCHES)) == 1, "a create that is sent twice is paid twice"
-
-
-OTHERS: dict[str, tuple[Answer, type[OrchError]]] = {
-    "bad key": (error(401, "authentication_error"), AccountError),
-    "too many requests": (error(429, "rate_limit_error"), BackendBusy),
-    "internal error": (error(500, "api_error"), BackendError),
-    "request timeout": (error(408, "timeout_error"), BackendError),
-    "bad request": (error(400, "invalid_request_error"), BackendRefused),
-    "wrong address": (Answer(b"", 404), NotSent),
-    "a page": (HTML, BackendError),
-    "cut off": (Answer(fault="cut"), BackendError),
-}
-VERBS: dict[str, Callable[[Desk], object]] = {
-    "retrieve": lambda desk: desk.backend.retrieve("msgbatch_1"),
-    "batches": lambda desk: list(desk.backend.batches()),
-    "download": lambda desk: desk.read("results:msgbatch_1:output"),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-@pytest.mark.parametrize(("answer", "expected"), OTHERS.values(), ids=OTHERS)
-def test_what_another_failed_call_means(
-    verb: Callable[[Desk], object], answer: Answer, expected: type[OrchError], tmp_path: Path
-) -> None:
-    with answering(answer, tmp_path) as (desk, _):
-        desk.order(["x"])
-        if verb is VERBS["download"] and answer is HTML:
-            pytest.skip("what is no row stays as it is, and is counted as broken")
-        with pytest.raises(OrchError) as found:
-            verb(desk)
-    assert type(found.value) is expected
-
-
-def test_who_cannot_be_reached_got_nothing(tmp_path: Path) -> None:
-    with scripted(lambda _: Answer()) as running:
-        base_url = running.base_url.removesuffix("/v1")
-    desk = Desk(base_url, tmp_path)
-    order = desk.order(["x"])
-    with pytest.raises(NotSent, match="claude: cannot create a batch"):
-        desk.backend.create(order)
-    desk.backend.close()
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"), [({"retry_after": "7"}, 7.0), ({"retry_after_ms": "250"}, 0.25), ({}, None)]
-)
-def test_a_busy_provider_says_for_how_long(headers: dict[str, str], seconds: float | None, tmp_path: Path) -> None:
-    with answering(error(429, "rate_limit_error", "slow down", **headers), tmp_path) as (desk, _):
-        order = desk.order(["x"])
-        with pytest.raises(BackendBusy) as found:
-            desk.backend.create(order)
-    assert (found.value.retry_after, found.value.code, found.value.status) == (seconds, "rate_limit_error", 429)
-    assert found.value.message == "claude: cannot create a batch: slow down"
-
-
-def test_a_key_stands_in_no_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def parrot(asked: Asked) -> Answer:
-        return error(401, "authentication_error", f"invalid key: {asked.headers['authorization']}")
-
-    with caplog.at_level(logging.DEBUG), answering(parrot, tmp_path) as (desk, running):
-        order = desk.order(["x"])
-        with pytest.raises(AccountError) as found:
-            desk.backend.create(order)
-        checks = list(desk.backend.check([]))
-        account = desk.backend.account()
-    (post,) = running.posts(BATCHES)
-    assert post.headers["authorization"] == f"Bearer {desk.key}"
-    assert post.headers["content-type"] == "application/json"
-    assert found.value.__cause__ is None
-    for text in (str(found.value), repr(found.value), repr(checks), account, *caplog.messages):
-        assert desk.key not in text
-    assert "invalid key: Bearer [key]" in str(found.value)
-
-
 # What doctor and reconcile ask
 
 
@@ -679,22 +445,6 @@ def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
     assert list(desk.backend.batches()) == []
 
 
-def test_a_check_of_a_provider_that_is_away_says_so_once(tmp_path: Path) -> None:
-    with answering(error(500, "api_error", "sorry"), tmp_path) as (desk, _):
-        assert list(desk.backend.check([MODEL])) == [Check("batches", False, "claude: cannot list batches: sorry")]
-
-
-def test_a_list_that_does_not_end_by_itself_ends(tmp_path: Path) -> None:
-    def page(asked: Asked) -> Answer:
-        assert asked.query["limit"] == "100"
-        data = [] if asked.query.get("after_id") == "msgbatch_1" else [batch()]
-        return Answer({"data": data, "has_more": True, "first_id": None, "last_id": None})
-
-    with answering(page, tmp_path) as (desk, running):
-        assert [found.id for found in desk.backend.batches()] == ["msgbatch_1"]
-        assert len(running.asked) == 2
-
-
 # Files
 
 
@@ -702,22 +452,11 @@ def test_a_download_that_breaks_leaves_no_file(desk: Desk, provider: Emulator) -
     made = desk.send(["row"] * 50)
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
-    provider.script({"do": "cut_body", "share": 0.5, **at_work(provider, verb="results")})
+    provider.script({"do": "cut_body", "share": 0.5, **at_work(verb="results")})
     with pytest.raises(BackendError, match="cannot download"):
         desk.read(ended.output_file_id)
     assert not [file for file in desk.folder.iterdir() if file.name.startswith("result")]
     assert len(desk.ids(ended.output_file_id)) == 50
-
-
-def test_a_batch_is_sent_in_pieces(tmp_path: Path) -> None:
-    """Of a length that is told before: the file goes out as it lies there."""
-    with answering(Answer(batch()), tmp_path) as (desk, running):
-        order = desk.order(["word " * 1000] * 300)
-        desk.backend.create(order)
-    (post,) = running.posts(BATCHES)
-    assert post.headers["content-length"] == str(len(post.body))
-    assert post.body == inline.requests(inline.path_of(order.input_file_id)).read_bytes()
-    assert len(json.loads(post.body)["requests"]) == 300
 
 
 @given(st.lists(st.text(st.sampled_from("ab\n\r\u2028\x85é"), max_size=6)), st.integers(1, 5))
@@ -751,7 +490,6 @@ def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emul
         1,
     )
     made = other.create(order)
-    assert os.fspath(desk.folder) in order.input_file_id
     provider.clock.advance(HOUR)
     assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]
     other.close()

@@ -48,7 +48,7 @@ def test_a_profile_that_is_named_goes_before_the_address() -> None:
     assert profile_for(hosted(profile="orch")).is_orch
     assert profile_for(hosted(kind="azure", base_url="https://proxy.example.org/v1")).name == "azure"
     assert profile_for(claude()).name == "anthropic"
-    with pytest.raises(UsageError, match="there is no profile 'opnai'") as caught:
+    with pytest.raises(UsageError, match="names a profile 'opnai', which there is not") as caught:
         profile_for(hosted(profile="opnai"))
     assert "openai, azure, groq" in (caught.value.hint or "")
 
@@ -133,6 +133,18 @@ def test_only_what_orch_toml_names_is_sent_along(monkeypatch: pytest.MonkeyPatch
     sent = [(a.headers.get("openai-organization"), a.headers.get("openai-project")) for a in provider.asked]
     assert sent == [(None, None), ("acme", "night")]
     assert {asked.headers["authorization"] for asked in provider.asked} == {"Bearer sk-1"}
+
+
+def test_anthropic_is_asked_with_the_key_that_orch_toml_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "of-the-environment")
+    with scripted(lambda _: Answer({"data": [], "has_more": False})) as provider:
+        address = provider.base_url.removesuffix("/v1")
+        backend = open_backend("claude", claude(base_url=address), {"THE_KEY": "sk-ant-1"})
+        assert list(backend.batches()) == []
+        backend.close()
+    [asked] = provider.asked
+    assert asked.headers["x-api-key"] == "sk-ant-1"
+    assert "of-the-environment" not in " ".join(asked.headers.values())
 
 
 def test_nothing_is_tried_again_behind_our_back() -> None:

@@ -214,13 +214,11 @@ def test_what_batches_told_of_themselves_is_asked_of_whole_ones_alone(store: Sto
     assert store.shards.durations("gpu") == [(first, end)] * 4
 
 
-def test_what_was_learned_of_a_backend_is_kept_until_it_is_forgotten(store: Store) -> None:
+def test_what_was_learned_of_a_backend_is_kept_by_its_model(store: Store) -> None:
     assert store.limits.of("gpu", "m") == LearnedLimit("gpu", "m")
     learned = LearnedLimit("gpu", "m", 900_000, 500, later(1), later(2), 3, "queued behind quota")
     store.limits.put(LearnedLimit("gpu", "m", reason="older"))
     store.limits.put(learned)
-    store.limits.put(LearnedLimit("gpu", "", hold_until=later(5), reason="no credit"))
+    store.limits.put(LearnedLimit("cloud", "m", reason="of another"))
     assert store.limits.of("gpu", "m") == learned
-    assert [each.model for each in store.limits.all()] == ["", "m"]
-    store.limits.forget("gpu", "")
-    assert store.limits.all() == [learned]
+    assert [each.backend for each in store.limits.all()] == ["cloud", "gpu"]

@@ -79,6 +79,9 @@ class App:
             await response(scope, receive, send)
 
     def _control(self, request: Request, name: str, body: bytes) -> Response:
+        if (request.method, name) == ("POST", "reset"):
+            self.world = self.world.anew(int(request.query_params["seed"]))
+            return _json({}, 200, {})
         try:
             told = control(self.world, request.method, name, request.query_params, body)
             return _json(told, 200, {})

@@ -173,10 +173,12 @@ class Batch:
 
     def due(self) -> float:
         """When it changes next by itself; infinity where it will not."""
-        if self.is_final:
-            return inf
         gone = self.created_at + self.plan.vanishes
         match self.status:
+            case "gone":
+                return inf
+            case "failed" | "completed" | "expired" | "cancelled":
+                return gone
             case "validating":
                 return min(gone, self.next_try or self.created_at + self.plan.validating)
             case "in_progress":

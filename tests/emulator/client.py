@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.request import Request, urlopen
 
-from tests.emulator.clock import ClockFile
+from tests.emulator.clock import START, ClockFile
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
@@ -29,6 +29,7 @@ class Emulator:
         self.folder = folder
         self.seed = seed
         self.port = 0
+        self._speed = speed
         self.clock = ClockFile(folder / "clock.json", speed=speed)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -96,6 +97,11 @@ class Emulator:
         finally:
             process.kill()
             process.stdout.close()
+
+    def reset(self, seed: int = 0) -> None:
+        """As if it had just been started: for the next test, or the next example."""
+        self.clock.set(START, speed=self._speed)
+        self._ask("POST", f"reset?seed={seed}")
 
     def script(self, *faults: dict[str, Any]) -> None:
         """Add to the script: `script({"do": "cut_after", "match": {"verb": "create"}})`."""

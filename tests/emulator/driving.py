@@ -16,6 +16,8 @@ HOUR = 3600.0
 DAY = 86_400.0
 Json = dict[str, Any]
 
+SIX = [f"document {number}" for number in range(6)]
+
 
 def chat_line(custom_id: str, text: str, model: str = "m", **body: Any) -> Json:
     messages = [{"role": "user", "content": text}]
@@ -76,3 +78,8 @@ def parsed(content: bytes) -> Iterator[Json]:
 
 def ids(rows: Sequence[Json]) -> list[str]:
     return [row["custom_id"] for row in rows]
+
+
+def of_batch(provider: Emulator, do: str, **options: Any) -> None:
+    """Script a fault for the next batch."""
+    provider.script({"do": do, **options})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,6 +74,12 @@ class World:
         self._now = 0.0
         self._numbers = 0
 
+    def anew(self, seed: int) -> World:
+        """The same provider before anything has happened. What was uploaded is forgotten."""
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        return World(self.folder, self.clock, seed)
+
     def now(self) -> float:
         """The time, with all that is due by then done, in the order in which it was due. It never goes back."""
         self._now = max(self._now, self.clock.time())
@@ -90,10 +97,9 @@ class World:
 
     def _settle(self, batch: Batch) -> None:
         """Put its next change into the line, and its result files into the list as soon as it has ended."""
-        at = batch.due()
-        if at < inf:
-            heapq.heappush(self._heap, (at, batch.number, batch.id))
-        elif batch.is_final and batch.flavour != "anthropic":
+        if batch.due() < inf:
+            heapq.heappush(self._heap, (batch.due(), batch.number, batch.id))
+        if batch.is_final and batch.flavour != "anthropic":
             for kind in ("output", "error"):
                 if batch.has_file(kind):
                     self._add_result(batch, kind)

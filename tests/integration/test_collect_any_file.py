@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends import Backend, LineProblem
+from orchestrator.backends import LineProblem
 from orchestrator.home import Home
-from orchestrator.model import FinishedRow, Job, Price, RequestState, Shard, ShardState
+from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
 from orchestrator.pipeline import collect
 from orchestrator.results import OutputCheck
 from orchestrator.store import Store
+from tests.support.lanes import lane
 from tests.support.stored import NOW, added, sharded
 
 ROWS = 5
 PER_ROW = Decimal("0.001")
 SCHEMA = {"type": "object"}
-NO_BACKEND = cast(Backend, None)  # the files are here already: nothing is asked of it
 
 
 def line(kind: str, row: int) -> bytes:
@@ -82,7 +82,7 @@ class Collected(NamedTuple):
 
 def collected(
     place: Place, output: list[bytes], error: list[bytes], *, status: str = "completed", cancelled: bool = False,
-    on_late: str = "finish", attempts: int = 0, problems: tuple[LineProblem, ...] = (),
+    on_late: str = "finish", attempts: int = 0, problems: tuple[LineProblem, ...] = (), is_own: bool = True,
 ) -> Collected:  # fmt: skip
     store, home, numbers = place
     job = added(store, ROWS, f"job-{next(numbers)}", spec={"on_late": on_late})
@@ -97,14 +97,19 @@ def collected(
         path = home.results(shard.id, kind)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\n".join(lines))
-    tally = again(place, job, shard, problems)
+    tally = again(place, job, shard, problems, is_own=is_own)
     return Collected(job, store.shards.get(shard.id), tally, list(store.rows.finished(job.id)))
 
 
-def again(place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = ()) -> collect.Tally:
-    price = Price(PER_ROW, "a row")
+def again(
+    place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = (), *, is_own: bool = True
+) -> collect.Tally:
     checks = {"t": OutputCheck(SCHEMA)}
-    return collect.collect(place.store, place.home, job, shard, NO_BACKEND, checks, lambda _: price, problems, NOW)
+    where = lane(cost=PER_ROW, is_own=is_own)
+    ended = collect.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
+    tally = collect.collect(place.store, place.home, ended)
+    collect.close(place.store, place.home, shard, where, NOW)
+    return tally
 
 
 def expected(lines: list[tuple[str, int]], row: int) -> RequestState | None:
@@ -191,10 +196,46 @@ def test_the_lines_that_a_validation_names_fail_and_the_others_go_on(place: Plac
     assert [row.attempt for row in found.rows] == [1, 0, 1, 1, 1]
 
 
-def test_a_batch_that_is_refused_as_a_whole_fails_every_row(place: Place) -> None:
-    problems = (LineProblem("token_limit_exceeded", "too many", None),)
-    found = collected(place, [], [], status="failed", problems=problems)
-    assert {row.state for row in found.rows} == {RequestState.FAILED}
+@pytest.mark.parametrize(
+    ("problem", "state", "attempt"),
+    [
+        (LineProblem("token_limit_exceeded", "Limit: 900,000 enqueued tokens."), RequestState.PENDING, 0),
+        (LineProblem("http_413", "the file is too large"), RequestState.PENDING, 0),
+        (LineProblem("invalid_api_key", "Incorrect API key provided"), RequestState.PENDING, 0),
+        (LineProblem("invalid_request", "Cannot find file file-1"), RequestState.PENDING, 1),
+        (LineProblem("url_mismatch", "The url does not match"), RequestState.FAILED, 0),
+    ],
+    ids=["no room", "too large", "bad key", "its file is lost", "the batch as such"],
+)
+def test_what_becomes_of_rows_whose_batch_was_refused_as_a_whole(
+    place: Place, problem: LineProblem, state: RequestState, attempt: int
+) -> None:
+    found = collected(place, [], [], status="failed", problems=(problem,))
+    assert {(row.state, row.attempt) for row in found.rows} == {(state, attempt)}
+
+
+def refused(row: int, status: int, code: str | None) -> bytes:
+    body = {"error": {"message": "no", "type": None, "code": code}}
+    return json.dumps({"custom_id": f"r{row}", "response": {"status_code": status, "body": body}}).encode()
+
+
+def test_rows_that_a_provider_refused_are_tried_again_where_that_can_help(place: Place) -> None:
+    """Our own server has tried them itself: there, a refusal is the end."""
+    error = [
+        refused(0, 429, "rate_limit_exceeded"),
+        refused(1, 500, None),
+        refused(2, 400, "content_filter"),
+        refused(3, 429, "insufficient_quota"),
+        refused(4, 0, None),
+    ]
+    found = collected(place, [], error, is_own=False)
+    pending, failed = RequestState.PENDING, RequestState.FAILED
+    states = [(row.state, row.attempt) for row in found.rows]
+    assert states == [(pending, 0), (pending, 1), (failed, 0), (pending, 0), (pending, 1)]
+    assert found.tally.stop == "the account has no credit left, or has reached its spending limit"
+    assert found.tally.wait is not None
+    assert collected(place, [], error, is_own=True).tally.settled == {"failed": 5}
+    assert [row.state for row in collected(place, [], error, is_own=False, attempts=2).rows][1] is failed
 
 
 def test_rows_of_a_batch_that_is_gone_go_on(place: Place) -> None:

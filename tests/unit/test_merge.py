@@ -16,12 +16,13 @@ import pytest
 
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.home import Home
-from orchestrator.model import FinishedRow, Price, RequestState, ShardState, Span, Usage
+from orchestrator.model import FinishedRow, RequestState, ShardState, Span, Usage
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.partial import partial_lines
+from tests.support.lanes import lane
 
 ROW = FinishedRow(
-    0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 1, None, None, None, None, Usage(), Decimal(0),
+    0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 1, None, None, None, None, Usage(), None, Decimal(0),
     None, None, None, None, None,
 )  # fmt: skip
 
@@ -108,16 +109,15 @@ def test_a_batch_collected_while_its_rows_are_previewed_is_read_at_its_own_place
         path.write_bytes(line["a"] + b"\n" + line["b"] + b"\n" if kind == "output" else b"")
         return True
 
-    shard = SimpleNamespace(id="j.001", batch_id="batch", backend="local", state=ShardState.SUBMITTED)
+    shard = SimpleNamespace(id="j.001", batch_id="batch", backend="local", model="m", state=ShardState.SUBMITTED)
     rows = [SimpleNamespace(custom_id=name, seq=seq, task="t") for seq, name in enumerate("ab")]
     store: Any = SimpleNamespace(
         shards=SimpleNamespace(of_job=lambda _: [shard]),
         rows=SimpleNamespace(of_shard=lambda _: rows, finished=lambda _: [settled, waiting]),
     )
     api = cast(Any, SimpleNamespace(partial=partial))
-    price = Price(Decimal(0), "free")
     job = cast(Any, SimpleNamespace(id="j"))
-    with partial_lines(store, home, job, {}, lambda _: api, lambda *_: price, style="batch") as lines:
+    with partial_lines(store, home, job, {}, lambda _: lane(api), style="batch") as lines:
         assert [msgspec.json.decode(each)["custom_id"] for each in lines] == ["a", "b"]
 
 

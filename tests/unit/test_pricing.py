@@ -184,6 +184,14 @@ def test_a_price_may_depend_on_the_hour(hour: int, cost: str) -> None:
     assert price.cost == Decimal(cost)
 
 
+def test_rows_of_the_same_minute_share_the_look_into_the_table() -> None:
+    def found(at: datetime) -> object:
+        return rates("openai", "gpt-5.4-mini", tier=BATCH, at=at)
+
+    assert found(NOW) is found(NOW + timedelta(seconds=59, microseconds=999_999))
+    assert found(NOW) is not found(NOW + timedelta(seconds=60))
+
+
 UNKNOWN = {
     "a model": ("openai", "no-such-model", "openai:no-such-model: Unable to find model"),
     "a provider": ("no-such-provider", "gpt-5-nano", "no-such-provider:gpt-5-nano: Unable to find provider"),

@@ -31,7 +31,7 @@ def test_groups_are_summed_over_their_models() -> None:
     legal, sales = report.lines
     assert (legal.group, legal.rows, legal.usage) == ("legal", 3, Usage(3_000_000, 900_000, 1_000_000, 400_000, 5000))
     assert (legal.cost, legal.uncertain, legal.estimated) == (Decimal("0.300000000001"), Decimal("0.05"), True)
-    assert (sales.group, sales.rows, sales.cost, sales.estimated) == ("sales", 5, 0, False)
+    assert (sales.group, sales.rows, sales.cost, sales.estimated) == ("sales", 5, NONE, False)
     assert report.total.rows == 8
     assert report.total.cost == legal.cost + sales.cost
     assert report.total.uncertain == Decimal("0.05")
@@ -66,7 +66,7 @@ def test_a_model_that_nobody_knows_is_an_error() -> None:
 
 def test_a_report_of_nothing_is_zero() -> None:
     report = cost_report("job", [], NANO, NOW)
-    assert (list(report.lines), report.total.rows, report.total.cost, report.total.batch.cost) == ([], 0, 0, 0)
+    assert (list(report.lines), report.total.rows, report.total.cost, report.total.batch.cost) == ([], 0, NONE, NONE)
 
 
 def test_json_tells_money_as_exact_text() -> None:

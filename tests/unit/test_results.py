@@ -207,6 +207,7 @@ def test_an_error_that_is_null_is_none() -> None:
 @pytest.mark.parametrize("code", ["batch_expired", "batch_cancelled"])
 def test_a_row_that_was_not_run_is_no_outcome(code: str) -> None:
     assert told(unanswered({"code": code, "message": "x"})) == NotExecuted(code)
+    assert told(refused({"code": code, "message": "x"}, 408)) == NotExecuted(code)
     orch = {"upstream": "u", "latency_ms": 1, "upstream_seconds": 0.5, "attempts": 1}
     assert told({**unanswered({"code": code}), "orch": orch}) == NotExecuted(code, 0.5)
 

@@ -153,6 +153,8 @@ ROWS = {
     "own server: expired": ((None, "batch_expired", None, ""), WAIT, "batch_expired"),
     "own server: cancelled": ((None, "batch_cancelled", None, ""), RETRY, "batch_cancelled"),
     "own server: no upstream": ((503, "no_upstream", None, ""), WAIT, "overloaded"),
+    "a number that is no status": ((None, "007", None, None), RETRY, "007"),
+    "a message of two lines": ((400, None, None, "The model `x`\ndoes not exist"), ELSEWHERE, "model_not_found"),
     "a status of 0": ((0, None, None, None), RETRY, "error"),
     "nothing at all": ((None, None, None, None), RETRY, "error"),
     "a word that nobody knows": ((None, "odd_word", None, "odd"), RETRY, "odd_word"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.bodies import BodyError, check, is_priority_refused, prepare
+from orchestrator.server.dispatch.bodies import BodyError, check, is_priority_refused, likely_tokens, prepare
 from orchestrator.wire import LineError
 from tests.support.client import chat_body, post
 from tests.support.process import Upstream
@@ -340,3 +340,35 @@ def test_a_fault_is_worded_for_the_one_who_wrote_the_row() -> None:
         prepare(raw, endpoint=CHAT, vllm=True)
     assert caught.value.field == "body.guided_regex"
     assert check(b"{", CHAT) == LineError("invalid_request", "The body must be a JSON object.", "body")
+
+
+TIERS = {
+    "names none": (b'{"model":"m"}', CHAT, {"model": "m", "service_tier": "flex"}),
+    "names null": (b'{"service_tier":null,"model":"m"}', CHAT, {"model": "m", "service_tier": "flex"}),
+    "names its own": (b'{"model":"m","service_tier":"priority"}', CHAT, {"model": "m", "service_tier": "priority"}),
+    "responses": (b'{"input":"x"}', "/v1/responses", {"input": "x", "service_tier": "flex"}),
+    "an endpoint without tiers": (b'{"input":"x"}', EMBEDDINGS, {"input": "x"}),
+}
+
+
+@pytest.mark.parametrize(("body", "endpoint", "sent"), TIERS.values(), ids=TIERS)
+@pytest.mark.parametrize("vllm", [True, False])
+def test_a_row_that_names_no_tier_gets_one(body: bytes, endpoint: str, sent: dict[str, Any], vllm: bool) -> None:
+    assert json.loads(prepare(body, endpoint=endpoint, vllm=vllm, tier="flex")) == sent
+    assert prepare(body, endpoint=endpoint, vllm=vllm) == body
+
+
+LIKELY = {
+    "text alone": (b'{"messages":"%b"}' % (b"x" * 400), 104),
+    "max_tokens": (b'{"max_tokens":1000}', 1004),
+    "max_completion_tokens goes first": (b'{"max_tokens":7,"max_completion_tokens":1000}', 1011),
+    "max_output_tokens": (b'{"max_output_tokens":1000}', 1006),
+    "a number of nothing": (b'{"max_tokens":"many","max_completion_tokens":true}', 12),
+    "less than none": (b'{"max_tokens":-5}', 4),
+    "no JSON": (b"form=data", 2),
+}
+
+
+@pytest.mark.parametrize(("body", "tokens"), LIKELY.values(), ids=LIKELY)
+def test_what_a_body_is_likely_to_count(body: bytes, tokens: int) -> None:
+    assert likely_tokens(body) == tokens

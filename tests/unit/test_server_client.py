@@ -8,11 +8,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
-from orchestrator.server.dispatch.client import Client, Reply
+from orchestrator.server.dispatch.client import MAX_ANSWER_BYTES, MAX_RETRY_AFTER, Client, Reply
+from orchestrator.server.dispatch.pace import Standing, Standings
 from orchestrator.server.dispatch.retry import End
 
 Behaviour = Callable[[socket.socket], None]
@@ -42,9 +45,9 @@ def listening(behave: Behaviour) -> Iterator[str]:
             thread.join()
 
 
-def post(url: str, timeout: float = 5.0) -> Reply:
+def post(url: str, timeout: float = 5.0, **options: bool) -> Reply:
     async def send() -> Reply:
-        client = Client(url, {}, timeout)
+        client = Client(url, {}, timeout, **options)
         try:
             return await client.post("/v1/chat/completions", b"{}")
         finally:
@@ -54,7 +57,11 @@ def post(url: str, timeout: float = 5.0) -> Reply:
 
 
 def says(answer: bytes) -> Behaviour:
-    return lambda connection: connection.sendall(answer)
+    def say(connection: socket.socket) -> None:
+        with suppress(ConnectionError):  # who has had enough leaves
+            connection.sendall(answer)
+
+    return say
 
 
 def http(body: bytes, status: bytes = b"200 OK", *headers: bytes) -> bytes:
@@ -113,6 +120,25 @@ def test_who_is_not_there_has_not_been_sent_anything(url: str) -> None:
     assert post(url).end is End.UNREACHABLE
 
 
+TOO_LONG = b'{"a":"' + b"x" * MAX_ANSWER_BYTES + b'"}'
+LONG = {
+    "said before": (http(TOO_LONG), End.TOO_LONG),
+    "until it closes": (b"HTTP/1.1 200 OK\r\n\r\n" + TOO_LONG, End.TOO_LONG),
+    "an error": (http(TOO_LONG, b"500 Oh"), End.TOO_LONG),
+    "compressed to little": (
+        http(gzip.compress(TOO_LONG, 1), b"200 OK", b"content-encoding: gzip"), End.TOO_LONG,
+    ),
+    "just as long as it may be": (http(TOO_LONG[:5] + TOO_LONG[13:]), End.ANSWERED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "end"), LONG.values(), ids=LONG)
+def test_an_answer_above_the_limit_is_given_up(answer: bytes, end: End) -> None:
+    with listening(says(answer)) as url:
+        reply = post(url, timeout=60.0)
+    assert (reply.end, len(reply.body)) == (end, MAX_ANSWER_BYTES if end is End.ANSWERED else 0)
+
+
 RETRY_AFTER = {"7": 7.0, "0.5": 0.5, "7200": 120.0, "-1": None, "soon": None, "nan": None}
 
 
@@ -126,3 +152,32 @@ def test_a_compressed_answer_is_read() -> None:
     packed = gzip.compress(b'{"a":1}')
     with listening(says(http(packed, b"200 OK", b"content-encoding: gzip"))) as url:
         assert post(url).body == b'{"a":1}'
+
+
+def retry_after(*headers: bytes) -> float | None:
+    with listening(says(http(b"{}", b"429 Later", *headers))) as url:
+        return post(url).retry_after
+
+
+def test_retry_after_in_milliseconds_goes_first() -> None:
+    assert retry_after(b"retry-after: 9", b"retry-after-ms: 250") == 0.25
+    assert retry_after(b"retry-after: 9", b"retry-after-ms: soon") == 9.0
+    assert retry_after(b"retry-after-ms: 99999999") == MAX_RETRY_AFTER
+
+
+@pytest.mark.parametrize("zone", [True, False], ids=["GMT", "-0000"])
+def test_retry_after_as_a_date(zone: bool) -> None:
+    then = datetime.now(UTC) + timedelta(minutes=1)
+    text = format_datetime(then, usegmt=True) if zone else format_datetime(then.replace(tzinfo=None))
+    found = retry_after(b"retry-after: " + text.encode())
+    assert found is not None
+    assert 0 < found <= 60
+    assert retry_after(b"retry-after: Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"429 Later"], ids=["taken", "refused"])
+def test_what_an_answer_says_of_the_rates(status: bytes) -> None:
+    answer = http(b"{}", status, b"X-RateLimit-Limit-Requests: 500", b"x-ratelimit-reset-requests: 120ms")
+    with listening(says(answer)) as url:
+        assert post(url, reads_rates=True).standings == Standings(Standing(500, None, 0.12), Standing())
+        assert post(url).standings is None

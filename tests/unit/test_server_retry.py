@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.retry import MAX_DELAY, MAX_TRIES, Action, End, Verdict, judge
+from orchestrator.server.dispatch.retry import (
+    GATEWAY,
+    MAX_DELAY,
+    MAX_TRIES,
+    Action,
+    End,
+    Verdict,
+    account_problem,
+    judge,
+    leaves_doubt,
+)
 
 KEEP = Verdict(Action.KEEP)
 
@@ -45,6 +55,17 @@ TABLE = {
     "timed out again": ({"end": End.TIMED_OUT, "tries": 3, "detail": "x"}, Verdict(Action.GIVE_UP, "timed out: x")),
     "no JSON": ({"end": End.GARBLED, "tries": 3, "detail": "html"}, retry("garbled: html", 2.0)),
     "no JSON again": ({"end": End.GARBLED, "tries": 4, "detail": "x"}, Verdict(Action.GIVE_UP, "garbled: x")),
+    "more bytes than are kept": ({"end": End.TOO_LONG, "detail": "x"}, Verdict(Action.GIVE_UP, "too long: x")),
+    "paid: overload without end": (
+        {"status": 429, "tries": 999, "paid": True}, retry("overloaded (429)", 30.0, overload=True),
+    ),
+    "paid: overload without end, and how long": (
+        {"status": 503, "tries": 999, "paid": True, "retry_after": 9.0}, retry("overloaded (503)", 9.0, overload=True),
+    ),
+    "paid: the account is refused": (
+        {"status": 429, "paid": True, "account": "no credit"}, Verdict(Action.LEAVE, "no credit"),
+    ),
+    "paid: one row is forbidden": ({"status": 403, "paid": True}, KEEP),
 }  # fmt: skip
 
 
@@ -76,3 +97,45 @@ def test_delays_double_up_to_a_bound() -> None:
     delays = [judge(End.ANSWERED, status=503, tries=tries, base=0.5).delay for tries in range(1, 20)]
     assert delays[:7] == [0.5, 1, 2, 4, 8, 16, 30]
     assert set(delays[7:]) == {30}
+
+
+DOUBTS = {
+    "never left": (End.UNREACHABLE, 0, False),
+    "refused": (End.ANSWERED, 400, False),
+    "too many": (End.ANSWERED, 429, False),
+    "failed": (End.ANSWERED, 500, False),
+    **{f"a gateway's {status}": (End.ANSWERED, status, True) for status in GATEWAY},
+    "cut off": (End.CUT, 0, True),
+    "timed out": (End.TIMED_OUT, 0, True),
+    "an answer without sense": (End.GARBLED, 200, True),
+    "an answer too long": (End.TOO_LONG, 200, True),
+}
+
+
+@pytest.mark.parametrize(("end", "status", "doubt"), DOUBTS.values(), ids=DOUBTS)
+def test_what_may_be_billed_without_a_result(end: End, status: int, doubt: bool) -> None:
+    assert leaves_doubt(end, status) is doubt
+
+
+QUOTA = b'{"error":{"message":"You exceeded your current quota, sk-SECRET","type":"%b","code":%b}}'
+ACCOUNTS = {
+    "a bad key": (401, b"sk-SECRET", "the upstream refuses the API key (401)"),
+    "no payment": (402, b"", "the upstream asks for payment (402)"),
+    "no permission": (403, b"<html>", "the upstream refuses the account (403)"),
+    "no credit, by code": (429, QUOTA % (b"x", b'"insufficient_quota"'), "insufficient_quota (429)"),
+    "no credit, by type": (429, QUOTA % (b"insufficient_quota", b"null"), "insufficient_quota (429)"),
+    "a hard limit": (400, QUOTA % (b"x", b'"billing_hard_limit_reached"'), "billing_hard_limit_reached (400)"),
+    "a rate": (429, QUOTA % (b"requests", b'"rate_limit_exceeded"'), None),
+    "flex has no room": (429, QUOTA % (b"x", b'"resource_unavailable"'), None),
+    "a code that is a list": (429, QUOTA % (b"x", b"[1]"), None),
+    "an error that is a text": (429, b'{"error":"insufficient_quota"}', None),
+    "no JSON": (429, b"", None),
+    "the row": (400, b'{"error":{"message":"no"}}', None),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "problem"), ACCOUNTS.values(), ids=ACCOUNTS)
+def test_when_it_is_the_account(status: int, body: bytes, problem: str | None) -> None:
+    found = account_problem(status, body)
+    assert found is None if problem is None else found.endswith(problem)
+    assert "SECRET" not in (found or "")

@@ -102,7 +102,7 @@ def test_tokens_and_inputs_are_limits_too(found: list[list[int]], expected: list
 
 
 def test_a_range_says_what_its_rows_add_up_to() -> None:
-    waiting = [row(0, 7, 2, 100, 1), row(1, 8, 3, 50, 2), row(2, 9, 1, None)]
+    waiting = [row(0, 7, 2, 100, 2), row(1, 8, 3, 50, 1), row(2, 9, 1, None)]
     assert list(pack(waiting, max_rows=2, max_bytes=999)) == [
         Range(CHAT, "m", 0, 1, 2, 20, tokens=15, inputs=5, max_output=150, attempts=2),
         Range(CHAT, "m", 2, 2, 1, 10, tokens=9, inputs=1, max_output=None, attempts=0),

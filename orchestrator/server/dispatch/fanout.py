@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
 FORBIDDEN = 403
 """May be said of the account, or of what one row asks for: then others are taken."""
+EARLIER_SECONDS = 0.01
 ANSWERED = Verdict(Action.KEEP)
 
 
@@ -95,9 +96,15 @@ class FanOut:
     def _may_ask(self, upstream: Upstream) -> bool:
         """Whether an upstream's rates allow one more row; where they do not, rows go on as soon as they do."""
         wait = upstream.wait()
-        if wait > 0 and upstream not in self._alarms:
-            self._alarms[upstream] = asyncio.get_running_loop().call_later(wait, self._wake, upstream)
-        return wait <= 0
+        if wait <= 0:
+            return True
+        loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
+        # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
+        if alarm is None or alarm.when() > loop.time() + wait + EARLIER_SECONDS:
+            if alarm is not None:
+                alarm.cancel()
+            self._alarms[upstream] = loop.call_later(wait, self._wake, upstream)
+        return False
 
     def _wake(self, upstream: Upstream) -> None:
         del self._alarms[upstream]

@@ -1,0 +1,45 @@
+"""By when, for how much, where: the plan of a job, and the deadline guard that keeps watching it. Pure.
+
+plan(rows, options, terms, now) -> Plan              at submission
+replan(open, options, terms, now) -> Decision        at each look, while rows are open
+"""
+
+from __future__ import annotations
+
+from orchestrator.planner.guard import replan
+from orchestrator.planner.plan import plan
+from orchestrator.planner.values import (
+    BatchOption,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    PacedOption,
+    Plan,
+    Refusal,
+    Rescue,
+    Route,
+    Running,
+    Send,
+    Terms,
+    Verdict,
+)
+
+__all__ = [
+    "BatchOption",
+    "Cost",
+    "Decision",
+    "Open",
+    "Option",
+    "PacedOption",
+    "Plan",
+    "Refusal",
+    "Rescue",
+    "Route",
+    "Running",
+    "Send",
+    "Terms",
+    "Verdict",
+    "plan",
+    "replan",
+]

@@ -1,0 +1,202 @@
+"""What the planner is told, and what it answers: plain values.
+
+Money is Decimal dollars, times are aware UTC datetimes and lengths of time seconds. All rows of one planning are alike
+(one task and model, say): plan apart what costs or takes something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from orchestrator.forecast import Pace, Turnaround
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Dollars a row: what is expected, and what rows on the whole do not exceed (95 %)."""
+
+    p50: Decimal
+    p95: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOption:
+    """A hosted Batch API: cheap, done at a time of its own.
+
+    `cancel_seconds` pass until the rows of a cancelled batch are free; `kept` is the share of them that it had done.
+    `room` rows fit what may be enqueued there now (None: any number), fewer than `min_rows` are no batch. A batch
+    expires after `window` seconds. `objection` is why it may not be used at all.
+    """
+
+    backend: str
+    location: str
+    cost: Cost
+    turnaround: Turnaround
+    cancel_seconds: float = 600.0
+    kept: float = 0.0
+    room: int | None = None
+    min_rows: int = 1
+    window: float = DAY
+    objection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PacedOption:
+    """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
+
+    The `pace` counts as `ahead` what other jobs have there, and what they may come to need there for their rescue.
+    """
+
+    backend: str
+    location: str
+    cost: Cost
+    pace: Pace
+    objection: str | None = None
+
+
+Option = BatchOption | PacedOption
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the job asks for. `budget` is what may still be spent on these rows.
+
+    `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late, the
+    deadline has its price instead. `hedge` lets the same rows run in two places, and be paid twice.
+    """
+
+    deadline: datetime
+    budget: Decimal | None = None
+    target: float = 0.99
+    late_cost: Decimal | None = None
+    hedge: bool = False
+    local_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A batch that runs: `rows` have no result yet, and it was sent at `submitted_at`."""
+
+    batch: str
+    backend: str
+    rows: int
+    submitted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A job's rows without an outcome, and where they are.
+
+    `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go to
+    no other one; `coming` are still in such a batch, expected by `coming_at`. `paced` counts rows by the backend that
+    works on them. A row that runs in two places stands at the paced one only.
+    """
+
+    waiting: int = 0
+    pulled: int = 0
+    coming: int = 0
+    coming_at: datetime | None = None
+    running: tuple[Running, ...] = ()
+    paced: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        held = sum(one.rows for one in self.running) + sum(rows for _, rows in self.paced)
+        return self.waiting + self.pulled + self.coming + held
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a rescue)."""
+
+    backend: str
+    rows: int
+    cost: Cost
+    done_p50: datetime | None
+    done_p95: datetime | None
+    chance: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A backend that takes none, and why; the figures are those of all rows there, None where they say nothing."""
+
+    backend: str
+    reason: str
+    cost: Cost | None = None
+    done_p50: datetime | None = None
+    done_p95: datetime | None = None
+    chance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """At `at`, batches that still run are cancelled and their leftovers go `to` these backends, the cheapest first.
+
+    `needed` is the P(that it comes to this).
+    """
+
+    at: datetime
+    to: tuple[str, ...]
+    needed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the plan keeps the terms; where not, which one breaks, and the nearest that would hold.
+
+    `deadline` is the earliest that holds within the budget, `budget` the least that holds the deadline.
+    """
+
+    holds: bool
+    reason: str
+    deadline: datetime | None = None
+    budget: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the rows go. `at_most` holds for the dearest course that the plan may take; the budget covers it.
+
+    Without routes there is no way, or none that the budget pays for.
+    """
+
+    routes: tuple[Route, ...]
+    refused: tuple[Refusal, ...]
+    rescue: Rescue | None
+    expected: Decimal
+    at_most: Decimal
+    chance: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Rows that go to a backend: from those `waiting` or `pulled` where `source` is None, else from that backend."""
+
+    rows: int
+    backend: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
+
+    `chance` is P(all rows done by the deadline) and `expected` what the open rows will cost, both if this is done;
+    `rescue` is when batches that run on would be pulled back.
+    """
+
+    cancel: tuple[str, ...]
+    sends: tuple[Send, ...]
+    reason: str
+    next_look: datetime
+    chance: float
+    expected: Decimal
+    rescue: Rescue | None

@@ -1,0 +1,143 @@
+"""What an upstream remembers of its answers: whether it refuses the account, what its rates allow. Time is set."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.flow import START
+from orchestrator.server.dispatch.pace import Pace, Standing, Standings
+from orchestrator.server.dispatch.retry import End
+from orchestrator.server.dispatch.upstreams import BREAK_AFTER, Upstream
+
+GOOD = Reply(End.ANSWERED, 200, b'{"usage":{"prompt_tokens":600,"completion_tokens":400}}')
+
+
+class Clock:
+    """The seconds that a test says it is."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def upstream(clock: Clock, pace: Pace | None = None, learned: int | None = None) -> Upstream:
+    """One that is well and takes up to 1,000 rows at once."""
+    found = Upstream(
+        "http://upstream/v1", api_key=None, timeout=5.0, ceiling=1000, clock=clock, learned=learned, pace=pace,
+        paid=True, account_seconds=60.0,
+    )  # fmt: skip
+    found.problem = None
+    return found
+
+
+STARTS = {
+    "no rate is known": (None, None, START),
+    "a rate": (600, None, 600),
+    "a low rate": (3, None, START),
+    "a rate above what may be out": (30_000, None, 1000),
+    "what was right before": (600, 40, 40),
+}
+
+
+@pytest.mark.parametrize(("rate", "learned", "limit"), STARTS.values(), ids=STARTS)
+def test_a_published_rate_is_not_searched_for(
+    clock: Clock, rate: int | None, learned: int | None, limit: int
+) -> None:
+    assert upstream(clock, Pace(rate), learned).room() == limit
+
+
+def test_without_rates_nothing_waits(clock: Clock) -> None:
+    free = upstream(clock)
+    free.heard(None, GOOD, 0.0)
+    assert free.wait() == 0.0
+
+
+def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
+    pace = Pace(tokens_per_minute=60_000)
+    paced = upstream(clock, pace)
+    ticket = pace.take(0.0, 8_000)
+    assert paced.wait() == pytest.approx(8, abs=0.5)
+    paced.heard(ticket, GOOD, 0.0)
+    assert paced.wait() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(End.ANSWERED, 200, b"{}"), Reply(End.ANSWERED, 400, GOOD.body), Reply(End.CUT)],
+    ids=["no usage", "an error", "no answer"],
+)
+def test_what_a_row_took_stays_an_estimate_where_nothing_is_said(clock: Clock, reply: Reply) -> None:
+    pace = Pace(tokens_per_minute=60_000)
+    paced = upstream(clock, pace)
+    paced.heard(pace.take(0.0, 8_000), reply, 0.0)
+    assert paced.wait() == pytest.approx(8, abs=0.5)
+
+
+def test_the_headers_of_any_answer_count(clock: Clock) -> None:
+    pace = Pace()
+    paced = upstream(clock, pace)
+    said = Standings(Standing(60, 0, 60.0), Standing())
+    paced.heard(pace.take(0.0, 0), Reply(End.ANSWERED, 400, b"{}", standings=said), 0.0)
+    assert paced.wait() == pytest.approx(1, abs=0.1)
+
+
+def test_too_many_requests_are_a_matter_of_the_rate(clock: Clock) -> None:
+    paced = upstream(clock, Pace())
+    paced.overloaded(0.0, 0.0, Reply(End.ANSWERED, 429, retry_after=20.0), pause=0.5)
+    assert (paced.wait(), paced.room()) == (20.0, START)
+    paced.heard(paced.pace.take(0.0, 0) if paced.pace else None, GOOD, 1.0)
+    clock.now = 30.0
+    paced.overloaded(30.0, 30.0, Reply(End.ANSWERED, 429), pause=0.5)
+    assert paced.wait() == 0.5, "a good answer in between ends the growing of pauses"
+
+
+@pytest.mark.parametrize(("status", "paced"), [(503, True), (429, False)], ids=["503", "429-without-rates"])
+def test_an_overload_is_a_matter_of_how_many_run_at_once(clock: Clock, status: int, paced: bool) -> None:
+    found = upstream(clock, Pace() if paced else None)
+    found.overloaded(0.0, 0.0, Reply(End.ANSWERED, status), pause=0.5)
+    assert found.wait() == 0.0
+    assert found.room() < START
+
+
+def test_who_refuses_the_account_is_left_alone_and_then_asked_with_one_row(clock: Clock) -> None:
+    found = upstream(clock)
+    found.leave_alone("no credit", sent_at=0.0)
+    assert (found.problem, found.on_trial) == ("no credit", True)
+    clock.now = 61.0
+    found.problem = None  # its probe went well
+    assert found.room() == 1
+    assert found.well(sent_at=61.0), "whoever waits may go on"
+    assert found.room() == START
+
+
+def test_a_row_that_it_took_before_it_refused_the_account_proves_nothing(clock: Clock) -> None:
+    found = upstream(clock)
+    found.leave_alone("no credit", sent_at=10.0)
+    assert not found.well(sent_at=9.0)
+    assert (found.problem, found.on_trial) == ("no credit", True)
+    assert not found.took_since(10.0)
+
+
+def test_a_row_that_it_took_behind_the_refused_one_proves_that_it_takes_the_account(clock: Clock) -> None:
+    found = upstream(clock)
+    found.leave_alone("forbidden", sent_at=10.0)
+    assert found.well(sent_at=10.5)
+    assert (found.problem, found.room()) == (None, START)
+    assert found.took_since(10.0)
+
+
+def test_many_in_a_row_without_an_answer_leave_one_on_trial(clock: Clock) -> None:
+    found = upstream(clock)
+    for _ in range(BREAK_AFTER):
+        assert found.problem is None
+        found.faulty("timed out")
+    assert found.problem is not None
+    found.problem = None
+    assert found.room() == 1
