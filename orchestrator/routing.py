@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend as routing sees it."""
+    """A backend as routing sees it; `objection` is what speaks against it for this job, if anything does."""
 
     name: str
     kind: str
     location: str
     price: str
+    objection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,4 +83,4 @@ def _objection(
     if wanted is not None and candidate.name != wanted:
         return f"--backend {wanted} was given"
     unknown = [alias for alias, name in names.items() if name is None]
-    return f"the model {', '.join(unknown)} has no name there" if unknown else None
+    return f"the model {', '.join(unknown)} has no name there" if unknown else candidate.objection

@@ -253,4 +253,4 @@ class OpenAIBackend:
         except (openai.OpenAIError, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may hold the key, and a log shows causes.
-            raise meaning(error, message, creating=creating, secret=self._client.api_key) from None
+            raise meaning(error, message, creating=creating, secret=self._client.api_key) from error

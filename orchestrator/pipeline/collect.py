@@ -28,6 +28,7 @@ from orchestrator.wire import BatchStatus
 
 CHUNK = 1000
 MAX_ATTEMPTS = 3
+ODD = 9
 
 Ends = Iterator[tuple[InShard, Outcome]]
 
@@ -167,25 +168,29 @@ def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: st
 class _Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
-    Those in `unblamed` go on without an attempt being counted, those in `elsewhere` at another backend.
+    Those in `waiting` were refused for what is no fault of theirs, those in `elsewhere` go on at another backend.
     """
 
     taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
-    unblamed: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
 
 
 def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     """Let the rows without an outcome go on; how many."""
     shard = ended.shard
-    for seqs, avoid in ((rest.unblamed, None), (rest.elsewhere, shard.backend)):
+    # A few rows that are refused for want of room where all others were answered have something else about them: a
+    # batch of theirs would come back like this for ever.
+    odd = tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
+    # What one backend will never do counts, or two of them would pass a row to and fro.
+    for seqs, counts, avoid in ((rest.waiting, odd, None), (rest.elsewhere, True, shard.backend)):
         for start in range(0, len(seqs), CHUNK):
-            store.rows.free(shard.id, seqs[start : start + CHUNK], avoid=avoid)
-    freed = len(rest.unblamed) + len(rest.elsewhere)
+            store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, or was refused as a whole, is to blame for it.
     blameless = shard.provider_status == BatchStatus.EXPIRED or (
         tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY
     )
+    freed = len(rest.waiting) + len(rest.elsewhere)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 
@@ -221,21 +226,22 @@ def _goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: _Res
     if ended.lane.is_own or ended.job.cancel_requested_at is not None:
         return False  # our own server has tried all that there is to try
     verdict = rowerrors.classify(said.status, said.code, said.type, said.message)
+    if row.attempt + 1 >= MAX_ATTEMPTS:
+        return False
     match verdict.disposition:
         case Disposition.NEVER:
             return False
         case Disposition.RETRY:
-            if row.attempt + 1 >= MAX_ATTEMPTS:
-                return False
+            pass
         case Disposition.ELSEWHERE:
-            if not ended.elsewhere or row.attempt + 1 >= MAX_ATTEMPTS:
+            if not ended.elsewhere:
                 return False
             rest.elsewhere.append(row.seq)
         case Disposition.WAIT:
-            rest.unblamed.append(row.seq)
+            rest.waiting.append(row.seq)
             tally.wait = tally.wait or verdict.why
         case Disposition.STOP:
-            rest.unblamed.append(row.seq)
+            rest.waiting.append(row.seq)
             tally.stop = tally.stop or verdict.why
         case _:
             assert_never(verdict.disposition)
@@ -300,8 +306,9 @@ def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int
     """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
     match verdict.disposition:
         case Disposition.WAIT:
-            # One row that is too large for a batch of its own is that row's fault.
-            return verdict.kind is not BatchFault.TOO_LARGE or rows > 1
+            # One row that is too large for a batch of its own, or for all that may wait, is that row's fault.
+            fits = verdict.limit is None or ended.shard.tokens <= verdict.limit
+            return rows > 1 or (verdict.kind is not BatchFault.TOO_LARGE and fits)
         case Disposition.STOP:
             return True
         case Disposition.RETRY:

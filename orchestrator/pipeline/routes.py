@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
-from orchestrator.config import AnthropicBackend, Backend, Config, HostedBackend, LocalBackend, SyncBackend
-from orchestrator.errors import RefusedError
+from orchestrator.clock import now
+from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.errors import RefusedError, UsageError
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Job, JobKind
-from orchestrator.requests import resolve_model
+from orchestrator.pipeline.prices import prices_of
+from orchestrator.requests import ENDPOINT, resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
 
@@ -26,12 +29,13 @@ def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
         spec = JobSpec.model_validate(job.spec)
         aliases = {task.model for task in spec.tasks}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
+    named = {name: {alias: resolve_model(alias, name, models) for alias in aliases} for name in config.backends}
     return choose(
-        [_candidate(name, backend) for name, backend in config.backends.items() if name != avoid],
+        [_candidate(config, name, named[name].values()) for name in config.backends if name != avoid],
         allowed=allowed,
         local_only=local_only,
         wanted=job.options.get("backend"),
-        models={name: {alias: resolve_model(alias, name, models) for alias in aliases} for name in config.backends},
+        models=named,
     )
 
 
@@ -51,7 +55,8 @@ def route_for(config: Config, job: Job) -> Route:
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
-def _candidate(name: str, backend: Backend) -> Candidate:
+def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candidate:
+    backend, objection = config.backends[name], None
     match backend:
         case LocalBackend():
             price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
@@ -61,4 +66,9 @@ def _candidate(name: str, backend: Backend) -> Candidate:
             price = "batch price"
         case _:
             assert_never(backend)
-    return Candidate(name, backend.kind, backend.location, price)
+    try:
+        for model in filter(None, models):
+            prices_of(backend, config, now).known(model, ENDPOINT)
+    except UsageError as error:
+        objection = error.message
+    return Candidate(name, backend.kind, backend.location, price, objection)

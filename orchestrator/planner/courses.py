@@ -7,17 +7,18 @@ leftovers surely arrive by the routes that remain, unless waiting becomes dearer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from orchestrator.planner.ground import Ground, Rows, excess
 from orchestrator.planner.values import BatchOption, Terms
 
 HOUR = 3600.0
-WAITS = (0.0, *(60.0 * 1.2**step for step in range(44)))
+WAITS = tuple(60.0 * 1.25**step for step in range(36))
 """Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
+_COARSE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Stake:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`; `coming` ones are free in `free_in`.
+    """`stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they
+    hold `held`; `coming` ones are free in `free_in` seconds.
 
     The first `cover` lanes may take more later. Batches are pulled back `pull` seconds from now, never where it is
     None. `cancel` names the batches that are pulled back at once. `both`: the paced routes do what is staked as well.
@@ -77,12 +79,19 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A course with what it is expected to cost, in dollars, lateness included where that has a price."""
+    """A course that pulls batches back after `pull` seconds: what it is expected to cost, in dollars, and `value`, which
+    has the price of being late in it."""
 
     course: Course
+    pull: float | None
     expected: float
     value: float
     holds: bool
+
+    @property
+    def whole(self) -> Course:
+        """The course with its pull."""
+        return replace(self.course, pull=self.pull)
 
 
 def arrival(course: Course) -> float:
@@ -102,43 +111,60 @@ def done_by(stakes: Sequence[Stake], seconds: float) -> float:
     return chance
 
 
-def judge(course: Course, ground: Ground, terms: Terms) -> Judged:
-    """What a course costs, and whether it holds the deadline with the chance asked for."""
-    paced = ground.price(course.held) + ground.overrun(course.held, course.cover)
+def judge(course: Course, ground: Ground, terms: Terms) -> Iterator[Judged]:
+    """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
+
+    Without a price of being late only pulls that are in time are worth a thought, and a few later ones, for the case
+    that nothing is in time.
+    """
+    paced = _paced(course, ground)
+    staked = sum(float(stake.option.cost.p50) * stake.rows for stake in course.stakes)
+    yield _valued(course, None, paced + staked, _holds(course, ground), ground, terms)
+    if not course.stakes or not course.cover or course.both:
+        return
+    latency = max(stake.option.cancel_seconds for stake in course.stakes)
+    burden = course.staked + course.coming
+    for step, pull in enumerate(WAITS):
+        at = max(course.free_in, pull + latency)
+        fits = ground.fits(burden, course.held, at, course.cover)
+        if fits or terms.late_cost is not None or step % _COARSE == 0:
+            yield _valued(course, pull, paced + _staked(course, pull, at, ground), fits, ground, terms)
+
+
+def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
+    if terms.late_cost is None:
+        return Judged(course, pull, expected, expected, holds)
+    late = _late(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
+    return Judged(course, pull, expected, expected + late, holds)
+
+
+def _paced(course: Course, ground: Ground) -> float:
+    """Dollars for what the lanes hold and will hold without a pull."""
+    cost = ground.price(course.held) + ground.overrun(course.held, course.cover)
     if course.coming:
         room = ground.room(course.held, course.free_in, course.cover, sure=False)
-        paced += ground.price(ground.fill(course.coming, room))
-    expected = paced + _staked(course, ground)
-    late = _late(course, ground) if terms.late_cost is not None else 0.0
-    value = expected + late / HOUR * float(terms.late_cost or 0)
-    return Judged(course, expected, value, _holds(course, ground))
+        cost += ground.price(ground.fill(course.coming, room))
+    return cost
 
 
-def _staked(course: Course, ground: Ground) -> float:
-    stakes = course.stakes
-    if not stakes:
-        return 0.0
-    if course.pull is None or course.both:
-        return sum(float(stake.option.cost.p50) * stake.rows for stake in stakes)
-    total, left = 0.0, 0.0
-    for stake in stakes:
-        lost = (1.0 - stake.by(course.pull)) * (1.0 - stake.option.kept)
+def _staked(course: Course, pull: float, at: float, ground: Ground) -> float:
+    """Dollars for what is in batches that are pulled back, and free at `at`."""
+    total, left, staked = 0.0, 0.0, 0
+    for stake in course.stakes:
+        lost = (1.0 - stake.by(pull)) * (1.0 - stake.option.kept)
         total += float(stake.option.cost.p50) * stake.rows * (1.0 - lost)
         left += stake.rows * lost
-    room = ground.room(course.held, arrival(course), course.cover, sure=False)
-    staked = course.staked
+        staked += stake.rows
+    room = ground.room(course.held, at, course.cover, sure=False)
     return total + left / staked * ground.price(ground.fill(staked, room))
 
 
 def _holds(course: Course, ground: Ground) -> bool:
-    if not course.stakes:
-        # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
-        return ground.fits(course.coming, course.held, course.free_in, course.cover)
-    if course.pull is None:
-        if course.coming or any(course.held):
-            return chance_of(course, ground) >= ground.target
-        return done_by(course.stakes, ground.horizon) >= ground.target
-    return ground.fits(course.staked + course.coming, course.held, arrival(course), course.cover)
+    """Whether a course without a pull holds."""
+    if course.stakes:
+        return chance_of(course, ground) >= ground.target
+    # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
+    return ground.fits(course.coming, course.held, course.free_in, course.cover)
 
 
 def chance_of(course: Course, ground: Ground) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from orchestrator.forecast import NORMAL
@@ -61,17 +61,17 @@ class Ground:
         """P(that): the quantile at which it just fits."""
         if burden <= 0 and not any(held):
             return 1.0
-        bottom, top = -6.0, 6.0
-        for _ in range(24):
+        bottom, top = -4.0, 4.0
+        for _ in range(14):
             middle = (bottom + top) / 2
-            if self._at(NORMAL.cdf(middle)).fits(burden, held, a, cover):
+            slower = tuple(
+                replace(lane, low=lane.rate * math.exp(-middle * lane.option.pace.spread)) for lane in self.lanes
+            )
+            if replace(self, lanes=slower).fits(burden, held, a, cover):
                 bottom = middle
             else:
                 top = middle
-        return NORMAL.cdf(bottom) if bottom > -6.0 else 0.0
-
-    def _at(self, target: float) -> Ground:
-        return ground([lane.option for lane in self.lanes], self.horizon, target)
+        return NORMAL.cdf(bottom) if bottom > -4.0 else 0.0
 
     def room(self, held: Sequence[int], a: float, cover: int, *, sure: bool) -> list[float]:
         """Rows that each lane of the cover can take from `a` on, beside those held."""

@@ -63,8 +63,9 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     by_name = {option.backend: option for option in options}
     paced = dict(job.paced)
     held = tuple(paced.pop(lane.option.backend, 0) for lane in ours.lanes)
-    for backend in paced:
-        by_name[backend]  # noqa: B018 - an unknown one is a mistake of the caller
+    unknown = [backend for backend in paced if backend not in by_name]
+    if unknown:
+        raise KeyError(unknown[0])
     return _Board(ours, batches_of(usable), by_name, held, tuple(paced.items()))
 
 
@@ -73,7 +74,7 @@ def _choose(job: Open, board: _Board, terms: Terms, now: datetime) -> Chosen | N
     cancelled now: as few batches as need be."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     chosen = patient(_position(job, board, running, 0, now), board.batches, board.ours, terms)
-    if not running or (chosen and chosen.holds and (chosen.course.pull is None or chosen.course.pull > WAITS[1])):
+    if not running or (chosen and chosen.holds and (chosen.course.pull is None or chosen.course.pull > WAITS[0])):
         return chosen
     many, found = 1, chosen
     while many <= len(running):
@@ -148,7 +149,7 @@ def _moves(chosen: Chosen, board: _Board) -> tuple[list[Send], float]:
     if ours.horizon <= 0:
         return _off_the_dead(held, ours), chosen.chance
     burden = course.coming + (0 if course.pull is None else course.staked)
-    if not any(held) or ours.fits(burden, held, max(WAITS[1], arrival(course)), cover):
+    if not any(held) or ours.fits(burden, held, max(WAITS[0], arrival(course)), cover):
         return [], chosen.chance
     kept = [
         min(rows, int(lane.between(0.0, ours.horizon, lane.low))) for lane, rows in zip(ours.lanes, held, strict=True)
@@ -173,18 +174,16 @@ def _off_the_dead(held: Rows, ours: Ground) -> list[Send]:
 
 def _between(before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
     names = [lane.option.backend for lane in ours.lanes]
-    gives = [[name, a - b] for name, a, b in zip(names, before, after, strict=True) if a > b]
+    gives = {name: a - b for name, a, b in zip(names, before, after, strict=True) if a > b}
     sends = []
     for name, a, b in zip(names, before, after, strict=True):
         lacks = b - a
         while lacks > 0:
-            source, rows = gives[0]
-            taken = min(lacks, int(rows))
-            sends.append(Send(taken, name, str(source)))
+            source, rows = next((source, rows) for source, rows in gives.items() if rows)
+            taken = min(lacks, rows)
+            sends.append(Send(taken, name, source))
+            gives[source] -= taken
             lacks -= taken
-            gives[0][1] = int(rows) - taken
-            if not gives[0][1]:
-                gives.pop(0)
     return sends
 
 

@@ -12,7 +12,7 @@ from orchestrator.durations import duration
 from orchestrator.model import PICO
 from orchestrator.planner.courses import Course, Stake, arrival, done_by
 from orchestrator.planner.ground import Ground, ground
-from orchestrator.planner.search import Chosen, Position, best
+from orchestrator.planner.search import Chosen, Position, best, holding
 from orchestrator.planner.values import (
     BatchOption,
     Cost,
@@ -33,7 +33,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 def plan(rows: int, options: Sequence[Option], terms: Terms, now: datetime) -> Plan:
-    """The cheapest routes that hold the terms; where none do, the likeliest within the budget, and what would hold."""
+    """The cheapest routes that hold the terms; where none do, the likeliest in the budget, and what would hold."""
     usable = [option for option in options if objection(option, terms) is None]
     chosen = _chosen(rows, usable, terms, now)
     if chosen is None:
@@ -92,8 +92,16 @@ def after(now: datetime, seconds: float) -> datetime | None:
 
 def _chosen(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) -> Chosen | None:
     ours = ground_of(usable, terms, now)
-    start = Position(rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
-    return best(start, batches_of(usable), ours, terms)
+    return best(_start(rows, ours), batches_of(usable), ours, terms)
+
+
+def _holding(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) -> Chosen | None:
+    ours = ground_of(usable, terms, now)
+    return holding(_start(rows, ours), batches_of(usable), ours, terms)
+
+
+def _start(rows: int, ours: Ground) -> Position:
+    return Position(rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
 
 
 def _routes(course: Course, ours: Ground, now: datetime) -> list[Route]:
@@ -197,10 +205,7 @@ def _verdict(rows: int, usable: Sequence[Option], terms: Terms, now: datetime, c
         return Verdict(True, f"done by {_clock(terms.deadline, now)} with {chosen.chance:.1%}")
     if chosen and terms.late_cost is not None:
         return Verdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
-    unbounded = _chosen(rows, usable, replace(terms, budget=None, late_cost=None), now)
-    budget = None
-    if terms.budget is not None and unbounded and unbounded.holds:
-        budget = _least(rows, usable, terms, now)
+    budget = None if terms.budget is None else _least(rows, usable, terms, now)
     deadline = _earliest(rows, usable, terms, now)
     if chosen is None:
         reason = f"no way to run this costs as little as the budget of ${terms.budget:.2f}"
@@ -218,8 +223,7 @@ def _earliest(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) 
 
     def holds(minutes: int) -> bool:
         moved = replace(terms, deadline=now + minutes * _MINUTE, late_cost=None)
-        chosen = _chosen(rows, usable, moved, now)
-        return chosen is not None and chosen.holds
+        return _holding(rows, usable, moved, now) is not None
 
     top = int(FURTHEST / _MINUTE)
     if not holds(top):
@@ -234,15 +238,15 @@ def _earliest(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) 
     return now + top * _MINUTE
 
 
-def _least(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) -> Decimal:
-    """The least budget that holds the deadline, to a cent and a hundredth part of it."""
+def _least(rows: int, usable: Sequence[Option], terms: Terms, now: datetime) -> Decimal | None:
+    """The least budget that holds the deadline, to a cent or a hundredth part of it; None where none does."""
 
     def holds(budget: Decimal | None) -> Chosen | None:
-        chosen = _chosen(rows, usable, replace(terms, budget=budget, late_cost=None), now)
-        return chosen if chosen and chosen.holds else None
+        return _holding(rows, usable, replace(terms, budget=budget, late_cost=None), now)
 
     free = holds(None)
-    assert free is not None
+    if free is None:
+        return None
     bottom, top = terms.budget or Decimal(0), free.at_most
     while top - bottom > max(Decimal("0.01"), bottom / 100):
         middle = (bottom + top) / 2

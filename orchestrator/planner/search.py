@@ -1,20 +1,21 @@
-"""Which courses there are, and the best of them. The choices depend neither on the deadline nor on the budget, so more
-of either can only help."""
+"""Which courses there are, and the best of them.
+
+The choices depend neither on the deadline nor on the budget, so more of either can only help.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
-from orchestrator.planner.courses import WAITS, Course, Judged, Stake, arrival, at_most, chance_of, judge
+from orchestrator.planner.courses import WAITS, Course, Judged, Stake, at_most, chance_of, judge
 from orchestrator.planner.ground import Ground, Rows
 from orchestrator.planner.values import BatchOption, Terms
 
 PARTS = 12
 """Into how many parts rows are cut to be shared by batches and paced routes."""
-_COARSE = 6
 PATIENCE = 1.01
 """Pulling back cannot be undone: the guard waits where that is expected to cost no more than this much."""
 
@@ -50,37 +51,55 @@ def best(position: Position, batches: Sequence[BatchOption], ground: Ground, ter
     Where being late has a price, the cheapest with that price. Of equals the first wins.
     """
     judged = _judged(position, batches, ground, terms, range(len(ground.lanes) + 1))
-    for one in judged:
-        if (one.holds or terms.late_cost is not None) and (chosen := _affordable(one, ground, terms)):
-            return chosen
-    return _likeliest(judged, ground, terms)
+    return _cheapest(judged, ground, terms) or _likeliest(judged, ground, terms)
+
+
+def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
+    """The cheapest course that holds the deadline within the budget, if there is one."""
+    judged = _judged(position, batches, ground, terms, range(len(ground.lanes) + 1))
+    return _cheapest(judged, ground, terms)
 
 
 def patient(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
-    """The same, but of those that cost about the same the one that waits longest."""
+    """The best, but of those that cost about the same the one that waits longest."""
     full = len(ground.lanes)
     judged = _judged(position, batches, ground, terms, (full,) if terms.budget is None else range(full + 1))
-    found: Chosen | None = None
-    for one in judged:
-        if found is not None and one.value > found.value * PATIENCE:
-            break
-        if (one.holds or terms.late_cost is not None) and (
-            found is None or _waits(one.course) > _waits(found.course)
-        ):
-            chosen = _affordable(one, ground, terms)
-            found = found if chosen is None else replace(chosen, value=found.value if found else chosen.value)
-    return found or _likeliest(judged, ground, terms)
+    first = _cheapest(judged, ground, terms)
+    if first is None:
+        return _likeliest(judged, ground, terms)
+    # By their pull alone: what goes where is chosen.
+    later = (
+        one
+        for one in judged
+        if one.value <= first.value * PATIENCE
+        and _counts(one, terms)
+        and _waits(one.pull) > _waits(first.course.pull)
+        and (one.course.new, one.course.stakes) == (first.course.new, first.course.stakes)
+    )
+    for one in sorted(later, key=lambda one: -_waits(one.pull)):
+        if chosen := _affordable(one, ground, terms):
+            return chosen
+    return first
 
 
-def _waits(course: Course) -> float:
-    return math.inf if course.pull is None else course.pull
+def _waits(pull: float | None) -> float:
+    return math.inf if pull is None else pull
+
+
+def _counts(one: Judged, terms: Terms) -> bool:
+    return one.holds or terms.late_cost is not None
 
 
 def _judged(
     position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, covers: Iterable[int]
 ) -> list[Judged]:
     courses = _courses(position, batches, ground, terms, covers)
-    return sorted((judge(course, ground, terms) for course in courses), key=lambda one: one.value)
+    return sorted((one for course in courses for one in judge(course, ground, terms)), key=lambda one: one.value)
+
+
+def _cheapest(judged: Iterable[Judged], ground: Ground, terms: Terms) -> Chosen | None:
+    counting = (one for one in judged if _counts(one, terms))
+    return next((chosen for one in counting if (chosen := _affordable(one, ground, terms))), None)
 
 
 def _likeliest(judged: Iterable[Judged], ground: Ground, terms: Terms) -> Chosen | None:
@@ -89,21 +108,28 @@ def _likeliest(judged: Iterable[Judged], ground: Ground, terms: Terms) -> Chosen
 
 
 def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
-    most = at_most(one.course, ground)
+    course = one.whole
+    most = at_most(course, ground)
     if terms.budget is not None and most > terms.budget:
         return None
-    return Chosen(one.course, one.expected, one.value, most, chance_of(one.course, ground), one.holds)
+    return Chosen(course, one.expected, one.value, most, chance_of(course, ground), one.holds)
 
 
 def _courses(
     position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, covers: Iterable[int]
 ) -> Iterator[Course]:
     for cover in covers:
-        for stakes in _bets(position.waiting, batches):
-            sent = position.waiting - sum(stake.rows for stake in stakes) + position.pulled
+        for bets in _bets(position.waiting, batches):
+            sent = position.waiting - sum(stake.rows for stake in bets) + position.pulled
             if (sent or position.coming) and not cover:
                 continue
-            yield from _pulls(position, stakes, sent, cover, ground, terms)
+            new, held = _sent(position, sent, cover, ground)
+            stakes = (*position.stakes, *bets)
+            coming, free_in = position.coming, position.free_in
+            yield Course(stakes, new, held, coming, free_in, cover, None, len(bets), position.cancel)
+            if terms.hedge and bets and cover and not (sent or any(held) or position.stakes):
+                new, held = _sent(position, position.waiting, cover, ground)
+                yield Course(stakes, new, held, coming, free_in, cover, None, len(bets), both=True)
 
 
 def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:
@@ -132,26 +158,6 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
     return tuple(found) if not rows else ()
 
 
-def _pulls(
-    position: Position, bets: tuple[Stake, ...], sent: int, cover: int, ground: Ground, terms: Terms
-) -> Iterator[Course]:
-    """The courses that differ in when batches are pulled back."""
-    stakes = (*position.stakes, *bets)
-    new, held = _sent(position, sent, cover, ground)
-    start = Course(stakes, new, held, position.coming, position.free_in, cover, None, len(bets), position.cancel)
-    yield start
-    if terms.hedge and bets and cover and not (sent or any(held) or position.stakes):
-        new, held = _sent(position, start.staked, cover, ground)
-        yield replace(start, new=new, held=held, both=True)
-    if not stakes or not cover:
-        return
-    for step, wait in enumerate(WAITS[1:]):
-        course = replace(start, pull=wait)
-        fits = ground.fits(course.staked + course.coming, course.held, arrival(course), cover)
-        if fits or terms.late_cost is not None or step % _COARSE == 0:
-            yield course
-
-
 def _sent(position: Position, rows: int, cover: int, ground: Ground) -> tuple[Rows, Rows]:
     """Rows that go to lanes now, and what the lanes hold then.
 
@@ -163,6 +169,6 @@ def _sent(position: Position, rows: int, cover: int, ground: Ground) -> tuple[Ro
             ground.fill(rows, ground.room(position.held, 0.0, cover, sure=sure)) if rows else (0,) * len(ground.lanes)
         )
         held = tuple(a + b for a, b in zip(position.held, new, strict=True))
-        if ground.fits(position.coming, held, max(WAITS[1], position.free_in), cover):
+        if ground.fits(position.coming, held, max(WAITS[0], position.free_in), cover):
             break
     return new, held

@@ -229,16 +229,13 @@ class Rows:
                 tx.execute(insert(ledger), booked)
             return len(fresh)
 
-    def free(self, shard_id: ShardId, seqs: Sequence[int], *, avoid: str | None) -> None:
-        """Rows of a shard that have no outcome wait for another one: at another backend than `avoid`, or anywhere.
-
-        An attempt is counted for those that were refused here, none for those that only had to wait.
-        """
+    def free(self, shard_id: ShardId, seqs: Sequence[int], *, count_attempt: bool, avoid: str | None = None) -> None:
+        """Rows of a shard that have no outcome wait for another one: anywhere, or not at `avoid`."""
         c = requests.c
         statement = (
             update(requests)
             .where(c.shard_id == shard_id, c.seq.in_(seqs), c.state == RequestState.PENDING)
-            .values(shard_id=None, avoid=avoid, attempt=c.attempt + int(avoid is not None))
+            .values(shard_id=None, avoid=avoid, attempt=c.attempt + int(count_attempt))
         )
         with self._db.write() as tx:
             tx.execute(statement)

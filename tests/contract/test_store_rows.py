@@ -322,11 +322,10 @@ def test_rows_that_are_freed_wait_again_without_blame(store: Store) -> None:
     found = added(store, 4)
     batch = sharded(store, found)
     settle(store, batch, succeeded(3))
-    store.rows.free(batch.id, [0, 3], avoid=None)
-    store.rows.free(batch.id, [1], avoid="gpu")
+    store.rows.free(batch.id, [0, 3], count_attempt=False)
+    store.rows.free(batch.id, [1], count_attempt=True, avoid="gpu")
     assert store.rows.avoided(found.id) == [None, "gpu"]
     assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id)] == [(0, 0)]
-    # What one backend will never do counts, or two of them would pass a row to and fro for ever.
     assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id, "gpu")] == [(1, 1)]
     assert [each.seq for each in store.rows.of_shard(batch.id)] == [2, 3]
 

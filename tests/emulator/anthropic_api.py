@@ -42,7 +42,7 @@ class Requests(msgspec.Struct, frozen=True):
 
 class Request(msgspec.Struct, frozen=True):
     custom_id: Any = None
-    params: msgspec.Raw | None = None
+    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 decode_requests = msgspec.json.Decoder(Requests).decode
@@ -81,7 +81,7 @@ def _take(body: Path, target: Path, settings: Settings) -> tuple[Checked, dict[i
         for index, raw in enumerate(requests):
             request = decode_request(raw)
             _check_id(request.custom_id, index, ids)
-            if request.params is None:
+            if request.params is msgspec.UNSET:
                 raise refuse(400, f"requests.{index}.params: Field required")
             body_of = decode_body(request.params)
             asked = read(body_of, MESSAGES)

@@ -117,12 +117,10 @@ class App:
         self.world.requests[call.flavour, call.verb, status] += 1
 
     def _account(self, call: Call, request: Request) -> str:
-        """Whose key it is. Raises Refusal."""
+        """Whose key it is; Anthropic's SDK sends a bearer's since 2.12. Raises Refusal."""
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if call.flavour == "azure":
-            key = request.headers.get("api-key", key)
-        elif call.flavour == "anthropic":
-            key = request.headers.get("x-api-key", "")
+        if call.flavour != "openai":
+            key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
         known = self.world.settings.accounts
         if not key or (known and key not in known):
             raise Refusal(401, problem_of(401))

@@ -359,7 +359,7 @@ def test_a_row_that_names_no_tier_gets_one(body: bytes, endpoint: str, sent: dic
 
 
 LIKELY = {
-    "text alone": (b'{"messages":"%b"}' % (b"x" * 400), 104),
+    "text alone": (b'{"messages":"%b"}' % (b"x" * 400), 103),
     "max_tokens": (b'{"max_tokens":1000}', 1004),
     "max_completion_tokens goes first": (b'{"max_tokens":7,"max_completion_tokens":1000}', 1011),
     "max_output_tokens": (b'{"max_output_tokens":1000}', 1006),

@@ -128,7 +128,7 @@ LONG = {
     "compressed to little": (
         http(gzip.compress(TOO_LONG, 1), b"200 OK", b"content-encoding: gzip"), End.TOO_LONG,
     ),
-    "just as long as it may be": (http(TOO_LONG[:5] + TOO_LONG[13:]), End.ANSWERED),
+    "just as long as it may be": (http(TOO_LONG[:6] + TOO_LONG[14:]), End.ANSWERED),
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ TABLE = {
         {"status": 429, "tries": 999, "paid": True}, retry("overloaded (429)", 30.0, overload=True),
     ),
     "paid: overload without end, and how long": (
-        {"status": 503, "tries": 999, "paid": True, "retry_after": 9.0}, retry("overloaded (503)", 9.0, overload=True),
+        {"status": 503, "tries": 99, "paid": True, "retry_after": 9.0}, retry("overloaded (503)", 9.0, overload=True),
     ),
     "paid: the account is refused": (
         {"status": 429, "paid": True, "account": "no credit"}, Verdict(Action.LEAVE, "no credit"),

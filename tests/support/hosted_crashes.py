@@ -1,0 +1,286 @@
+"""A hosted job under a schedule: the real store, clients and pipeline before the emulator, killed and begun anew.
+
+A kill is a `Killed`, raised before or behind any call to a provider and any transaction. What was in memory is dropped
+then, what is on the disk and at the provider stays, and a new store and pipeline go on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+
+from orchestrator.backends.anthropic import AnthropicBackend
+from orchestrator.backends.open import limits_of, profile_for
+from orchestrator.backends.openai import OpenAIBackend
+from orchestrator.config import AnthropicBackend as AnthropicSettings
+from orchestrator.config import Backend, Config, HostedBackend, ModelPrice, Rates, Report
+from orchestrator.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
+from orchestrator.home import Home
+from orchestrator.model import Job, ShardState
+from orchestrator.pipeline import Pipeline, intake
+from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.routes import models_of, plan_for
+from orchestrator.place import Place
+from orchestrator.store import Store
+from tests.emulator.client import Emulator
+from tests.emulator.clock import START
+from tests.support.billing import RATES, Books, mistakes
+from tests.support.schedules import MODEL, Schedule, write
+
+KEY = "sk-test-0123456789"
+VERBS = frozenset("account upload create find retrieve cancel download forget_file".split())
+FIRST_PAUSE, LONGEST_PAUSE = 20.0, 4 * 3600.0
+MOST_ROUNDS = 1500
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@dataclass(slots=True)
+class Fate:
+    """Decides at each point that the program passes whether it is killed there; `struck` says where it was."""
+
+    schedule: Schedule
+    dice: random.Random
+    passed: int = 0
+    uploads: int = 0
+    struck: list[str] = field(default_factory=list)
+
+    def point(self, name: str) -> None:
+        self.passed += 1
+        kills = self.schedule.kills
+        is_due = self.passed == kills.nth if kills.nth is not None else self.dice.random() < kills.chance
+        if is_due and len(self.struck) < kills.most:
+            self.struck.append(f"{name} ({self.passed})")
+            raise Killed
+
+
+class Struck:
+    """A backend whose every call may be the last thing that the program does."""
+
+    def __init__(self, backend: Any, fate: Fate) -> None:
+        self._backend = backend
+        self._fate = fate
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._backend, name)
+        return self._fated(name, found) if name in VERBS else found
+
+    def _fated(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._fate.point(f"before {name}")
+            if name == "download":
+                self._torn(arguments[1])
+            found = verb(*arguments)
+            self._fate.point(f"after {name}")
+            return found
+
+        return call
+
+    def _torn(self, path: Path) -> None:
+        try:
+            self._fate.point("during download")
+        except Killed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_name(path.name + ".partial").write_bytes(b'{"custom_id": "ro')
+            raise
+
+
+def fated(store: Store, fate: Fate) -> Store:
+    """The store, each of whose transactions may be the last thing that the program does, committed or not."""
+    database = store._database
+    plain = database.write
+
+    @contextmanager
+    def write() -> Iterator[Any]:
+        fate.point("before a transaction")
+        with plain() as tx:
+            yield tx
+            fate.point("before a commit")
+        fate.point("after a commit")
+
+    database.write = write  # type: ignore[method-assign]
+    return store
+
+
+@dataclass(slots=True)
+class Providers:
+    """The emulator and a client of each of its flavours; these outlive kills, as making them costs 60 ms."""
+
+    emulator: Emulator
+    cloud: openai.OpenAI
+    azure: openai.OpenAI
+    claude: anthropic.Anthropic
+
+    def settings(self, name: str, most_rows: int, more: dict[str, Any]) -> Backend:
+        limits = {"max_rows": most_rows, **more}
+        common: dict[str, Any] = {"api_key_env": "KEY", "limits": limits}
+        match name:
+            case "claude":
+                return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
+            case "azure":
+                return HostedBackend(kind="azure", base_url=self.emulator.url_azure, **common)
+            case _:
+                return HostedBackend(kind="openai", base_url=self.emulator.url_openai, profile="openai", **common)
+
+    def backend(self, name: str, settings: Backend) -> Any:
+        if isinstance(settings, AnthropicSettings):
+            return AnthropicBackend(name, self.claude, settings.max_tokens)
+        assert isinstance(settings, HostedBackend)
+        return OpenAIBackend(name, getattr(self, name), profile_for(settings))
+
+
+@contextmanager
+def providers(folder: Path) -> Iterator[Providers]:
+    with (
+        Emulator(folder) as emulator,
+        openai.OpenAI(api_key=KEY, base_url=emulator.url_openai, max_retries=0, timeout=30) as cloud,
+        openai.OpenAI(api_key=KEY, base_url=emulator.url_azure, max_retries=0, timeout=30) as azure,
+        anthropic.Anthropic(api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30) as claude,
+    ):
+        yield Providers(emulator, cloud, azure, claude)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a schedule came to. `broken` are the promises that were not kept, in words."""
+
+    rows: int = 0
+    kills: int = 0
+    rounds: int = 0
+    points: int = 0
+    batches: int = 0
+    billed: int = 0
+    unexplained: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+
+class Run:
+    """One job under one schedule, in an empty folder and with an empty database."""
+
+    def __init__(self, there: Providers, schedule: Schedule, folder: Path, database_url: str) -> None:
+        self._there = there
+        self._schedule = schedule
+        self._url = database_url
+        self._home = Home(folder / "home")
+        self._source = folder / "requests.jsonl"
+        self._fate = Fate(schedule, random.Random(f"kills {schedule.seed}"))
+        self._pause = FIRST_PAUSE
+        self._last = "nothing"
+        self.report = Report()
+        write(self._source, schedule.rows)
+        emulator = there.emulator
+        emulator.reset(schedule.seed)
+        emulator.settings(**schedule.settings)
+        emulator.script(*schedule.script)
+        backends = {name: there.settings(name, schedule.most_rows, schedule.limits) for name in schedule.order}
+        prices = {MODEL: ModelPrice(**RATES["standard"], batch=Rates(**RATES["batch"]))}
+        place = Place(None, self._home.root, database_url, 10.0)
+        self._config = Config(place, backends, {}, prices, Report_)
+
+    def now(self) -> datetime:
+        return self._there.emulator.clock.now()
+
+    def to_the_end(self) -> Report:
+        """Run, be killed and begin anew until the job is over; then check what must hold."""
+        report, job = self.report, None
+        while job is None and not report.broken:
+            try:
+                job = self._life()
+            except Killed:
+                report.kills += 1
+        report.struck = Counter(name.rpartition(" (")[0] for name in self._fate.struck)
+        report.points, report.rows = self._fate.passed, len(self._schedule.rows)
+        if job is not None:
+            self._check(job)
+        report.broken = [f"{broken}; {self._schedule}; killed {self._fate.struck}" for broken in report.broken]
+        return report
+
+    def _life(self) -> Job | None:
+        """One process, until it is killed or the job is over; None where it does not come to its end."""
+        with Store.open(self._url) as plain:
+            store = fated(plain, self._fate)
+            lanes: dict[str, Lane] = {}
+            pipeline = Pipeline(
+                store,
+                self._home,
+                Lanes(
+                    open=lambda name: lanes.get(name) or lanes.setdefault(name, self._lane(name)),
+                    route=lambda job, avoid: plan_for(self._config, job, avoid),
+                    models=lambda job: models_of(self._config, job),
+                ),
+                self.now,
+            )
+            options = intake.Options()
+            job = intake.submit(
+                store, self._home, self._config, self._source, options, self.now, lambda _, __: None
+            ).job
+            while self.report.rounds < MOST_ROUNDS:
+                self.report.rounds += 1
+                job = store.jobs.get(job.id)
+                if job.finished_at is not None:
+                    return job
+                self._cancel_if_due(store, job)
+                moved = self._step(pipeline, job)
+                self._wait(moved)
+        held = [(shard.id, shard.state, shard.held) for shard in plain.shards.of_job(job.id) if not shard.state.is_final]
+        self.report.broken.append(f"not over after {MOST_ROUNDS} rounds: {held}; {self._last}")
+        return None
+
+    def _lane(self, name: str) -> Lane:
+        settings = self._config.backends[name]
+        assert isinstance(settings, HostedBackend | AnthropicSettings)
+        profile = profile_for(settings)
+        return Lane(
+            name=name,
+            api=Struck(self._there.backend(name, settings), self._fate),
+            profile=profile,
+            limits=limits_of(settings, profile),
+            poll_seconds=profile.poll_seconds,
+            price=prices_of(settings, self._config, self.now),
+            is_own=False,
+        )
+
+    def _step(self, pipeline: Pipeline, job: Job) -> bool:
+        """One step as the engine does it: what keeps a job from going on is no end of it."""
+        try:
+            return pipeline.advance(job)
+        except StateConflict as conflict:
+            self._last = str(conflict)
+            return True
+        except (BackendError, UsageError, RefusedError, JobFilesError) as error:
+            self._last = str(error)
+            return False
+
+    def _cancel_if_due(self, store: Store, job: Job) -> None:
+        if (self.now() - START).total_seconds() >= self._schedule.cancel_at:
+            store.jobs.request_cancel(job.id, "enough", self.now())
+
+    def _wait(self, moved: bool) -> None:
+        """Let the time pass that nothing would happen in, first a little of it, then more and more."""
+        self._pause = FIRST_PAUSE if moved else min(self._pause * 2, LONGEST_PAUSE)
+        if not moved:
+            self._there.emulator.clock.advance(self._pause)
+
+    def _check(self, job: Job) -> None:
+        with Store.open(self._url) as store:
+            books = Books.read(store, self._home, self._there.emulator, job)
+        self.report.batches = len(books.batches)
+        self.report.billed = books.bill_rows
+        self.report.unexplained = books.unexplained
+        self.report.broken += mistakes(self._schedule, books, kills=self.report.kills)

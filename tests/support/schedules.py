@@ -1,0 +1,231 @@
+"""What befalls a hosted job: its rows, what its provider does to them, and where the program is killed. All from a seed.
+
+Of every row it is known beforehand how it must end, how often the provider may bill it in vain, and with how many
+tokens: so the provider's bill can be compared with the ledger row by row, and to the last token.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from tests.emulator.answers import CHAT, decode_body, read
+from tests.emulator.rowfaults import Tokens, effect_of, marked
+
+MODEL = "m"
+ATTEMPTS = 3
+"""So many batches a row is given before it is given up; the program says the same."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the provider does to a row. It costs the row `attempts`, and `lost` answers are billed and never come."""
+
+    text: str
+    state: str = "succeeded"
+    attempts: int = 0
+    lost: int = 0
+
+
+PLAIN = Mark("")
+MARKS = (
+    Mark("status:400", "failed"),
+    Mark("content_filter", "failed"),
+    Mark("context_length_exceeded", "failed"),
+    Mark("status:500", "failed", ATTEMPTS),
+    Mark("status:500:1", attempts=1),
+    Mark("status:500:2", attempts=2),
+    Mark("status:0:1", attempts=1),
+    Mark("status:429:1"),
+    Mark("status:503:1", attempts=1),
+    Mark("status:404:1", attempts=1),
+    Mark("insufficient_quota:1"),
+    Mark("missing", "failed", ATTEMPTS, ATTEMPTS),
+    Mark("missing:1", attempts=1, lost=1),
+    Mark("never_ran:1", attempts=1),
+    Mark("broken_line:1", attempts=1, lost=1),
+    Mark("expired:1", attempts=1),
+    Mark("cancelled:1", attempts=1),
+    Mark("duplicate"),
+    Mark("both_files"),
+    Mark("unknown_id"),
+    Mark("body_string"),
+    Mark("cached"),
+    Mark("cache_write"),
+    Mark("reasoning"),
+    Mark("reasoning_outside"),
+    Mark("length"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A row as it is sent, and the digest and tokens that the provider knows it by."""
+
+    custom_id: str
+    mark: Mark
+    line: Json
+    digest: str
+    tokens: Tokens
+
+
+def given(custom_id: str, mark: Mark = PLAIN) -> Given:
+    directive = f" [[fault:{mark.text}]]" if mark.text else ""
+    body = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": f"{custom_id}{directive}"}]}
+    line = {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}
+    encoded = json.dumps(body).encode()
+    asked = read(decode_body(encoded), CHAT)
+    effect = effect_of(fault for fault in marked(encoded) if fault.tries is None)
+    return Given(custom_id, mark, line, asked.digest.hex(), effect.tokens(asked.prompt, asked.completion))
+
+
+def write(path: Path, rows: list[Given]) -> None:
+    """A ready batch file of these rows."""
+    path.write_text("".join(json.dumps(row.line) + "\n" for row in rows), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """An entry of the provider's script. It may cost each row of a batch `attempts`, and `lost` answers that are billed.
+
+    `uploads`: it may leave an input file behind that nobody can know of.
+    """
+
+    fault: Json
+    attempts: int = 0
+    lost: int = 0
+    uploads: int = 0
+
+
+OPENAI_VERBS = ("upload", "create", "retrieve", "list", "content", "delete_file", "cancel", "models")
+ANTHROPIC_VERBS = ("create", "retrieve", "list", "results", "cancel")
+LINES = "Invalid value of 'messages'."
+
+
+def _of_call(dice: random.Random, flavour: str) -> Blow:
+    """Something that goes wrong with one call."""
+    verb = dice.choice(ANTHROPIC_VERBS if flavour == "anthropic" else OPENAI_VERBS)
+    kinds: list[Json] = [
+        {"do": "cut_before"},
+        {"do": "cut_after"},
+        {"do": "status", "status": dice.choice([500, 502, 503, 504, 408])},
+        {"do": "status", "status": 429, "retry_after": dice.choice([None, 20, 400])},
+        {"do": "status", "status": 429, "code": "insufficient_quota"},
+        {"do": "status", "status": 401},
+        {"do": "cut_body", "share": dice.choice([0.0, 0.3, 0.9])},
+    ]
+    # What nobody calls often enough for a later call of it to come.
+    nth = 1 if verb in ("upload", "cancel") else dice.randint(1, 3)
+    fault = {**dice.choice(kinds), "match": {"verb": verb, "flavour": flavour, "nth": nth}}
+    return Blow({**fault, "times": dice.choice([1, 1, 2])}, uploads=2 if verb == "upload" else 0)
+
+
+def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
+    """Something that becomes of one batch."""
+    kinds: list[Blow] = [
+        Blow({"do": "hidden", "seconds": dice.choice([30.0, 200.0, 500.0])}),
+        Blow({"do": "expires", "share": dice.choice([0.0, 0.4, 0.9])}),
+        Blow({"do": "stuck_in_progress", "share": 0.6}),
+        Blow({"do": "turnaround", "seconds": dice.choice([0.0, 40_000.0])}),
+        Blow({"do": "vanishes", "seconds": dice.choice([10.0, 400.0, 50_000.0])}, attempts=1, lost=1),
+        Blow({"do": "shuffled"}),
+        Blow({"do": "cut_tail"}, attempts=1, lost=1),
+        Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
+    ]
+    if flavour != "anthropic":
+        kinds += [
+            Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
+            Blow({"do": "fails", "code": "invalid_request", "param": "body.messages", "message": LINES, "lines": [2]}, 1),
+            Blow({"do": "fails", "code": "too_many_tasks", "message": "Too many tasks in the file."}),
+            Blow({"do": "late_output_id", "seconds": dice.choice([60.0, 500.0])}),
+            Blow({"do": "zero_byte_error_file"}),
+        ]
+    if cancels:
+        kinds += [
+            Blow({"do": "slow_cancel", "seconds": 600.0}),
+            Blow({"do": "cancel_race", "drop": 2, "billed": dice.choice([True, False])}, lost=1),
+        ]
+    chosen = dice.choice(kinds)
+    match = {"verb": "create", "flavour": flavour, "nth": dice.randint(1, 3)}
+    return Blow({**chosen.fault, "match": match}, chosen.attempts, chosen.lost, chosen.uploads)
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """Where the program is killed: at every `nth` point that it passes, or with this chance at each, `most` times."""
+
+    most: int = 0
+    chance: float = 0.0
+    nth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that is decided beforehand. `order` are the backends as orch.toml has them."""
+
+    seed: int
+    order: tuple[str, ...]
+    rows: list[Given]
+    most_rows: int
+    blows: list[Blow]
+    kills: Kills
+    settings: Json
+    cancel_at: float = inf
+    limits: Json = field(default_factory=dict)
+
+    @property
+    def script(self) -> list[Json]:
+        return [blow.fault for blow in self.blows]
+
+    def __str__(self) -> str:
+        rows = {row.custom_id: row.mark.text for row in self.rows if row.mark.text}
+        return (
+            f"seed {self.seed}: {len(self.rows)} rows by {self.most_rows} to {' then '.join(self.order)}, {self.kills}, "
+            f"cancelled at {self.cancel_at}, settings {self.settings}, limits {self.limits}, marks {rows}, "
+            f"script {json.dumps(self.script)}"
+        )
+
+
+def drawn(seed: int) -> Schedule:
+    """The schedule of a seed: anything may happen in it, and often nothing does."""
+    dice = random.Random(f"schedule {seed}")
+    order = dice.choice([("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure")])
+    rows = list(_rows(dice, dice.randint(5, 40)))
+    most_rows = -(-len(rows) // dice.randint(1, 4))
+    cancels = dice.random() < 0.12
+    blows = []
+    for _ in range(dice.choice([0, 1, 1, 2, 3, 5])):
+        flavour = FLAVOURS[order[0] if dice.random() < 0.8 else order[1]]
+        blows.append(_of_call(dice, flavour) if dice.random() < 0.6 else _of_batch(dice, flavour, cancels=cancels))
+    # Azure lets a batch run on for ever behind its window.
+    blows = [blow for blow in blows if not (blow.fault["match"]["flavour"] == "azure" and blow.fault["do"] in _ENDLESS)]
+    kills = Kills(most=dice.choice([0, 1, 3, 6, 12]), chance=dice.choice([0.02, 0.05, 0.2]))
+    settings: Json = {"turnaround_s": dice.choice([[0, 0], [60, 600], [600, 9000]])}
+    if dice.random() < 0.15:
+        settings["enqueued_tokens"] = {MODEL: dice.choice([80, 250])}
+    limits: Json = {} if dice.random() < 0.8 else {"batches_per_hour": 2}
+    cancel_at = dice.choice([0.0, 30.0, 300.0, 1500.0]) if cancels else inf
+    return Schedule(seed, order, rows, most_rows, blows, kills, settings, cancel_at, limits)
+
+
+_ENDLESS = ("expires", "stuck_in_progress")
+FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic"}
+
+
+def _rows(dice: random.Random, number: int) -> Iterator[Given]:
+    share = dice.choice([0.0, 0.1, 0.5])
+    for index in range(number):
+        yield given(f"row-{index:03d}", dice.choice(MARKS) if dice.random() < share else PLAIN)
+
+
+def plain(seed: int, order: tuple[str, ...], kills: Kills, blows: list[Blow] | None = None) -> Schedule:
+    """Six rows in two batches, one of them refused at first: the same in every run, but for the kills."""
+    rows = [given(f"row-{index:03d}", MARKS[4] if index == 2 else PLAIN) for index in range(6)]
+    return Schedule(seed, order, rows, 3, blows or [], kills, {"turnaround_s": [60, 600]})
