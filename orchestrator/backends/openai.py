@@ -169,7 +169,7 @@ class OpenAIBackend:
             with self._translated(what):
                 page = fetch(after or openai.omit)
                 found, more = [convert(item) for item in page.data or ()], page.has_more
-            if not found or found[-1].id == after:
+            if not found:
                 return
             yield found
             after = found[-1].id
@@ -253,4 +253,4 @@ class OpenAIBackend:
         except (openai.OpenAIError, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may hold the key, and a log shows causes.
-            raise meaning(error, message, creating=creating, secret=self._client.api_key) from error
+            raise meaning(error, message, creating=creating, secret=self._client.api_key) from None

@@ -6,15 +6,12 @@ then, what is on the disk and at the provider stays, and a new store and pipelin
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from decimal import Decimal
-from math import inf
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +22,11 @@ from orchestrator.backends.anthropic import AnthropicBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.config import AnthropicBackend as AnthropicSettings
-from orchestrator.config import Backend, Config, HostedBackend, ModelPrice, Rates, Report
+from orchestrator.config import Backend, Config, HostedBackend, ModelPrice, Rates
+from orchestrator.config import Report as ReportSettings
 from orchestrator.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.home import Home
-from orchestrator.model import Job, ShardState
+from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline, intake
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.prices import prices_of
@@ -191,7 +189,7 @@ class Run:
         backends = {name: there.settings(name, schedule.most_rows, schedule.limits) for name in schedule.order}
         prices = {MODEL: ModelPrice(**RATES["standard"], batch=Rates(**RATES["batch"]))}
         place = Place(None, self._home.root, database_url, 10.0)
-        self._config = Config(place, backends, {}, prices, Report_)
+        self._config = Config(place, backends, {}, prices, ReportSettings())
 
     def now(self) -> datetime:
         return self._there.emulator.clock.now()

@@ -1,0 +1,182 @@
+"""What is left of a hosted job: our books and the provider's, and every way in which they must agree."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from math import inf
+from typing import Any
+
+from orchestrator.home import Home
+from orchestrator.model import FinishedRow, Job, Shard, Usage
+from orchestrator.store import Store
+from tests.emulator.client import Emulator
+from tests.emulator.rowfaults import Tokens
+from tests.support.schedules import ATTEMPTS, Given, Schedule
+
+RATES = {
+    "standard": {"input": Decimal(4), "output": Decimal(16)},
+    "batch": {"input": Decimal(2), "output": Decimal(8), "cached": Decimal("0.5"), "cache_write": Decimal("2.5")},
+}
+"""Dollars for a million tokens."""
+
+_KINDS = ("input", "cached", "cache_write", "output", "reasoning")
+_KEPT = ("requests.jsonl", "results.batch.jsonl", ".output.jsonl", ".error.jsonl", "build.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Everything that is compared. `asked` counts how often the provider billed each text, by its digest."""
+
+    jobs: int
+    rows: dict[str, FinishedRow]
+    shards: list[Shard]
+    merged: list[str]
+    left_here: list[str]
+    ledger: Usage
+    cost: Decimal
+    lines: list[dict[str, Any]]
+    asked: dict[str, int]
+    batches: list[dict[str, Any]]
+    files: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, store: Store, home: Home, provider: Emulator, job: Job) -> Books:
+        totals = store.ledger.totals("job", job_id=job.id)
+        bill, state = provider.bill(rows=True), provider.state()
+        assert job.output_path is not None
+        with open(job.output_path, encoding="utf-8") as merged:  # noqa: PTH123
+            ids = [json.loads(line)["custom_id"] for line in merged]
+        folder = home.job(job.id)
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        return cls(
+            jobs=len(store.jobs.newest()),
+            rows={row.custom_id: row for row in store.rows.finished(job.id)},
+            shards=store.shards.of_job(job.id),
+            merged=ids,
+            left_here=[str(path.relative_to(folder)) for path in paths if not path.name.endswith(_KEPT)],
+            ledger=_sum(total.usage for total in totals),
+            cost=sum((total.cost for total in totals), Decimal(0)),
+            lines=bill["lines"],
+            asked=bill["asked"],
+            batches=state["batches"],
+            files=[file for file in state["files"] if file["is_there"]],
+        )
+
+    @property
+    def bill_rows(self) -> int:
+        return sum(line["rows"] for line in self.lines)
+
+    @property
+    def unexplained(self) -> int:
+        """Rows that the provider billed and returned in no file."""
+        return self.bill_rows - sum(row.usage != Usage() for row in self.rows.values())
+
+
+def _sum(parts: Iterator[Usage]) -> Usage:
+    given = [
+        (one.input_tokens, one.cached_tokens, one.output_tokens, one.reasoning_tokens, one.cache_write_tokens)
+        for one in parts
+    ]
+    return Usage(*(sum(column) for column in zip(*given, strict=True))) if given else Usage()
+
+
+def mistakes(schedule: Schedule, books: Books, *, kills: int) -> Iterator[str]:
+    """Every promise that was not kept, in words."""
+    ids = [row.custom_id for row in schedule.rows]
+    if books.jobs != 1:
+        yield f"{books.jobs} jobs were made of one file"
+    if books.merged != ids:
+        yield f"the output has {len(books.merged)} rows, {len(set(books.merged))} of them different: {books.merged}"
+    for row in schedule.rows:
+        yield from _of_row(schedule, row, books)
+    yield from _of_bill(schedule, books)
+    yield from _of_batches(books)
+    yield from _left(schedule, books, kills)
+
+
+def _of_row(schedule: Schedule, row: Given, books: Books) -> Iterator[str]:
+    found = books.rows[row.custom_id]
+    name = f"{row.custom_id} ({row.mark.text or 'plain'})"
+    if found.state not in allowed(schedule, row):
+        yield f"{name} is {found.state} ({found.error_code}: {found.error_message}), attempt {found.attempt}"
+    answered = found.state == "succeeded"
+    usage = usage_of(row.tokens) if answered else Usage()
+    if found.usage != usage:
+        yield f"{name} is {found.state} with {found.usage} where {usage} is right"
+    lost = books.asked.get(row.digest, 0) - answered
+    # What a provider loses again and again may be lost once more in each batch that expires, which costs no attempt.
+    expired = sum(blow.fault["do"] in ("expires", "stuck_in_progress") for blow in schedule.blows)
+    most = row.mark.lost + sum(blow.lost for blow in schedule.blows) + (expired if row.mark.lost else 0)
+    if not 0 <= lost <= most:
+        yield f"{name} is {found.state} and was billed {lost + answered} times, where {most} answers may be lost"
+
+
+def allowed(schedule: Schedule, row: Given) -> set[str]:
+    """How a row may end."""
+    states = {row.mark.state}
+    if row.mark.attempts + sum(blow.attempts for blow in schedule.blows) >= ATTEMPTS:
+        states.add("failed")
+    if any(blow.fault["do"] == "fails" for blow in schedule.blows):
+        states.add("failed")
+    if schedule.cancel_at < inf:
+        states.add("cancelled")
+    return states
+
+
+def usage_of(tokens: Tokens) -> Usage:
+    return Usage(tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.cache_write)
+
+
+def _of_bill(schedule: Schedule, books: Books) -> Iterator[str]:
+    """The bill is the ledger, with what was billed and never returned: each token of it."""
+    lost: Counter[str] = Counter()
+    for row in schedule.rows:
+        times = books.asked.get(row.digest, 0) - (books.rows[row.custom_id].state == "succeeded")
+        for kind in _KINDS:
+            lost[kind] += times * getattr(row.tokens, kind)
+    for kind in _KINDS:
+        billed = sum(line[kind] for line in books.lines)
+        booked = getattr(books.ledger, f"{kind}_tokens")
+        if booked + lost[kind] != billed:
+            yield f"{billed} {kind} tokens are billed, {booked} booked and {lost[kind]} lost at the provider"
+    rates, used = RATES["batch"], books.ledger
+    plain = used.input_tokens - used.cached_tokens - used.cache_write_tokens
+    cost = (
+        plain * rates["input"]
+        + used.cached_tokens * rates["cached"]
+        + used.cache_write_tokens * rates["cache_write"]
+        + used.output_tokens * rates["output"]
+    ) / 1_000_000
+    if books.cost != cost:
+        yield f"the ledger says ${books.cost}, its tokens cost ${cost}"
+
+
+def _of_batches(books: Books) -> Iterator[str]:
+    """Each batch that was made is one shard's, and no shard has two."""
+    ours = Counter(shard.batch_id for shard in books.shards if shard.batch_id is not None)
+    theirs = {batch["id"] for batch in books.batches}
+    if ours.keys() != theirs or ours.total() != len(theirs):
+        yield f"batches at the provider: {sorted(theirs)}; by our shards: {sorted(ours.elements())}"
+    named = Counter((batch["metadata"] or {"orch_shard": batch["id"]})["orch_shard"] for batch in books.batches)
+    if twice := [shard for shard, times in named.items() if times > 1]:
+        yield f"more than one batch was made for {twice}"
+    if open_shards := [(shard.id, shard.state) for shard in books.shards if not shard.state.is_final]:
+        yield f"the job is over, but not {open_shards}"
+
+
+def _left(schedule: Schedule, books: Books, kills: int) -> Iterator[str]:
+    if books.left_here:
+        yield f"files are left here that nobody needs: {books.left_here}"
+    known = {
+        file_id for shard in books.shards for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id)
+    }
+    if left := [file for file in books.files if file["id"] in known or file["purpose"] != "batch"]:
+        yield f"files that we know of are left at the provider: {left}"
+    # An upload whose answer was lost: nobody knows of it but the provider, and it goes away by itself.
+    unknown = [file["id"] for file in books.files]
+    if len(unknown) > kills + sum(blow.uploads for blow in schedule.blows):
+        yield f"{len(unknown)} input files are left at the provider: {unknown}"
