@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from benchmarks import build, order, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
+from benchmarks import build, hosted, order, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
 from benchmarks.serving import Unavailable
 
 PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "order": order.main, "startup": startup.main}
@@ -16,6 +16,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "unknown_capacity": unknown_capacity.main,
     "serve_times": serve_times.main,
     "serve_vllm": serve_vllm.main,
+    "hosted": hosted.main,
 }
 
 

@@ -1,0 +1,195 @@
+"""What nights are like. A scenario draws nights from a seed; add one by adding a function to `SCENARIOS`."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.routing.night import BatchNight, LaneNight, Night, Windows
+
+HOUR = 3600.0
+BATCH, REALTIME, FLEX = 0.0005, 0.0010, 0.0006
+
+Draw = Callable[[random.Random, int, int], Night]
+"""A generator, the number of the night, and how many there are -> the night."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Nights of one kind."""
+
+    name: str
+    about: str
+    draw: Draw
+
+    def nights(self, seed: int, count: int) -> list[Night]:
+        """The nights of this seed, each from a generator of its own."""
+        return [self.draw(random.Random(f"{seed}/{self.name}/{at}"), at, count) for at in range(count)]
+
+
+def batch(
+    chance: random.Random,
+    *,
+    price: float = BATCH,
+    median: float = 900.0,
+    spread: float = 1.0,
+    bad: float = 0.06,
+    stuck: float = 0.015,
+    down: Windows = (),
+    room: int | None = None,
+    name: str = "batch",
+) -> BatchNight:
+    """A hosted batch: a log-normal time on most nights, hours on a bad one, and on a few it does not end at all."""
+    draw = chance.random()
+    if draw < stuck:
+        seconds = 40 * HOUR
+    elif draw < stuck + bad:
+        seconds = chance.lognormvariate(math.log(5 * HOUR), 0.7)
+    else:
+        seconds = chance.lognormvariate(math.log(median), spread)
+    jitter = tuple(chance.lognormvariate(0.0, 0.15) for _ in range(16))
+    lag, cancel = chance.uniform(0.2, 0.9), chance.lognormvariate(math.log(150.0), 0.5)
+    return BatchNight(name, price, seconds, jitter, lag, min(cancel, 600.0), down=down, room=room)
+
+
+def realtime(chance: random.Random, *, rate: float = 8.0, down: Windows = ()) -> LaneNight:
+    """A provider's synchronous API under its rate limit."""
+    return LaneNight("realtime", REALTIME, rate * chance.lognormvariate(0.0, 0.12), start=5.0, down=down)
+
+
+def flex(chance: random.Random) -> LaneNight:
+    """Cheap, as fast as there is room, and at times there is none."""
+    down = outage(chance, 0.4, 4 * HOUR, HOUR, 2 * HOUR)
+    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), start=5.0, down=down)
+
+
+def local(
+    chance: random.Random,
+    price: float,
+    rate: float,
+    *,
+    spread: float = 0.2,
+    ahead: float = 0.0,
+    down: Windows = (),
+) -> LaneNight:
+    """One's own GPU."""
+    drawn = rate * chance.lognormvariate(0.0, spread)
+    return LaneNight("local", price, drawn, ahead=ahead, start=90.0, down=down, location="local")
+
+
+def outage(chance: random.Random, share: float, within: float, least: float, most: float) -> Windows:
+    """One outage with this probability, that begins within so many seconds."""
+    if chance.random() >= share:
+        return ()
+    begin = chance.uniform(0, within)
+    return ((begin, begin + chance.uniform(least, most)),)
+
+
+def _evening(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0008, 1.0), realtime(chance)))
+
+
+def _hour(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, HOUR, (batch(chance),), (local(chance, 0.0008, 1.5), realtime(chance)))
+
+
+def _three_hours(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 3 * HOUR, (batch(chance),), (flex(chance), realtime(chance)))
+
+
+def _no_choice(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 0.6 * HOUR, (batch(chance, median=3 * HOUR),), (local(chance, 0.0004, 0.3), realtime(chance)))
+
+
+def _long(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 30 * HOUR, (batch(chance, stuck=0.05),), (local(chance, 0.0008, 0.5), realtime(chance)))
+
+
+def _bad_nights(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 6 * HOUR, (batch(chance, bad=0.22, stuck=0.05),), (local(chance, 0.0008, 1.0), realtime(chance)))
+
+
+def _outages(chance: random.Random, at: int, count: int) -> Night:
+    # The whole provider stands still: its batches and its realtime API.
+    down = outage(chance, 0.15, 5 * HOUR, 0.5 * HOUR, 2.5 * HOUR)
+    lanes = (local(chance, 0.0009, 0.8), realtime(chance, down=down))
+    return Night(at, 8_000, 5 * HOUR, (batch(chance, down=down),), lanes)
+
+
+def _quota(chance: random.Random, at: int, count: int) -> Night:
+    lanes = (local(chance, 0.0008, 1.0), realtime(chance))
+    return Night(at, 8_000, 6 * HOUR, (batch(chance, room=2_000, median=1200.0),), lanes)
+
+
+def _price_change(chance: random.Random, at: int, count: int) -> Night:
+    price = BATCH if at < count // 2 else 0.0009
+    return Night(at, 8_000, 5 * HOUR, (batch(chance, price=price),), (local(chance, 0.0006, 0.8), realtime(chance)))
+
+
+def _idle_gpu(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 12_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0001, 0.25, spread=0.25), realtime(chance)))
+
+
+def _fast_gpu(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 4 * HOUR, (batch(chance),), (local(chance, 0.0002, 2.0), realtime(chance)))
+
+
+def _failing_gpu(chance: random.Random, at: int, count: int) -> Night:
+    down: Windows = ()
+    if chance.random() < 0.2:
+        begin = chance.uniform(0, 3 * HOUR)
+        down = ((begin, begin + (chance.uniform(HOUR, 2 * HOUR) if chance.random() < 0.5 else 1000 * HOUR)),)
+    return Night(at, 8_000, 5 * HOUR, (batch(chance),), (local(chance, 0.0002, 0.8, down=down), realtime(chance)))
+
+
+def _growing(chance: random.Random, at: int, count: int) -> Night:
+    part = at / count
+    rows = int(4_000 + 14_000 * part)
+    lanes = (local(chance, 0.0003, 1.0, ahead=6_000 * part * chance.uniform(0.7, 1.3)), realtime(chance))
+    return Night(at, rows, 4 * HOUR, (batch(chance),), lanes)
+
+
+def _slow_sure(chance: random.Random, at: int, count: int) -> Night:
+    return Night(at, 8_000, 6 * HOUR, (batch(chance),), (local(chance, 0.0010, 1.0, spread=0.25),))
+
+
+def _local_only(chance: random.Random, at: int, count: int) -> Night:
+    lanes = (local(chance, 0.0008, 1.0, down=outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR)), realtime(chance))
+    return Night(at, 8_000, 6 * HOUR, (batch(chance),), lanes, local_only=True)
+
+
+def _tight_budget(chance: random.Random, at: int, count: int) -> Night:
+    # Realtime would cost $8: what the budget pays for is the batch, and the GPU in time.
+    lanes = (local(chance, 0.0006, 1.2), realtime(chance))
+    return Night(at, 8_000, 5 * HOUR, (batch(chance),), lanes, budget=6.0)
+
+
+def _two_providers(chance: random.Random, at: int, count: int) -> Night:
+    batches = (batch(chance, room=4_000), batch(chance, price=0.00055, name="batch2", median=1800.0, room=6_000))
+    return Night(at, 12_000, 5 * HOUR, batches, (local(chance, 0.0008, 0.6), realtime(chance)))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("evening", "8 h, all routes, local dearer than batch", _evening),
+        Scenario("hour", "1 h", _hour),
+        Scenario("three-hours", "3 h, flex with outages beside realtime", _three_hours),
+        Scenario("no-choice", "36 min: only realtime makes it", _no_choice),
+        Scenario("long", "30 h: beyond the batch window of 24 h", _long),
+        Scenario("bad-nights", "27 % of nights take hours or do not end, 6 h", _bad_nights),
+        Scenario("outages", "the provider's batches and realtime stand still together, 5 h", _outages),
+        Scenario("quota", "a quarter of the rows fits the queue at a time, 6 h", _quota),
+        Scenario("price-change", "half-way the batch price goes from 0.5 to 0.9, 5 h", _price_change),
+        Scenario("idle-gpu", "a nearly free GPU that can do 60 % of the rows, 8 h", _idle_gpu),
+        Scenario("fast-gpu", "a cheap GPU that can do all of them, 4 h", _fast_gpu),
+        Scenario("failing-gpu", "a cheap GPU that stops on every fifth night, 5 h", _failing_gpu),
+        Scenario("growing", "rows and the GPU's queue grow over the nights, 4 h", _growing),
+        Scenario("slow-sure", "batch, and a GPU at twice its price; no realtime, 6 h", _slow_sure),
+        Scenario("local-only", "a job marked local, 6 h", _local_only),
+        Scenario("tight-budget", "the budget does not pay for realtime, 5 h", _tight_budget),
+        Scenario("two-providers", "two batch providers with quotas, 5 h", _two_providers),
+    )
+}
