@@ -95,7 +95,14 @@ class SyncBackend(_OwnServer):
         return _url(value, "https://api.openai.com/v1")
 
 
-class HostedBackend(_AnyBackend):
+class _Provider(_AnyBackend):
+    """A provider's Batch API. While one answer is waited for, for `request_timeout` seconds, no other job goes on."""
+
+    api_key_env: str
+    request_timeout: float = Field(120.0, gt=0)
+
+
+class HostedBackend(_Provider):
     """A provider's Batch API that speaks OpenAI's protocol.
 
     `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
@@ -103,7 +110,6 @@ class HostedBackend(_AnyBackend):
 
     kind: Literal["openai", "azure"]
     base_url: str = "https://api.openai.com/v1"
-    api_key_env: str
     profile: str | None = None
     provider: str | None = None
     organization: str | None = None
@@ -131,12 +137,11 @@ class HostedBackend(_AnyBackend):
         return self
 
 
-class AnthropicBackend(_AnyBackend):
+class AnthropicBackend(_Provider):
     """Anthropic's Message Batches. `max_tokens` is what a row asks for that names none: the API requires one."""
 
     kind: Literal["anthropic"]
     base_url: str = "https://api.anthropic.com"
-    api_key_env: str
     max_tokens: int = Field(4096, ge=1)
 
     @field_validator("base_url")

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx2
 
-from orchestrator.backends.open import limits_of, open_backend, profile_for
+from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
@@ -263,7 +263,7 @@ class Engine:
 
     def _open_own(self, name: str, settings: OwnBackend) -> Lane:
         server = self._stack.enter_context(
-            ServerThread(self._home.server(name), server_settings(settings, dispatch=self._dispatch))
+            ServerThread(self._home.server(name), server_settings(name, settings, dispatch=self._dispatch))
         )
         return self._closing(own_lane(name, settings, self._config, server.socket))
 
@@ -304,17 +304,10 @@ def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: C
     )
 
 
-def server_settings(backend: OwnBackend, *, dispatch: bool) -> Settings:
+def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
-    api_key = None
-    if backend.api_key_env is not None:
-        api_key = os.environ.get(backend.api_key_env)
-        if not api_key:
-            # No fault of the job's: it stays as it is, for the next start that has the key.
-            raise UsageError(
-                f"the environment variable {backend.api_key_env} is not set, which holds the key of the upstreams",
-                hint="set it, then run the same command again",
-            )
+    # A key that is not set is no fault of the job's: it stays as it is, for the next start that has the key.
+    api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
     common = Settings(
         upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),

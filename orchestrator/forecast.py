@@ -84,6 +84,8 @@ _PRIOR = (
 )
 PRIOR_NIGHTS = 6.0
 """How many nights of one's own weigh as much as what is assumed."""
+TONIGHT = 4.0
+"""What the night itself has shown so far, in a batch that is done or still runs, to all that other nights did."""
 ENOUGH_NIGHTS = 30
 
 _FIRST, _RATIO = float(MINUTE), 1.1
@@ -165,8 +167,9 @@ def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
     """What to expect of a batch of so many rows that is sent `at`, by batches of the same backend and model.
 
     Batches of like size and hour, and recent ones, weigh more. Those of one night are slow together: the slowest that
-    was sent in an hour stands for all of that hour, and a night weighs one at most. This is a Kaplan-Meier estimate
-    with `PRIOR_NIGHTS` assumed ones mixed in, so what still runs counts for as long as it has run.
+    was sent in an hour stands for all of that hour, and a night weighs one at most, but that of `at` more than all
+    others. This is a Kaplan-Meier estimate with `PRIOR_NIGHTS` assumed nights mixed in, so what still runs counts for
+    as long as it has run.
     """
     ends, risks = [0.0] * len(_GRID), [0.0] * len(_GRID)
     for weight, one in _weighed(seen, rows, at):
@@ -189,17 +192,25 @@ _HALF_LIFE = 30.0 * DAY
 
 
 def _weighed(seen: Sequence[Seen], rows: int, at: datetime) -> list[tuple[float, Seen]]:
-    """The slowest batch of each hour with what it weighs; the hours of a night weigh one together, or less."""
+    """The slowest batch of each hour with what it weighs; the hours of a night weigh one together, or less.
+
+    Those of the very night weigh more than all others.
+    """
     nights: dict[date, dict[datetime, list[Seen]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
-    found = []
-    for hours in nights.values():
+    found, tonight = [], []
+    for night, hours in nights.items():
         slowest = [max(batches, key=lambda one: (one.seconds, not one.ended)) for batches in hours.values()]
         likeness = [_likeness(one, rows, at) for one in slowest]
         whole = max(1.0, sum(likeness))
-        found += [(weight / whole, one) for weight, one in zip(likeness, slowest, strict=True)]
-    return found
+        weighed = [(weight / whole, one) for weight, one in zip(likeness, slowest, strict=True)]
+        if night == _night(at):
+            tonight = weighed
+        else:
+            found += weighed
+    others = PRIOR_NIGHTS + sum(weight for weight, _ in found)
+    return found + [(weight * TONIGHT * others, one) for weight, one in tonight]
 
 
 def _night(at: datetime) -> date:
@@ -216,7 +227,7 @@ def _likeness(one: Seen, rows: int, at: datetime) -> float:
 
 # --- how fast upstreams are
 
-_ASSUMED_SPREAD, _LEAST_SPREAD = 0.35, 0.05
+_ASSUMED_SPREAD, _LEAST_SPREAD = 0.25, 0.05
 _PRIOR_PACES = 2.0
 _SETTLED = 10.0 * MINUTE
 
@@ -266,7 +277,7 @@ def pace(seen: Sequence[float], *, assumed: float, ahead: float = 0.0, start: fl
     time, so it holds how little is known of the mean.
     """
     if not seen:
-        return Pace(assumed, 2 * _ASSUMED_SPREAD, "assumed", ahead, start)
+        return Pace(assumed, _ASSUMED_SPREAD, "assumed", ahead, start)
     weights = [0.95**age for age in reversed(range(len(seen)))]
     whole = sum(weights)
     logs = [math.log(max(rate, assumed * 1e-3)) for rate in seen]

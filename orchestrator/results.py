@@ -92,6 +92,8 @@ class OutputCheck:
                 return None
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before it began; raise max_tokens"
+            if answer.finish_reason == "content_filter":
+                return "content_filter", "the provider's content filter withheld the answer"
             return "empty_answer", "the model answered with nothing"
         if self._validate is None:
             return None

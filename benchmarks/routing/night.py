@@ -47,11 +47,15 @@ class BatchNight:
 
 @dataclass(frozen=True, slots=True)
 class LaneNight:
-    """A paced route tonight: `rate` rows a second but in `down`, others' `ahead` rows first, `start` seconds to start."""
+    """A paced route tonight: `rate` rows a second but in `down`; others' `ahead` rows and `start` seconds come first.
+
+    `nominal` is the rate that its operator states, which is all that is known of it before it was used.
+    """
 
     name: str
     price: float
     rate: float
+    nominal: float
     ahead: float = 0.0
     start: float = 60.0
     down: Windows = ()
@@ -137,9 +141,9 @@ def _batch_rows(batch: BatchNight, night: Night) -> float:
         shards = range(math.ceil(night.rows / night.shard_rows))
         total = 0
         for shard in shards:
-            done = batch.ends(0.0, shard) <= night.deadline
-            salvaged = batch.done(0.0, shard, night.deadline - batch.cancel, night.shard_rows)
-            total += night.shard_rows if done else salvaged
+            end = batch.ends(0.0, shard)
+            stops = end if end <= night.deadline else night.deadline - batch.cancel
+            total += batch.done(0.0, shard, stops, night.shard_rows)
         return total
     at, shard, total = 0.0, 0, 0
     while total < night.rows and (end := batch.ends(at, shard)) <= night.deadline:

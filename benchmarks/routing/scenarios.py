@@ -56,13 +56,13 @@ def batch(
 
 def realtime(chance: random.Random, *, rate: float = 8.0, down: Windows = ()) -> LaneNight:
     """A provider's synchronous API under its rate limit."""
-    return LaneNight("realtime", REALTIME, rate * chance.lognormvariate(0.0, 0.12), start=5.0, down=down)
+    return LaneNight("realtime", REALTIME, rate * chance.lognormvariate(0.0, 0.12), rate, start=5.0, down=down)
 
 
 def flex(chance: random.Random) -> LaneNight:
     """Cheap, as fast as there is room, and at times there is none."""
     down = outage(chance, 0.4, 4 * HOUR, HOUR, 2 * HOUR)
-    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), start=5.0, down=down)
+    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), 4.0, start=5.0, down=down)
 
 
 def local(
@@ -76,7 +76,7 @@ def local(
 ) -> LaneNight:
     """One's own GPU."""
     drawn = rate * chance.lognormvariate(0.0, spread)
-    return LaneNight("local", price, drawn, ahead=ahead, start=90.0, down=down, location="local")
+    return LaneNight("local", price, drawn, rate, ahead=ahead, start=90.0, down=down, location="local")
 
 
 def outage(chance: random.Random, share: float, within: float, least: float, most: float) -> Windows:
@@ -100,7 +100,9 @@ def _three_hours(chance: random.Random, at: int, count: int) -> Night:
 
 
 def _no_choice(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 0.6 * HOUR, (batch(chance, median=3 * HOUR),), (local(chance, 0.0004, 0.3), realtime(chance)))
+    return Night(
+        at, 8_000, 0.6 * HOUR, (batch(chance, median=3 * HOUR),), (local(chance, 0.0004, 0.3), realtime(chance))
+    )
 
 
 def _long(chance: random.Random, at: int, count: int) -> Night:
@@ -108,7 +110,9 @@ def _long(chance: random.Random, at: int, count: int) -> Night:
 
 
 def _bad_nights(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 6 * HOUR, (batch(chance, bad=0.22, stuck=0.05),), (local(chance, 0.0008, 1.0), realtime(chance)))
+    return Night(
+        at, 8_000, 6 * HOUR, (batch(chance, bad=0.22, stuck=0.05),), (local(chance, 0.0008, 1.0), realtime(chance))
+    )
 
 
 def _outages(chance: random.Random, at: int, count: int) -> Night:

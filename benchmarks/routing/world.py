@@ -28,11 +28,12 @@ class Shard:
 class Lane:
     """A paced route as it is seen: `queue` rows of ours in it, `is_up` as its health check says.
 
-    `rate` is what it did since it began, over `worked` seconds.
+    `rate` is what it did since it began, over `worked` seconds; `ahead` rows of others go first.
     """
 
     name: str
     queue: int = 0
+    ahead: float = 0.0
     is_up: bool = True
     rate: float = 0.0
     worked: float = 0.0
@@ -40,7 +41,8 @@ class Lane:
 
 @dataclass(slots=True)
 class View:
-    """What a policy may look at. `waiting` rows are free, `pulled` ones came back from a cancelled batch."""
+    """What a policy may look at. `waiting` rows are free, `pulled` ones came back from a cancelled batch; `spent`
+    dollars are settled, `over` has the shards that are: (backend, seconds, whether it ended by itself)."""
 
     now: float
     night: Night
@@ -48,14 +50,17 @@ class View:
     pulled: int
     shards: list[Shard]
     lanes: dict[str, Lane]
+    spent: float = 0.0
+    over: list[tuple[str, float, bool]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class ToBatch:
-    """Send waiting rows to a Batch API."""
+    """Send rows to a Batch API: waiting ones, or those of a lane."""
 
     backend: str
     rows: int
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,8 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What a night has taught: (seconds, has ended by itself, rows) of each shard, rows a second by lane, cancels."""
+    """What a night has taught: rows a second by lane, and how many seconds cancels took."""
 
-    shards: dict[str, list[tuple[float, bool, int]]] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     cancels: list[float] = field(default_factory=list)
 
@@ -131,6 +135,7 @@ class World:
         while self.finished < self.night.rows and view.now < END:
             for queue in self._queues.values():
                 queue.seen.is_up = not any(a <= view.now < b for a, b in queue.night.down)
+                queue.seen.ahead = max(0.0, queue.night.ahead - queue.night.rows_between(0.0, view.now))
             actions, wait = policy.look(view)
             for action in actions:
                 self._act(action)
@@ -143,9 +148,14 @@ class World:
     def _act(self, action: Action) -> None:
         view = self.view
         match action:
-            case ToBatch(backend, rows):
-                assert 0 < rows <= view.waiting and not self.night.local_only
-                view.waiting -= rows
+            case ToBatch(backend, rows, source):
+                assert rows > 0
+                assert not self.night.local_only
+                if source is None:
+                    assert rows <= view.waiting
+                    view.waiting -= rows
+                else:
+                    self._leave(source, rows)
                 size = self._batches[backend].room or self.night.shard_rows
                 while rows > 0:
                     view.shards.append(Shard(self._count, backend, min(rows, size), None))
@@ -154,15 +164,15 @@ class World:
                 self._release()
             case ToLane(lane, rows, source):
                 queue = self._queues[lane]
-                assert rows > 0 and (queue.night.location == "local" or not self.night.local_only)
+                assert rows > 0
+                assert queue.night.location == "local" or not self.night.local_only
                 if source is None:
                     assert rows <= view.waiting + view.pulled
                     pulled = min(rows, view.pulled)
                     view.pulled -= pulled
                     view.waiting -= rows - pulled
                 else:
-                    assert rows <= view.lanes[source].queue
-                    view.lanes[source].queue -= rows
+                    self._leave(source, rows)
                 if not queue.seen.queue:
                     queue.begins = queue.night.ready(view.now)
                 queue.seen.queue += rows
@@ -173,6 +183,10 @@ class World:
                     view.pulled += shard.rows
                 elif shard.cancelled is None:
                     shard.cancelled = view.now
+
+    def _leave(self, lane: str, rows: int) -> None:
+        assert rows <= self.view.lanes[lane].queue
+        self.view.lanes[lane].queue -= rows
 
     def _release(self) -> None:
         """Send the shards that there is room for."""
@@ -241,7 +255,7 @@ class World:
         assert shard.sent is not None
         took = self.view.now - shard.sent
         ended = shard.done == shard.rows
-        self.report.shards.setdefault(shard.backend, []).append((took, ended, shard.rows))
+        self.view.over.append((shard.backend, took, ended))
         if shard.cancelled is not None:
             self.report.cancels.append(self.view.now - shard.cancelled)
         self.view.shards.remove(shard)
@@ -255,12 +269,13 @@ class World:
         if rows:
             self.finished += rows
             self.cost += rows * price
+            self.view.spent = self.cost
             self.last = at
             self.by_route[route] = self.by_route.get(route, 0) + rows
 
     def _reported(self) -> Report:
         for shard in self.view.shards:
             if shard.sent is not None:
-                self.report.shards.setdefault(shard.backend, []).append((self.view.now - shard.sent, False, shard.rows))
+                self.view.over.append((shard.backend, self.view.now - shard.sent, False))
         self.report.rates = {q.seen.name: q.seen.rate for q in self._queues.values() if q.ours >= 120.0}
         return self.report

@@ -13,8 +13,6 @@ from orchestrator.config import Backend as AnyBackend
 from orchestrator.errors import UsageError
 
 CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 120.0
-"""For one answer, or one piece of a long one: while it is waited for, no other job goes on."""
 
 
 def open_backend(
@@ -25,7 +23,7 @@ def open_backend(
 
     key = key_of(name, settings.api_key_env, environ)
     # A client that tries again by itself would sleep for as long as it is told to, and everything else with it.
-    timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    timeout = httpx2.Timeout(settings.request_timeout, connect=CONNECT_SECONDS)
     if isinstance(settings, AnthropicBackend):
         import anthropic
 

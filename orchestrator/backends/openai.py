@@ -35,6 +35,7 @@ from orchestrator.wire import BatchStatus
 
 PAGE = 100
 FIND_PAGES = 50
+NO_LIST = (403, 404, 405)
 FIND_SLACK = timedelta(hours=1)
 LONGEST_NAME = 100
 Item = TypeVar("Item")
@@ -92,7 +93,9 @@ class OpenAIBackend:
         with self._translated("ask whose key it is"):
             try:
                 headers = self._client.models.with_raw_response.list().headers
-            except (openai.PermissionDeniedError, openai.NotFoundError) as refusal:
+            except openai.APIStatusError as refusal:
+                if refusal.status_code not in NO_LIST:
+                    raise
                 headers = refusal.response.headers  # a key that may do batches and nothing else has an owner too
             organization: str | None = headers.get("openai-organization")
             return organization
@@ -169,7 +172,7 @@ class OpenAIBackend:
             with self._translated(what):
                 page = fetch(after or openai.omit)
                 found, more = [convert(item) for item in page.data or ()], page.has_more
-            if not found:
+            if not found or found[-1].id == after:
                 return
             yield found
             after = found[-1].id

@@ -93,7 +93,7 @@ def log_to(home: Home) -> None:
     handler = logging.FileHandler(home.log, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    for noisy in ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic"):
+    for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

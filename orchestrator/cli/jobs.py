@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import click
 
-from orchestrator import overview
+from orchestrator import hooks, overview
 from orchestrator.cli.context import Context, json_option, log_to, opened, print_json, quiet_option, say
 from orchestrator.cli.rows import write_rows
 from orchestrator.clock import now
@@ -313,13 +314,41 @@ def _try_again(context: Context, job: Job, failed: bool) -> bool:
     return bool(number) or job.built_at is None
 
 
+class _Address(click.ParamType[tuple[str, int]]):
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
+        if found is None or int(found[3]) > 65535:
+            self.fail(f"{value!r} is no address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
+        return found[1] or found[2], int(found[3])
+
+
 @click.command()
+@click.option(
+    "--webhooks", type=_Address(), metavar="HOST:PORT", help="Take providers' webhooks here, at /webhooks/BACKEND."
+)
 @quiet_option
-def up(quiet: bool) -> int:
-    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, and any that come."""
-    with opened() as context, _interruptible() as interrupted, engine_lock(context.home) as holder:
+def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
+    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, and any that come.
+
+    With --webhooks, batches that a provider says are over are looked at at once. Port 0 takes a free one.
+    """
+    with (
+        opened() as context,
+        _interruptible() as interrupted,
+        engine_lock(context.home) as holder,
+        ExitStack() as stack,
+    ):
         if holder is not None:
             raise UsageError(f"{holder} is this home's engine already")
+        log_to(context.home)
+        engine = stack.enter_context(Engine(context.config, context.store))
+        if webhooks is not None:
+            secrets = hooks.secrets_of(context.config)
+            url = stack.enter_context(hooks.listening(*webhooks, secrets, engine.pipeline.looks.push))
+            for name in secrets:
+                say(f"orch: webhooks of {name} are taken at {url}{name}")
         said: dict[str, str] = {}
 
         def tick(engine: Engine) -> None:
@@ -334,8 +363,6 @@ def up(quiet: bool) -> int:
                         say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        log_to(context.home)
-        with Engine(context.config, context.store) as engine:
-            engine.run(interrupted, tick)
-        say("orch: stopped; nothing is lost")
-        return 0
+        engine.run(interrupted, tick)
+    say("orch: stopped; nothing is lost")
+    return 0

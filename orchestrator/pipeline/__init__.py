@@ -18,7 +18,15 @@ from pathlib import Path
 
 from orchestrator import polling
 from orchestrator.backends import LineProblem, RemoteBatch
-from orchestrator.errors import AccountError, BackendBusy, BackendError, JobFilesError, RefusedError, StorageError
+from orchestrator.errors import (
+    AccountError,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    JobFilesError,
+    RefusedError,
+    StorageError,
+)
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Counts, Job, JobKind, RequestState, Shard, ShardState
@@ -114,13 +122,25 @@ class Pipeline:
             case ShardState.PENDING:
                 return self._send(job, shard)
             case ShardState.SUBMITTING:
-                return self._recover(job, shard)
+                return self._patiently(job, shard, self._recover)
             case ShardState.SUBMITTED:
-                return self._track(job, shard)
+                return self._patiently(job, shard, self._track)
             case ShardState.ENDED:
-                return self._collect(job, shard)
+                return self._patiently(job, shard, self._collect)
             case ShardState.COLLECTED | ShardState.CANCELLED:
                 return False
+
+    def _patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard], bool]) -> bool:
+        """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
+        lane = self._lane(shard)
+        try:
+            return stage(job, shard)
+        except BackendError as error:
+            if lane.is_own or isinstance(error, AccountError):
+                raise
+            after = error.retry_after if isinstance(error, BackendRefused) else None
+            self.looks.failed(shard, lane, self._now(), after)
+            return self._hold(job, self._store.shards.get(shard.id), error.message)
 
     def _lane(self, shard: Shard) -> Lane:
         return self._lanes.open(shard.backend)
@@ -135,6 +155,7 @@ class Pipeline:
         lane.price.known(self._model(job, shard), shard.endpoint)
         held = self._governor.hold(lane, shard)
         if isinstance(held, Split):
+            collect.abandon(self._home, shard, lane)
             self._store.shards.dissolve(shard, held.reason)
             self._note(job, "split", held.reason, shard)
             return True
@@ -181,7 +202,9 @@ class Pipeline:
         assert shard.batch_id is not None
         lane, now = self._lane(shard), self._now()
         cancels = job.cancel_requested_at is not None and shard.provider_status != "cancelling"
-        if not cancels and not self.looks.is_due(shard, lane, now):
+        if cancels:
+            self.looks.hurry(shard, now)
+        if not self.looks.is_due(shard, lane, now):
             return False
         track.check_account(shard, lane)
         batch = lane.api.retrieve(shard.batch_id)
@@ -199,6 +222,7 @@ class Pipeline:
         else:
             if cancels:
                 lane.api.cancel(shard.batch_id)
+                self.looks.looked(shard, lane, now, seen="asked to end")
             held = track.waits_for(shard, lane, batch, moved_at, usual, now)
         if facts:
             self._store.shards.note(shard, **facts)
@@ -245,6 +269,7 @@ class Pipeline:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
         for shard in self._store.shards.of_job(job.id):
             if shard.state is ShardState.PENDING:
+                collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
                 self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         reason = job.cancel_reason or "the job was cancelled"
         code = "budget_exhausted" if reason.startswith("budget") else "cancelled"

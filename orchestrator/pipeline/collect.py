@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import assert_never
 
 from orchestrator import results, rowerrors, tokens
 from orchestrator.backends import BATCH_GONE, Backend, LineProblem
-from orchestrator.errors import BackendRefused, StorageError
+from orchestrator.errors import BackendBusy, BackendError, BackendRefused, StorageError
 from orchestrator.home import Home
 from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState, Usage
 from orchestrator.pipeline.lanes import Lane
+from orchestrator.pipeline.track import FILES_APPEAR
 from orchestrator.results import NotExecuted, OutputCheck, Refusal
 from orchestrator.rowerrors import BatchFault, BatchVerdict, Disposition
 from orchestrator.store import Store
@@ -37,8 +39,8 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class Tally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
-    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch as a whole
-    was refused for.
+    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
+    refused for, `lost` the files that are no longer there.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -50,6 +52,7 @@ class Tally:
     stop: str | None = None
     wait: str | None = None
     refusal: BatchVerdict | None = None
+    lost: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]
@@ -58,6 +61,7 @@ class Tally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
+        parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         return ", ".join(parts) or "no rows"
 
 
@@ -89,13 +93,13 @@ class Ended:
 
 def collect(store: Store, home: Home, ended: Ended) -> Tally:
     """Download, settle, and decide on the rest. Doing it again after a crash changes nothing."""
-    shard, lane, now = ended.shard, ended.lane, ended.now
+    shard, now = ended.shard, ended.now
+    tally = Tally()
     for kind, file_id in (("output", shard.output_file_id), ("error", shard.error_file_id)):
         path = home.results(shard.id, kind)
-        if file_id is not None and not path.exists():
-            _download(lane.api, file_id, home, shard, kind)
+        if file_id is not None and not path.exists() and not _downloaded(ended, file_id, home, kind):
+            tally.lost.append(kind)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
-    tally = Tally()
     pending: list[Settled] = []
 
     def settle() -> None:
@@ -121,10 +125,31 @@ def close(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> 
     """
     for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id):
         if file_id is not None:
-            with suppress(BackendRefused):  # `orch reconcile` shows what a provider does not let go
-                lane.api.forget_file(file_id)
+            _forget(lane.api, file_id)
     home.shard_input(shard.id).unlink(missing_ok=True)
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None)
+
+
+def abandon(home: Home, shard: Shard, lane: Lane | None) -> None:
+    """Delete the files of a shard that is not sent after all; without a `lane`, there are none at its backend.
+
+    What a backend does not let go now is left there: it goes away by itself, and must keep nobody waiting.
+    """
+    if lane is not None and shard.input_file_id is not None:
+        with suppress(BackendError):
+            lane.api.forget_file(shard.input_file_id)
+    path = home.shard_input(shard.id)
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made of it, too
+        left.unlink(missing_ok=True)
+
+
+def _forget(backend: Backend, file_id: str) -> None:
+    try:
+        backend.forget_file(file_id)
+    except BackendBusy:
+        raise
+    except BackendRefused:
+        return  # `orch reconcile` shows what a provider does not let go
 
 
 def _book_taken_back(store: Store, ended: Ended, rest: _Rest) -> None:
@@ -154,6 +179,19 @@ def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
 def _expected(row: InShard) -> Usage:
     """What a row uses at most, as far as we know it before it is answered."""
     return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=row.max_output or 0)
+
+
+def _downloaded(ended: Ended, file_id: str, home: Home, kind: str) -> bool:
+    """False where the file is no longer there: providers keep them for some weeks."""
+    try:
+        _download(ended.lane.api, file_id, home, ended.shard, kind)
+    except BackendRefused as refusal:
+        # A file may be named some time before it can be read.
+        appears_until = (ended.shard.ended_at or ended.now) + FILES_APPEAR
+        if refusal.status != HTTPStatus.NOT_FOUND or ended.now < appears_until:
+            raise
+        return False
+    return True
 
 
 def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: str) -> None:
@@ -280,13 +318,14 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
 
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
     """
+    first = ended.problems[0]
+    verdict = rowerrors.classify_batch(first.code, first.message, first.line)
+    tally.refusal = verdict
     by_seq = {
         rows[problem.line - 1].seq: problem
         for problem in ended.problems
         if problem.line is not None and 0 < problem.line <= len(rows)
     }
-    first = ended.problems[0]
-    verdict = rowerrors.classify_batch(first.code, first.message, first.line)
     if by_seq and verdict.kind is BatchFault.LINE:
         for row in untold:
             if (problem := by_seq.get(row.seq)) is not None:
@@ -294,7 +333,6 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
             else:
                 tally.again["other lines that were refused"] += 1
         return
-    tally.refusal = verdict
     for row in untold:
         if not _goes_elsewhere(ended, row, verdict, len(rows), rest):
             yield _ended(row, RequestState.FAILED, first.code, first.message)

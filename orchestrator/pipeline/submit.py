@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from orchestrator.backends import Intent, Order, RemoteBatch
+from orchestrator.backends.profiles import window_for
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
@@ -114,13 +115,22 @@ def submit(
     window, _ = window_of(job, now())
     # From here on a batch may exist.
     store.shards.move(
-        shard, ShardState.SUBMITTING, intended_at=now(), account=account, window_seconds=window, held=None
+        shard,
+        ShardState.SUBMITTING,
+        intended_at=now(),
+        account=account,
+        window_seconds=window_for(lane.profile, window).seconds,
+        held=None,
     )
     intended = store.shards.get(shard.id)
     try:
         batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message)
+        raise
+    except JobFilesError:
+        # What was uploaded lay on this machine, and is gone: it is made anew.
+        store.shards.move(intended, ShardState.PENDING, input_file_id=None)
         raise
     except BackendRefused as refusal:
         _refused(store, intended, refusal, now())

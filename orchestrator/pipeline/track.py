@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,6 +16,8 @@ from orchestrator.wire import BatchStatus
 UNKNOWN = polling.Usual()
 FILES_APPEAR = timedelta(minutes=15)
 """A batch may be told as over before its files are named; behind this, what is not named is taken as missing."""
+MOST_PUSHED = 10_000
+"""Batches that were told of and not looked at; they may be other programs', which use the same account."""
 
 
 @dataclass(slots=True)
@@ -32,25 +35,42 @@ class Looks:
 
     def __init__(self) -> None:
         self._by_shard: dict[str, _Look] = {}
-        self._pushed: set[str] = set()
+        self._lock = threading.Lock()
+        self._pushed: dict[str, None] = {}
+        self._hurried: set[str] = set()
 
     def push(self, batch_id: str) -> None:
-        """The provider says that a batch has changed: look at once."""
-        self._pushed.add(batch_id)
+        """The provider says that a batch has changed: look at once. May be called from any thread.
+
+        It may be told before the shard knows its batch's id, so it is kept until then.
+        """
+        with self._lock:
+            self._pushed[batch_id] = None
+            if len(self._pushed) > MOST_PUSHED:
+                del self._pushed[next(iter(self._pushed))]
 
     def is_due(self, shard: Shard, lane: Lane, now: datetime) -> bool:
         """Whether to look at a shard now; our own server may always be asked."""
-        if lane.is_own or shard.batch_id in self._pushed:
+        if lane.is_own:
             return True
         look = self._by_shard.get(shard.id)
+        # What is told from here on may be news that the look does not bring: it counts for another one.
+        if self._take(shard) and look is not None:
+            look.due = now
         return look is None or now >= look.due
+
+    def _take(self, shard: Shard) -> bool:
+        """Whether the provider has told of the shard's batch since this was asked last."""
+        with self._lock:
+            if shard.batch_id not in self._pushed:
+                return False
+            del self._pushed[shard.batch_id]
+            return True
 
     def looked(
         self, shard: Shard, lane: Lane, now: datetime, *, seen: object = None, usual: polling.Usual = UNKNOWN
     ) -> datetime:
         """A shard was looked at, and was `seen` like this; gives since when it has been so."""
-        if shard.batch_id is not None:
-            self._pushed.discard(shard.batch_id)
         look = self._by_shard.get(shard.id)
         if look is None or look.seen != seen:
             look = self._by_shard[shard.id] = _Look(now, seen, now)
@@ -63,6 +83,19 @@ class Looks:
         look.due = now + timedelta(seconds=wait)
         return look.changed
 
+    def failed(self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None) -> None:
+        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for."""
+        look = self._by_shard.setdefault(shard.id, _Look(now, None, now))
+        look.looks += 1
+        wait = polling.next_look(lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}")
+        look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
+
+    def hurry(self, shard: Shard, now: datetime) -> None:
+        """Look at once, for a reason of our own: once, however often it is said."""
+        if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
+            look.due = now
+        self._hurried.add(shard.id)
+
     def forget(self, shard: Shard) -> None:
         """What comes next for the shard is something else, and due at once."""
         self._by_shard.pop(shard.id, None)
@@ -74,8 +107,9 @@ def check_account(shard: Shard, lane: Lane) -> None:
         return
     account = lane.api.account()
     if account != shard.account:
+        what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
         raise UsageError(
-            f"batch {shard.batch_id} was made by the account {shard.account} of {lane.name}; the key that is set now "
+            f"{what} was made by the account {shard.account} of {lane.name}; the key that is set now "
             f"is of {account}, which cannot see it",
             hint=f"set the key of {shard.account} until the job is done; `orch reconcile {lane.name}` shows more",
         )

@@ -15,19 +15,30 @@ from orchestrator.planner.ground import Ground, Rows, excess
 from orchestrator.planner.values import BatchOption, Terms
 
 HOUR = 3600.0
-WAITS = tuple(60.0 * 1.25**step for step in range(36))
+WORTH = 0.1
+"""A batch that is less likely than this to be done before it would be pulled back is not worth its trouble."""
+MOST_WAVES = 24
+"""More times than that no quota is filled for one job."""
+WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
-_COARSE = 6
+
+
+Sources = tuple[tuple[str, int], ...]
+"""Rows by the lane that they leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """Rows in batches of one backend; those that were sent have run for `age` seconds."""
+    """Rows in batches of one backend; those that were sent have run for `age` seconds.
+
+    `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
+    """
 
     option: BatchOption
     rows: int
     age: float = 0.0
+    kept: float = 0.0
 
     def by(self, seconds: float) -> float:
         """P(all of them are done so many seconds from now).
@@ -39,6 +50,20 @@ class Stake:
         each = min((seconds + self.age) / waves, self.option.window)
         return self.option.turnaround.by(each, self.age)
 
+    def lost(self, seconds: float) -> float:
+        """The share of the rows that is expected to be left when they are pulled back so many seconds from now."""
+        waves, option = self.waves, self.option
+        kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
+        if waves == 1:
+            return (1.0 - self.by(seconds)) * (1.0 - kept)
+        left, lost = self.rows, 0.0
+        for wave in range(1, waves + 1):
+            rows = min(left, option.room or left)
+            each = min((seconds + self.age) / wave, option.window)
+            lost += rows * (1.0 - option.turnaround.by(each, self.age))
+            left -= rows
+        return lost / self.rows * (1.0 - kept)
+
     def within(self, chance: float) -> float:
         """Seconds from now by which they are done with this chance; infinite where they expire before."""
         each = self.option.turnaround.within(chance, self.age)
@@ -48,16 +73,17 @@ class Stake:
     def waves(self) -> int:
         """How many times the quota is filled."""
         room = self.option.room
-        return 1 if room is None else max(1, -(-self.rows // max(1, room)))
+        return 1 if room is None else max(1, min(MOST_WAVES, -(-self.rows // max(1, room))))
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """`stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they
-    hold `held`; `coming` ones are free in `free_in` seconds.
+    """Where rows are, and what may come.
 
-    The first `cover` lanes may take more later. Batches are pulled back `pull` seconds from now, never where it is
-    None. `cancel` names the batches that are pulled back at once. `both`: the paced routes do what is staked as well.
+    `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
+    `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
+    `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
+    rows that leave a lane. `both`: the lanes do what is staked as well.
     """
 
     stakes: tuple[Stake, ...]
@@ -69,6 +95,7 @@ class Course:
     pull: float | None
     bets: int = 0
     cancel: tuple[str, ...] = ()
+    sources: Sources = ()
     both: bool = False
 
     @property
@@ -76,11 +103,23 @@ class Course:
         """Rows in batches."""
         return sum(stake.rows for stake in self.stakes)
 
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether it counts on batches, and nothing could take over."""
+        return bool(self.stakes) and not self.cover
+
+    @property
+    def unsent(self) -> tuple[Stake, ...]:
+        """The stakes that are not sent yet."""
+        return self.stakes[len(self.stakes) - self.bets :]
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A course that pulls batches back after `pull` seconds: what it is expected to cost, in dollars, and `value`, which
-    has the price of being late in it."""
+    """A course that pulls batches back after `pull` seconds.
+
+    What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.
+    """
 
     course: Course
     pull: float | None
@@ -111,11 +150,10 @@ def done_by(stakes: Sequence[Stake], seconds: float) -> float:
     return chance
 
 
-def judge(course: Course, ground: Ground, terms: Terms) -> Iterator[Judged]:
+def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterator[Judged]:
     """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
 
-    Without a price of being late only pulls that are in time are worth a thought, and a few later ones, for the case
-    that nothing is in time.
+    Pulls that are too late for that only where `late` ones are worth a thought.
     """
     paced = _paced(course, ground)
     staked = sum(float(stake.option.cost.p50) * stake.rows for stake in course.stakes)
@@ -124,17 +162,19 @@ def judge(course: Course, ground: Ground, terms: Terms) -> Iterator[Judged]:
         return
     latency = max(stake.option.cancel_seconds for stake in course.stakes)
     burden = course.staked + course.coming
-    for step, pull in enumerate(WAITS):
+    for pull in WAITS:
         at = max(course.free_in, pull + latency)
         fits = ground.fits(burden, course.held, at, course.cover)
-        if fits or terms.late_cost is not None or step % _COARSE == 0:
+        if fits and course.bets:
+            fits = done_by(course.unsent, pull) >= WORTH
+        if fits or late:
             yield _valued(course, pull, paced + _staked(course, pull, at, ground), fits, ground, terms)
 
 
 def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
     if terms.late_cost is None:
         return Judged(course, pull, expected, expected, holds)
-    late = _late(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
+    late = lateness(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
     return Judged(course, pull, expected, expected + late, holds)
 
 
@@ -151,7 +191,7 @@ def _staked(course: Course, pull: float, at: float, ground: Ground) -> float:
     """Dollars for what is in batches that are pulled back, and free at `at`."""
     total, left, staked = 0.0, 0.0, 0
     for stake in course.stakes:
-        lost = (1.0 - stake.by(pull)) * (1.0 - stake.option.kept)
+        lost = stake.lost(pull)
         total += float(stake.option.cost.p50) * stake.rows * (1.0 - lost)
         left += stake.rows * lost
         staked += stake.rows
@@ -160,9 +200,12 @@ def _staked(course: Course, pull: float, at: float, ground: Ground) -> float:
 
 
 def _holds(course: Course, ground: Ground) -> bool:
-    """Whether a course without a pull holds."""
+    """Whether a course without a pull holds.
+
+    Where a rescue is paid for, it is made: once a batch is slow, the chance asked for is that of what is left.
+    """
     if course.stakes:
-        return chance_of(course, ground) >= ground.target
+        return (course.both or not course.cover) and chance_of(course, ground) >= ground.target
     # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
     return ground.fits(course.coming, course.held, course.free_in, course.cover)
 
@@ -183,7 +226,7 @@ def chance_of(course: Course, ground: Ground) -> float:
     return done * rest + (1.0 - done) * ground.chance(burden, course.held, arrival(course), course.cover)
 
 
-def _late(course: Course, ground: Ground) -> float:
+def lateness(course: Course, ground: Ground) -> float:
     """Expected seconds late."""
     alone = ground.seconds(course.coming, course.held, course.free_in, course.cover)
     late = excess(*alone, ground.horizon)

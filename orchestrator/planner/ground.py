@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 from orchestrator.forecast import NORMAL
 from orchestrator.planner.values import PacedOption
 
+UNKNOWN = 1 / 3
 Rows = tuple[int, ...]
 """Rows by paced option, in the order of the ground."""
 
@@ -30,8 +31,10 @@ class Lane:
     start: float
 
     def between(self, a: float, b: float, rate: float) -> float:
-        """Rows done from `a` to `b` at this rate, where nothing of ours is there before: it starts, others go first."""
-        return max(0.0, rate * (b - a - self.start) - max(0.0, self.ahead - rate * a))
+        """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first."""
+        ahead = self.ahead - rate * a
+        rows = rate * (b - a - self.start) - (ahead if ahead > 0.0 else 0.0)
+        return rows if rows > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,7 @@ class Ground:
 
         Only the first `cover` lanes take what comes; what is held elsewhere is done there or not at all.
         """
-        room = 0.0
-        for place, lane in enumerate(self.lanes):
-            rows = held[place]
-            if rows:
-                burden += max(0.0, rows - lane.between(0.0, a, lane.low))
-            elif place >= cover:
-                continue
-            room += lane.between(a, self.horizon, lane.low)
-        return burden <= room
+        return self._room_left([lane.low for lane in self.lanes], burden, held, a, cover) >= 0
 
     def chance(self, burden: float, held: Sequence[int], a: float, cover: int) -> float:
         """P(that): the quantile at which it just fits."""
@@ -64,21 +59,33 @@ class Ground:
         bottom, top = -4.0, 4.0
         for _ in range(14):
             middle = (bottom + top) / 2
-            slower = tuple(
-                replace(lane, low=lane.rate * math.exp(-middle * lane.option.pace.spread)) for lane in self.lanes
-            )
-            if replace(self, lanes=slower).fits(burden, held, a, cover):
+            rates = [lane.rate * math.exp(-middle * lane.option.pace.spread) for lane in self.lanes]
+            if self._room_left(rates, burden, held, a, cover) >= 0:
                 bottom = middle
             else:
                 top = middle
         return NORMAL.cdf(bottom) if bottom > -4.0 else 0.0
+
+    def _room_left(self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, cover: int) -> float:
+        room, horizon = -burden, self.horizon
+        until = min(a, horizon)  # what is done behind the deadline does not count
+        for place, (lane, rows, rate) in enumerate(zip(self.lanes, held, rates, strict=True)):
+            if place >= cover:  # it does its own rows and no others, and nobody does them for it
+                own = lane.between(0.0, horizon, rate) - rows
+                if own < 0:
+                    return own
+                continue
+            if rows:
+                room -= max(0.0, rows - lane.between(0.0, until, rate))
+            room += lane.between(a, horizon, rate)
+        return room
 
     def room(self, held: Sequence[int], a: float, cover: int, *, sure: bool) -> list[float]:
         """Rows that each lane of the cover can take from `a` on, beside those held."""
         found = []
         for lane, rows in zip(self.lanes[:cover], held, strict=False):
             rate = lane.low if sure else lane.rate
-            rest = max(0.0, rows - lane.between(0.0, a, rate)) if rows else 0.0
+            rest = max(0.0, rows - lane.between(0.0, min(a, self.horizon), rate)) if rows else 0.0
             found.append(max(0.0, lane.between(a, self.horizon, rate) - rest))
         return found
 
@@ -109,7 +116,7 @@ class Ground:
         )
 
     def overrun(self, held: Sequence[int], cover: int) -> float:
-        """What is expected to go on to the dearest of the cover, as lanes may be too slow for what they hold, in dollars."""
+        """Dollars for what is expected to go on to the dearest of the cover, as lanes may be too slow."""
         dearest = self.lanes[cover - 1].price if cover else 0.0
         total = 0.0
         for lane, rows in zip(self.lanes, held, strict=True):
@@ -118,22 +125,43 @@ class Ground:
                 total += shortfall(rows, usual, lane.option.pace.spread) * (dearest - lane.price)
         return total
 
+    def slowest(self, held: Sequence[int]) -> float:
+        """The seconds until the last lane is done with what it holds; infinite where one does not move."""
+        return max(
+            (lane.option.pace.seconds_for(rows) for lane, rows in zip(self.lanes, held, strict=True)), default=0.0
+        )
+
+    def slack(self, burden: float, held: Sequence[int], free_in: float, cover: int) -> float:
+        """For how many seconds nothing need be moved between lanes, to about a tenth."""
+        wait = 0.0
+        step = 60.0
+        while step < self.horizon and self.fits(burden, held, max(free_in, step), cover):
+            wait, step = step, step * 1.2
+        return wait
+
     def seconds(self, burden: float, held: Sequence[int], a: float, cover: int) -> tuple[float, float]:
         """When all of it is done at the usual pace, and the spread of that; infinite where nothing moves."""
-        rest, rate, spread, start = burden, 0.0, 0.0, 0.0
-        for place, lane in enumerate(self.lanes):
-            if place < cover or held[place]:
-                rest += max(0.0, held[place] - lane.between(0.0, a, lane.rate)) + max(0.0, lane.ahead - lane.rate * a)
-                rate += lane.rate
-                spread, start = max(spread, lane.option.pace.spread), max(start, lane.start)
-        if burden <= 0 and not any(held):
-            return 0.0, spread
-        return (a + start + rest / rate, spread) if rate > 0 else (math.inf, spread)
+        rest, rate, spread, start, alone = burden, 0.0, 0.0, 0.0, 0.0
+        for place, (lane, rows) in enumerate(zip(self.lanes, held, strict=True)):
+            if place >= cover and not rows:
+                continue
+            spread = max(spread, lane.option.pace.spread)
+            if place >= cover:
+                alone = max(alone, lane.option.pace.seconds_for(rows))
+                continue
+            rest += max(0.0, rows - lane.between(0.0, a, lane.rate)) + max(0.0, lane.ahead - lane.rate * a)
+            rate, start = rate + lane.rate, max(start, lane.start)
+        if burden <= 0 and not any(held[:cover]):
+            return alone, spread
+        return max(alone, a + start + rest / rate if rate > 0 else math.inf), spread
 
 
 def ground(paced: Sequence[PacedOption], horizon: float, target: float) -> Ground:
-    """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first."""
-    z = NORMAL.inv_cdf(min(max(target, 1e-9), 1 - 1e-9))
+    """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first.
+
+    Routes are called sure where a third of what may fail by the target is left for what no forecast knows.
+    """
+    z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
     lanes = []
     for option in sorted(paced, key=lambda one: (one.cost.p50, -one.pace.rate)):
         pace = option.pace

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from orchestrator.durations import duration
-from orchestrator.planner.courses import WAITS, Stake, arrival
+from orchestrator.planner.courses import WAITS, Course, Sources, Stake, arrival, chance_of, done_by
 from orchestrator.planner.ground import Ground, Rows
 from orchestrator.planner.plan import batches_of, ground_of, money, objection, rescue_of
-from orchestrator.planner.search import Chosen, Position, patient
+from orchestrator.planner.search import Chosen, Position, best
 from orchestrator.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
+SPARE = 0.03
+"""Rows leave a lane for a batch where they are more than this part of what it holds, and it saves as much."""
 SURER = 0.05
-"""Where nothing holds, rows are moved only for so much more chance: what is moved starts anew."""
+"""And where nothing holds, for so much more chance."""
+EVEN = 0.5
+"""In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
+SOONER = 0.2
+"""Where it is late anyway, rows change places only for so much less time."""
 SOONEST, LATEST = 60.0, 1800.0
 
 
@@ -26,7 +34,11 @@ class _Board:
     batches: list[BatchOption]
     by_name: dict[str, Option]
     held: Rows
-    barred: tuple[tuple[str, int], ...]
+    barred: Sources
+
+    def best(self, position: Position, terms: Terms) -> Chosen | None:
+        """The best course from a position."""
+        return best(position, self.batches, self.ours, terms, every=False)
 
 
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
@@ -38,23 +50,36 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     board = _board(job, options, terms, now)
     chosen = _choose(job, board, terms, now)
     if chosen is None:
-        why = "nothing more can be done within the budget" if job.rows else "every row has its outcome"
-        return Decision((), (), why, now + timedelta(seconds=LATEST), 0.0 if job.rows else 1.0, money(0.0), None)
-    course = chosen.course
-    sends = [Send(stake.rows, stake.option.backend) for stake in course.stakes[len(course.stakes) - course.bets :]]
-    sends += _sends(course.new, board)
-    moves, chance = _moves(chosen, board)
-    rescue = rescue_of(course, board.ours, now)
-    look = course.pull / 3 if course.pull is not None else max(0.0, board.ours.horizon) / 8
+        return _nothing(job, board, now)
+    course, ours = chosen.course, board.ours
+    moves = _moves(chosen, ours)
     return Decision(
         course.cancel,
-        (*sends, *moves),
-        _reason(job, chosen, moves, board),
-        now + timedelta(seconds=min(LATEST, max(SOONEST, look))),
-        chance,
+        (*_sends(job, course, ours), *moves),
+        _reason(job, chosen, moves, ours),
+        now + timedelta(seconds=_look(course, ours)),
+        chosen.chance,
         money(chosen.expected),
-        rescue,
+        rescue_of(course, ours, now),
     )
+
+
+def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
+    """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
+    at = _position(job, board, job.running, 0, now)
+    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
+    waits = job.waiting + job.pulled + job.coming > 0
+    chance = 0.0 if waits else chance_of(course, board.ours)
+    why = "nothing more can be done within the budget"
+    return Decision((), (), why, now + timedelta(seconds=LATEST), chance, money(0.0), None)
+
+
+def _look(course: Course, ours: Ground) -> float:
+    """Seconds until the next look: well before anything would have to be done as things stand."""
+    due = ours.horizon / 8 if course.pull is None else course.pull / 3
+    if any(course.held):
+        due = min(due, ours.slack(course.coming, course.held, course.free_in, course.cover) / 2)
+    return min(LATEST, max(SOONEST, due))
 
 
 def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> _Board:
@@ -70,39 +95,53 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 
 
 def _choose(job: Open, board: _Board, terms: Terms, now: datetime) -> Chosen | None:
-    """The best course that cancels nothing, unless what it would cancel within the minute, or cannot hold, is better
-    cancelled now: as few batches as need be."""
+    """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
+    where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
-    chosen = patient(_position(job, board, running, 0, now), board.batches, board.ours, terms)
-    if not running or (chosen and chosen.holds and (chosen.course.pull is None or chosen.course.pull > WAITS[0])):
-        return chosen
-    many, found = 1, chosen
-    while many <= len(running):
-        other = patient(_position(job, board, running, many, now), board.batches, board.ours, terms)
-        if other and _is_better(other, found, terms):
-            found = other
-            if other.holds:
-                break
-        many = len(running) if len(running) > many > len(running) // 2 else many * 2
-    return found
+    found = board.best(_position(job, board, running, 0, now), terms)
+    found = _spared(_position(job, board, running, 0, now), board, found, terms)
+    soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
+    if found is None or not running or (found.holds and not soon):
+        return found
+    if found.holds and len(running) > 1:
+        one = board.best(_position(job, board, running, 1, now), terms)
+        if one and one.holds and one.value < found.value:
+            return one
+    everything = board.best(_position(job, board, running, len(running), now), terms)
+    return everything if everything and (soon or everything.holds) else found
+
+
+def _spared(position: Position, board: _Board, found: Chosen | None, terms: Terms) -> Chosen | None:
+    """The same, with what lanes will not do in time free to go elsewhere: a batch costs less than a late rescue."""
+    held, lanes, horizon = board.held, board.ours.lanes, board.ours.horizon
+    does = [lane.between(0.0, max(0.0, horizon), lane.rate) for lane in lanes]
+    spare = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
+    if not board.batches or sum(spare) <= SPARE * sum(held):
+        return found
+    leaving = tuple((lane.option.backend, rows) for lane, rows in zip(lanes, spare, strict=True) if rows)
+    position = replace(
+        position,
+        waiting=position.waiting + sum(spare),
+        held=tuple(a - b for a, b in zip(held, spare, strict=True)),
+        sources=(*position.sources, *leaving),
+    )
+    other = board.best(position, terms)
+    if other is None or not _is_better(other, found, terms):
+        return found
+    return other if done_by(other.course.unsent, other.course.pull or horizon) >= EVEN else found
 
 
 def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
     if than is None:
         return True
-    if terms.late_cost is not None:
-        return other.value < than.value
-    if other.holds != than.holds:
-        return other.holds
-    return other.value < than.value if other.holds else other.chance > than.chance + SURER
+    if terms.late_cost is not None or than.holds:
+        return other.holds >= than.holds and other.value < than.value * (1.0 - SPARE)
+    return other.chance > than.chance + SURER
 
 
 def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
     """Where the rows are once so many of the running batches are cancelled."""
     gone, kept = running[:many], running[many:]
-    free_in = (job.coming_at - now).total_seconds() if job.coming and job.coming_at else 0.0
-    for one in gone:
-        free_in = max(free_in, _batch(board, one).cancel_seconds)
     stakes: dict[str, Stake] = {}
     for one in kept:
         option, age = _batch(board, one), (now - one.submitted_at).total_seconds()
@@ -110,14 +149,16 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
         stakes[one.backend] = Stake(option, rows, age)
+    free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     return Position(
-        job.waiting,
-        job.pulled + sum(rows for _, rows in board.barred),
+        job.waiting + sum(rows for _, rows in board.barred),
+        job.pulled,
         job.coming + sum(one.rows for one in gone),
-        max(0.0, free_in),
+        max(free_in, *(_batch(board, one).cancel_seconds for one in gone)) if gone else free_in,
         tuple(stakes.values()),
         board.held,
         tuple(one.batch for one in gone),
+        board.barred,
     )
 
 
@@ -127,48 +168,48 @@ def _batch(board: _Board, running: Running) -> BatchOption:
     return option
 
 
-def _sends(new: Rows, board: _Board) -> list[Send]:
-    """Rows to lanes: first those that must leave where they are, then those that wait."""
-    sends, sources = [], [*board.barred]
-    for lane, rows in zip(board.ours.lanes, new, strict=True):
-        while rows:
-            source, many = sources.pop(0) if sources else (None, rows)
-            taken = min(rows, many)
-            if source is not None and many > taken:
-                sources.insert(0, (source, many - taken))
-            sends.append(Send(taken, lane.option.backend, source))
-            rows -= taken
+def _sends(job: Open, course: Course, ours: Ground) -> list[Send]:
+    """What goes where. Batches take what waits before what leaves a lane, and nothing that was pulled back."""
+    pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *course.sources, (None, job.pulled)])
+    sends = [send for bet in course.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
+    for lane, rows in zip(ours.lanes, course.new, strict=True):
+        sends += _taken(pool, rows, lane.option.backend, from_end=True)
+    # What stays where it is after all is no move.
+    return [send for send in sends if send.source != send.backend]
+
+
+def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_end: bool) -> list[Send]:
+    sends = []
+    while rows:
+        source, many = pool.pop() if from_end else pool.popleft()
+        taken = min(rows, many)
+        rows -= taken
+        if many > taken:
+            (pool.append if from_end else pool.appendleft)((source, many - taken))
+        if taken:
+            sends.append(Send(taken, backend, source))
     return sends
 
 
-def _moves(chosen: Chosen, board: _Board) -> tuple[list[Send], float]:
-    """Rows that leave a lane which does not keep up, once the others could not take them over later; and the chance
-    then."""
-    course, ours = chosen.course, board.ours
+def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
+    """Rows that leave a lane which does not keep up, once the others could not take them over later."""
+    course = chosen.course
     held, cover = course.held, course.cover
-    if ours.horizon <= 0:
-        return _off_the_dead(held, ours), chosen.chance
     burden = course.coming + (0 if course.pull is None else course.staked)
-    if not any(held) or ours.fits(burden, held, max(WAITS[0], arrival(course)), cover):
-        return [], chosen.chance
+    later = max(SOONEST, arrival(course))
+    if not cover or not any(held) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
+        return []
     kept = [
-        min(rows, int(lane.between(0.0, ours.horizon, lane.low))) for lane, rows in zip(ours.lanes, held, strict=True)
+        min(rows, int(lane.between(0.0, ours.horizon, lane.low))) if place < cover else rows
+        for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
     ]
-    kept = [rows if place < cover else held[place] for place, rows in enumerate(kept)]
-    room = ours.room(kept, 0.0, cover, sure=True)
-    after = [a + b for a, b in zip(kept, ours.fill(sum(held) - sum(kept), room), strict=True)] if cover else [*held]
-    chance = ours.chance(burden, after, arrival(course), cover)
-    if not chosen.holds and chance <= ours.chance(burden, held, arrival(course), cover) + SURER:
-        return [], chosen.chance
-    return _between(held, after, ours), max(chance, chosen.chance)
-
-
-def _off_the_dead(held: Rows, ours: Ground) -> list[Send]:
-    """It is late: what is held where nothing moves goes on where it costs least."""
-    alive = [place for place, lane in enumerate(ours.lanes) if lane.rate > 0]
-    after = [rows if lane.rate > 0 or not alive else 0 for lane, rows in zip(ours.lanes, held, strict=True)]
-    if alive:
-        after[alive[0]] += sum(held) - sum(after)
+    more = ours.fill(sum(held) - sum(kept), ours.room(kept, 0.0, cover, sure=True))
+    after = [a + b for a, b in zip(kept, more, strict=True)]
+    # What is moved starts anew: where nothing holds only a good part of it, and late only for a good deal of time.
+    if not chosen.holds and sum(held) - sum(kept) < SPARE * sum(held):
+        return []
+    if ours.horizon <= 0 and ours.slowest(after) > (1.0 - SOONER) * ours.slowest(held):
+        return []
     return _between(held, after, ours)
 
 
@@ -187,10 +228,10 @@ def _between(before: Sequence[int], after: Sequence[int], ours: Ground) -> list[
     return sends
 
 
-def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], board: _Board) -> str:
-    course, horizon = chosen.course, board.ours.horizon
+def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> str:
+    course, horizon = chosen.course, ours.horizon
     if horizon <= 0:
-        return "the deadline has passed; what is open goes on where it costs least"
+        return "the deadline has passed; what is open goes where it is done soonest"
     told = f"in time with {chosen.chance:.1%}"
     if course.cancel:
         rows = sum(one.rows for one in job.running if one.batch in course.cancel)

@@ -207,7 +207,9 @@ def _verdict(rows: int, usable: Sequence[Option], terms: Terms, now: datetime, c
         return Verdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
     budget = None if terms.budget is None else _least(rows, usable, terms, now)
     deadline = _earliest(rows, usable, terms, now)
-    if chosen is None:
+    if chosen is None and terms.budget is None:
+        reason = f"no backend takes a batch of as few rows as {rows:,}"
+    elif chosen is None:
         reason = f"no way to run this costs as little as the budget of ${terms.budget:.2f}"
     elif budget is not None:
         reason = (

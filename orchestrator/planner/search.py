@@ -10,19 +10,33 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from orchestrator.planner.courses import WAITS, Course, Judged, Stake, at_most, chance_of, judge
+from orchestrator.planner.courses import (
+    MOST_WAVES,
+    WAITS,
+    Course,
+    Judged,
+    Sources,
+    Stake,
+    at_most,
+    chance_of,
+    judge,
+    lateness,
+)
 from orchestrator.planner.ground import Ground, Rows
 from orchestrator.planner.values import BatchOption, Terms
 
-PARTS = 12
+PARTS = 8
 """Into how many parts rows are cut to be shared by batches and paced routes."""
-PATIENCE = 1.01
-"""Pulling back cannot be undone: the guard waits where that is expected to cost no more than this much."""
+FEW = frozenset(WAITS[::3])
+"""The pulls that are thought of where none is in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds. See `values.Open`."""
+    """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds.
+
+    Those of `sources` wait, but in a lane as yet. See `values.Open`.
+    """
 
     waiting: int
     pulled: int
@@ -31,6 +45,7 @@ class Position:
     stakes: tuple[Stake, ...]
     held: Rows
     cancel: tuple[str, ...] = ()
+    sources: Sources = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,66 +60,46 @@ class Chosen:
     holds: bool
 
 
-def best(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
+def best(
+    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, *, every: bool = True
+) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
 
-    Where being late has a price, the cheapest with that price. Of equals the first wins.
+    One that counts on batches alone comes behind those that could be rescued. Where being late has a price, the
+    cheapest with that price. Of equals the first wins. Unless `every` is asked for,
+    a course may come to need all lanes (fewer matter to the budget alone), and no row runs in two places.
     """
-    judged = _judged(position, batches, ground, terms, range(len(ground.lanes) + 1))
-    return _cheapest(judged, ground, terms) or _likeliest(judged, ground, terms)
+    full = len(ground.lanes)
+    covers = range(full + 1) if every or terms.budget is not None else {full, 0}
+    courses = list(_courses(position, batches, ground, covers, hedge=every and terms.hedge))
+    return _cheapest(courses, ground, terms) or _likeliest(courses, ground, terms)
 
 
 def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget, if there is one."""
-    judged = _judged(position, batches, ground, terms, range(len(ground.lanes) + 1))
-    return _cheapest(judged, ground, terms)
+    covers = range(len(ground.lanes) + 1)
+    return _cheapest(_courses(position, batches, ground, covers, hedge=terms.hedge), ground, terms)
 
 
-def patient(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
-    """The best, but of those that cost about the same the one that waits longest."""
-    full = len(ground.lanes)
-    judged = _judged(position, batches, ground, terms, (full,) if terms.budget is None else range(full + 1))
-    first = _cheapest(judged, ground, terms)
-    if first is None:
-        return _likeliest(judged, ground, terms)
-    # By their pull alone: what goes where is chosen.
-    later = (
-        one
-        for one in judged
-        if one.value <= first.value * PATIENCE
-        and _counts(one, terms)
-        and _waits(one.pull) > _waits(first.course.pull)
-        and (one.course.new, one.course.stakes) == (first.course.new, first.course.stakes)
-    )
-    for one in sorted(later, key=lambda one: -_waits(one.pull)):
-        if chosen := _affordable(one, ground, terms):
-            return chosen
-    return first
+def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+    late = terms.late_cost is not None
+    judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
+    judged.sort(key=lambda one: (not late and one.course.is_unsafe, one.value))
+    return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
 
 
-def _waits(pull: float | None) -> float:
-    return math.inf if pull is None else pull
+def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+    """The one that is in time with the best chance; where there is next to none, the one that is least late."""
+    judged = (one for course in courses for one in judge(course, ground, terms, late=True))
+    some = (one for one in judged if one.pull is None or one.pull in FEW)
+    found = [chosen for one in some if (chosen := _affordable(one, ground, terms))]
+    return max(found, key=lambda one: (round(one.chance, 2), -_tenths(one, ground), -one.expected), default=None)
 
 
-def _counts(one: Judged, terms: Terms) -> bool:
-    return one.holds or terms.late_cost is not None
-
-
-def _judged(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, covers: Iterable[int]
-) -> list[Judged]:
-    courses = _courses(position, batches, ground, terms, covers)
-    return sorted((one for course in courses for one in judge(course, ground, terms)), key=lambda one: one.value)
-
-
-def _cheapest(judged: Iterable[Judged], ground: Ground, terms: Terms) -> Chosen | None:
-    counting = (one for one in judged if _counts(one, terms))
-    return next((chosen for one in counting if (chosen := _affordable(one, ground, terms))), None)
-
-
-def _likeliest(judged: Iterable[Judged], ground: Ground, terms: Terms) -> Chosen | None:
-    found = [chosen for one in judged if (chosen := _affordable(one, ground, terms))]
-    return max(found, key=lambda one: (round(one.chance, 3), -one.expected), default=None)
+def _tenths(one: Chosen, ground: Ground) -> int:
+    """How late it is expected to be, in steps of a tenth: less does not matter."""
+    late = lateness(one.course, ground)
+    return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
 
 def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
@@ -116,7 +111,7 @@ def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
 
 
 def _courses(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, covers: Iterable[int]
+    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int], *, hedge: bool
 ) -> Iterator[Course]:
     for cover in covers:
         for bets in _bets(position.waiting, batches):
@@ -126,8 +121,10 @@ def _courses(
             new, held = _sent(position, sent, cover, ground)
             stakes = (*position.stakes, *bets)
             coming, free_in = position.coming, position.free_in
-            yield Course(stakes, new, held, coming, free_in, cover, None, len(bets), position.cancel)
-            if terms.hedge and bets and cover and not (sent or any(held) or position.stakes):
+            yield Course(
+                stakes, new, held, coming, free_in, cover, None, len(bets), position.cancel, position.sources
+            )
+            if hedge and bets and cover and not sent:
                 new, held = _sent(position, position.waiting, cover, ground)
                 yield Course(stakes, new, held, coming, free_in, cover, None, len(bets), both=True)
 
@@ -140,7 +137,9 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake,
         return
     parts = sorted({-(-waiting * part // PARTS) for part in range(1, PARTS + 1)})
     for option in batches:
-        yield from ((Stake(option, rows),) for rows in parts if rows >= option.min_rows)
+        most = math.inf if option.room is None else option.room * MOST_WAVES
+        fit = [rows for rows in parts if option.min_rows <= rows <= most]
+        yield from ((Stake(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
             spilled = _spilled(rows, batches)
@@ -153,7 +152,7 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
     for option in sorted(batches, key=lambda one: one.cost.p50):
         many = rows if option.room is None else min(rows, option.room)
         if many >= max(1, option.min_rows):
-            found.append(Stake(option, many))
+            found.append(Stake(option, many, kept=option.kept))
             rows -= many
     return tuple(found) if not rows else ()
 

@@ -1,7 +1,7 @@
 """What the planner is told, and what it answers: plain values.
 
-Money is Decimal dollars, times are aware UTC datetimes and lengths of time seconds. All rows of one planning are alike
-(one task and model, say): plan apart what costs or takes something else.
+Money is Decimal dollars, times are aware UTC datetimes and lengths of time seconds. All rows of one planning are
+alike (one task and model, say): plan apart what costs or takes something else.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Cost:
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free; `kept` is the share of them that it had done.
-    `room` rows fit what may be enqueued there now (None: any number), fewer than `min_rows` are no batch. A batch
-    expires after `window` seconds. `objection` is why it may not be used at all.
+    `cancel_seconds` pass until the rows of a cancelled batch are free. It keeps the share `kept` of them, less where
+    it is pulled back sooner than batches usually are done.
+    `room` rows, ours that are there among them, fit what may be enqueued there at once (None: any number), and fewer
+    than `min_rows` are no batch. One expires after `window` seconds. `objection` is why none may be sent at all.
     """
 
     backend: str
@@ -37,7 +38,7 @@ class BatchOption:
     cost: Cost
     turnaround: Turnaround
     cancel_seconds: float = 600.0
-    kept: float = 0.0
+    kept: float = 0.2
     room: int | None = None
     min_rows: int = 1
     window: float = DAY
@@ -65,8 +66,8 @@ Option = BatchOption | PacedOption
 class Terms:
     """What the job asks for. `budget` is what may still be spent on these rows.
 
-    `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late, the
-    deadline has its price instead. `hedge` lets the same rows run in two places, and be paid twice.
+    `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
+    the deadline has its price instead. `hedge` lets the same rows run in two places, and be paid twice.
     """
 
     deadline: datetime
@@ -91,9 +92,9 @@ class Running:
 class Open:
     """A job's rows without an outcome, and where they are.
 
-    `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go to
-    no other one; `coming` are still in such a batch, expected by `coming_at`. `paced` counts rows by the backend that
-    works on them. A row that runs in two places stands at the paced one only.
+    `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
+    to no other one; `coming` are still in such a batch, expected by `coming_at`. `paced` counts rows by the backend
+    that works on them. A row that runs in two places stands at the paced one only.
     """
 
     waiting: int = 0
@@ -102,12 +103,6 @@ class Open:
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
     paced: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """All of them."""
-        held = sum(one.rows for one in self.running) + sum(rows for _, rows in self.paced)
-        return self.waiting + self.pulled + self.coming + held
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Provider:
     def reconcile(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """The exit code and what it says of the one backend that there is."""
         ran = self("reconcile", "--json", *arguments)
+        assert ran.stdout, ran.stderr
         [found] = json.loads(ran.stdout)
         return ran.returncode, found
 
@@ -66,14 +67,18 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path, run_orch: Orch) -> 
 
     if request.param == "emulator":
         with Emulator(tmp_path / "provider", speed=HOUR_A_SECOND) as emulator:
-            yield provided(emulator.url_openai, emulator)
+            found = provided(emulator.url_openai, emulator)
+            yield found
+            found.other.close()
         return
     server = Orch(tmp_path / "server")
     server.home.mkdir()
     (server.home / CONFIG).touch()
     with upstreams(tmp_path) as make:
         _, url = serve(server, "--upstream", make(model=[MODEL]).base_url)
-        yield provided(f"{url}/v1", None)
+        found = provided(f"{url}/v1", None)
+        yield found
+        found.other.close()
         server.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -163,6 +164,18 @@ def test_a_cancelled_batch(desk: Desk, provider: Emulator) -> None:
     assert (ended.status, ended.output_file_id) == (BatchStatus.CANCELLED, None)
     assert {row["error"]["code"] for row in desk.read(ended.error_file_id)} == {"batch_cancelled"}
     assert desk.ids(ended.error_file_id) == ["r0", "r1", "r2", "r3"]
+
+
+def test_a_batch_that_was_cancelled_halfway_keeps_what_it_finished(desk: Desk, provider: Emulator) -> None:
+    provider.script({"do": "stuck_in_progress", "share": 0.5, **at_work()})
+    made = desk.send(["row"] * 4)
+    provider.clock.advance(HOUR)
+    desk.backend.cancel(made.id)
+    provider.clock.advance(HOUR)
+    ended = desk.backend.retrieve(made.id)
+    assert (ended.status, ended.completed) == (BatchStatus.COMPLETED, 2)
+    done, left = desk.ids(ended.output_file_id), desk.ids(ended.error_file_id)
+    assert (len(done), sorted(done + left)) == (2, ["r0", "r1", "r2", "r3"])
 
 
 def test_a_batch_that_was_cancelled_late_is_completed(desk: Desk, provider: Emulator) -> None:
@@ -380,6 +393,12 @@ def test_a_running_batch_that_does_not_fit_is_not_ours(
     assert desk.backend.find(change(intent, made)) == Sighting()
 
 
+def test_a_provider_whose_clock_is_behind_is_forgiven_a_minute(provider: Emulator, desk: Desk) -> None:
+    intent = wanted(provider, 1, since=provider.clock.now() + timedelta(seconds=59))
+    desk.send(["a"])
+    assert desk.backend.find(intent).undecided is not None
+
+
 def test_ours_is_found_among_others_over_pages(
     provider: Emulator, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,6 +467,25 @@ def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
 # Files
 
 
+def test_memory_does_not_grow_with_the_batch(desk: Desk, provider: Emulator) -> None:
+    rows = ["word " * 4000] * 600
+    path = desk.input(rows)
+    tracemalloc.start()
+    try:
+        desk.backend.upload(path, f"{SHARD}.jsonl")
+        made = desk.backend.create(Order(SHARD, inline.file_id(path), CHAT, DAY, len(rows)))
+        provider.clock.advance(HOUR)
+        output = desk.backend.retrieve(made.id).output_file_id
+        assert output is not None
+        desk.backend.download(output, desk.folder / "out.jsonl", path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (desk.folder / "out.jsonl").read_bytes().count(b"\n") == len(rows)
+    assert path.stat().st_size > 12_000_000
+    assert peak < 3_000_000
+
+
 def test_a_download_that_breaks_leaves_no_file(desk: Desk, provider: Emulator) -> None:
     made = desk.send(["row"] * 50)
     provider.clock.advance(HOUR)
@@ -482,13 +520,8 @@ def test_an_id_that_is_none_of_ours_stays_as_it_is(theirs: str, desk: Desk) -> N
 def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emulator) -> None:
     """All that it needs is on the disk, by the names that the database keeps."""
     order = desk.order(["a", {"n": 2}])
-    other = AnthropicBackend(
-        "claude",
-        anthropic.Anthropic(
-            api_key=desk.key, base_url=provider.url_anthropic, max_retries=0, default_headers={"x-api-key": desk.key}
-        ),
-        1,
-    )
+    client = anthropic.Anthropic(api_key=desk.key, base_url=provider.url_anthropic, max_retries=0)
+    other = AnthropicBackend("claude", client, 1)
     made = other.create(order)
     provider.clock.advance(HOUR)
     assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +195,21 @@ def test_a_list_that_does_not_end_by_itself_ends(tmp_path: Path) -> None:
     with answering(page, tmp_path) as (desk, running):
         assert [found.id for found in desk.backend.batches()] == ["msgbatch_1"]
         assert len(running.asked) == 2
+
+
+def test_results_are_read_in_pieces(tmp_path: Path) -> None:
+    message = {"id": "msg_1", "content": [{"type": "text", "text": "word " * 2000}], "stop_reason": "end_turn"}
+    line = json.dumps({"custom_id": "x", "result": {"type": "succeeded", "message": message}}).encode() + b"\n"
+    with answering(Answer(line * 1000), tmp_path) as (desk, _):
+        path = inline.path_of(desk.order(["x"]).input_file_id)
+        tracemalloc.start()
+        try:
+            desk.backend.download("results:msgbatch_1:output", tmp_path / "out.jsonl", path)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (tmp_path / "out.jsonl").stat().st_size > 10_000_000
+    assert peak < 3_000_000
 
 
 def test_a_batch_is_sent_in_pieces(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ import pytest
 from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.openai import FIND_PAGES
 from orchestrator.errors import (
+    AccountError,
+    BackendBusy,
     BackendError,
+    OrchError,
 )
 from orchestrator.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
@@ -158,6 +161,13 @@ def test_find_in_a_newest_first_list_ends_where_all_is_older_than_the_intent() -
     assert (seen.batch and seen.batch.id, seen.batch and seen.batch.shard, asked) == ("batch_2", ORDER.shard, 1)
 
 
+def test_find_reads_a_busy_newest_first_list_as_far_back_as_the_intent() -> None:
+    pages = [[at(-number / 60, number)] for number in range(FIND_PAGES + 5)]
+    # The clocks of the two sides may differ by up to an hour.
+    late = [[at(-1.8, 900)], [at(-1.9, 901, **OURS)]]
+    assert found_in(listing([*pages, *late]))[0].batch is not None
+
+
 def test_find_reads_a_list_in_another_order_to_its_end() -> None:
     oldest_first = [list(reversed(page)) for page in reversed([[at(0, 1, **OURS), at(-1, 2)], *OLD_PAGES])]
     seen, asked = found_in(listing(oldest_first))
@@ -204,6 +214,7 @@ ACCOUNTS: dict[str, tuple[Answer, dict[str, str], str, str]] = {
     "with a project": (ACME, {"project": "p"}, "openai", "org:acme/p"),
     "key only": (Answer({"data": []}), {}, "openai", "key:c871f067542d"),
     "a key that may not list models": (error(403, openai_organization="acme"), {}, "openai", "org:acme"),
+    "no such verb": (Answer(b"", 405), {}, "groq", "key:c871f067542d"),
     "no list of models": (error(404), {}, "groq", "key:c871f067542d"),
 }
 
@@ -215,9 +226,10 @@ def test_whose_batches_are_seen(answer: Answer, options: dict[str, str], profile
     assert [asked.path for asked in provider.asked] == ["/v1/models"]
 
 
-def test_an_account_that_cannot_be_told_now_is_no_other_one() -> None:
-    with answering(error(500)) as (backend, _):
-        assert outcome(backend.account)[0] is BackendError
+@pytest.mark.parametrize(("status", "expected"), [(500, BackendError), (429, BackendBusy), (401, AccountError)])
+def test_an_account_that_cannot_be_told_now_is_no_other_one(status: int, expected: type[OrchError]) -> None:
+    with answering(error(status)) as (backend, _):
+        assert outcome(backend.account)[0] is expected
 
 
 def checks(

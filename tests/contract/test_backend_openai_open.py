@@ -6,11 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from genai_prices.data import providers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends.open import limits_of, open_backend, profile_for
-from orchestrator.backends.profiles import PROFILES, Profile, profile_of, window_for
+from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Profile, profile_of, window_for
 from orchestrator.config import AnthropicBackend, HostedBackend, window_seconds
 from orchestrator.errors import UsageError
 from orchestrator.wire import window_seconds as served_seconds
@@ -68,6 +69,12 @@ def test_what_orch_toml_says_goes_before_the_profile() -> None:
     assert limits.enqueued("anything") == 2_000_000
     named = limits_of(hosted(limits={"enqueued_tokens": {"m": 5}}), PROFILES["openai"])
     assert (named.enqueued("m"), named.enqueued("other"), named.batches_per_hour) == (5, None, 2_000)
+
+
+def test_the_price_table_has_the_providers_that_profiles_name() -> None:
+    named = {profile.provider for profile in (*PROFILES.values(), ANTHROPIC) if profile.provider is not None}
+    assert named <= {provider.id for provider in providers}
+    assert {"openai", "azure", "groq", "doubleword", "anthropic"} == named
 
 
 WINDOWS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,13 @@ from tests.support.process import Upstream, wait_until
 
 PROVENANCE = {"extra_body": {"include_provenance": True}}
 GOOD = b'{"id":"x","choices":[],"usage":{"prompt_tokens":10,"completion_tokens":10}}'
+
+
+@pytest.fixture(autouse=True)
+def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A callback that fails is only logged, and what it should have done may come about in another way, but later."""
+    yield
+    assert [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
 
 
 @contextmanager
@@ -38,7 +46,7 @@ def rates(sdk: Sdk) -> dict[str, Any]:
 
 
 def uncertain(line: dict[str, Any]) -> int:
-    found: int = line["orch"].get("uncertain", 0)
+    found: int = line.get("orch", {}).get("uncertain", 0)
     return found
 
 
@@ -70,7 +78,7 @@ def test_a_rate_is_kept(
     upstream = make_upstream()
     with served(tmp_path, upstream.base_url, paid=paid, **settings) as sdk:
         # Its answers take a few tokens, which gives the rest back: only rows in flight hold their whole amount.
-        lines = [row(name, "[[fault:slow:3000]]" if body else None, **body) for name in ids(31)]
+        lines = [row(name, "[[fault:slow:2000]]" if body else None, **body) for name in ids(31)]
         batch = create(sdk, lines)
         sent = upstream.wait_for_requests(31)
         ended(sdk, batch.id).check(ids(31))
@@ -195,32 +203,37 @@ def test_how_often_a_row_may_be_billed_without_an_answer(tmp_path: Path, upstrea
     with served(tmp_path, upstream.base_url, request_timeout=0.5) as sdk:
         end = run_batch(sdk, lines, **PROVENANCE)
     end.check(list(UNCERTAIN))
-    kinds = {line["custom_id"]: kind for kind in ("output", "errors") for line in getattr(end, kind)}
+    output = {line["custom_id"] for line in end.output}
     found = {
-        name: (kinds[name].removesuffix("s"), upstream.counts()[name], uncertain(line))
+        name: ("output" if name in output else "error", upstream.counts()[name], uncertain(line))
         for name, line in end.by_id.items()
     }
-    assert found == {name: told for name, (_, *told) in UNCERTAIN.items()} or found == {
-        name: tuple(told) for name, (_, *told) in UNCERTAIN.items()
-    }
+    assert found == {name: tuple(told) for name, (_, *told) in UNCERTAIN.items()}
     assert "uncertain" not in end.by_id["answered"]["orch"]
 
 
-def test_an_embedding_that_is_cut_off_with_its_pack(tmp_path: Path, upstream: Upstream) -> None:
-    def embedding(name: str, text: str) -> dict[str, Any]:
-        body = {"model": "test-model", "input": text}
-        return {"custom_id": name, "method": "POST", "url": "/v1/embeddings", "body": body}
-
-    lines = [embedding("r0", "[[fault:cut:1]] first"), *(embedding(name, name) for name in ids(10)[1:])]
+def test_embeddings_that_are_cut_off_with_their_pack(tmp_path: Path, make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream(log_bodies=True)
+    texts = {name: f"text {name}" for name in ids(10)} | {"r0": "[[fault:cut:1]] first"}
+    lines = [
+        {
+            "custom_id": name,
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"model": "test-model", "input": text},
+        }
+        for name, text in texts.items()
+    ]
     with served(tmp_path, upstream.base_url) as sdk:
         end = run_batch(sdk, lines, endpoint="/v1/embeddings", **PROVENANCE)
     end.check(ids(10))
-    packed = len([line for line in end.output if uncertain(line)])
-    assert packed == 10 - (len(upstream.requests()) - 2), "every row of the request that was cut off, and no other"
-    assert {uncertain(line) for line in end.output} <= {0, 1}
+    [cut] = [json.loads(entry["body"])["input"] for entry in upstream.requests() if entry["outcome"] == "fault:cut"]
+    assert {name: uncertain(line) for name, line in end.by_id.items()} == {
+        name: int(text in cut) for name, text in texts.items()
+    }
 
 
-@pytest.mark.parametrize("how", ["cancelled", "expired"])
+@pytest.mark.parametrize("how", ["cancelled", pytest.param("expired", marks=pytest.mark.slow)])
 def test_rows_that_are_taken_back_in_flight(tmp_path: Path, upstream: Upstream, how: str) -> None:
     lines = [row(name, f"{name} [[fault:hang]]") for name in ids(6)]
     with served(tmp_path, upstream.base_url, request_timeout=60.0, max_concurrency=2) as sdk:
@@ -233,7 +246,7 @@ def test_rows_that_are_taken_back_in_flight(tmp_path: Path, upstream: Upstream, 
     assert {line["error"]["code"] for line in end.errors} == {f"batch_{how}"}
     out = {line["custom_id"] for line in end.errors if "may be billed" in line["error"]["message"]}
     assert out == set(upstream.counts())
-    assert {line["custom_id"] for line in end.errors if uncertain(line.get("orch") and line or {"orch": {}})} == out
+    assert {line["custom_id"] for line in end.errors if uncertain(line) == 1} == out
 
 
 def test_an_account_is_kept_only_where_it_is_paid_and_only_as_long_as_the_batch_runs(

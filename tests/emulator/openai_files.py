@@ -12,7 +12,6 @@ from tests.emulator.results import blocks, openai_lines
 from tests.emulator.world import StoredFile, World
 
 MAX_BATCH_BYTES = 209_715_200
-MAX_BYTES = 512 * 1024 * 1024
 DAY = 86_400
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 SECONDS = {"openai": (3_600, 30 * DAY), "azure": (14 * DAY, 30 * DAY)}
@@ -30,8 +29,6 @@ def upload(world: World, call: Call) -> Reply:
     size = call.path.stat().st_size
     if purpose == "batch":
         _check_batch_file(call, call.path, size)
-    elif size > MAX_BYTES:
-        raise refuse(413, f"The file is larger than the {MAX_BYTES} maximum.")
     now = world.now()
     lifetime = expires_after(_nested(call.fields, "expires_after"), call.flavour)
     if lifetime is None:

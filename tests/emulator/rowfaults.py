@@ -103,7 +103,7 @@ def marked(line: bytes) -> tuple[RowFault, ...]:
 
 def _fault(name: str, numbers: list[int]) -> RowFault:
     value = numbers.pop(0) if name == "status" and numbers else 0
-    if (name != "status" and name not in _EFFECTS) or len(numbers) > 1:
+    if name not in NAMES or len(numbers) > 1:
         raise ValueError(f"unknown fault of a row: {name}")
     return RowFault(name, value, numbers[0] if numbers else None)
 
@@ -135,6 +135,7 @@ _FAILURES: dict[str, dict[str, object]] = {
     code: {"status": status, "code": code, "place": "error", "is_billed": False} for code, status in STATUS_OF.items()
 } | {name: {"unrun": f"batch_{name}", "place": "error", "is_billed": False} for name in ("expired", "cancelled")}
 _EFFECTS = _FAILURES | _ANSWERS
+NAMES = ("status", *_EFFECTS)
 
 
 def effect_of(faults: Iterable[RowFault]) -> Effect:

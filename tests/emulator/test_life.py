@@ -23,7 +23,7 @@ class TestLife:
         assert batch.expires_at == batch.created_at + DAY
         seen = [customer.later(batch, seconds) for seconds in (5, 55, 55, 10)]
         assert [one.status for one in seen] == ["validating", "in_progress", "finalizing", "completed"]
-        assert [one.request_counts.completed for one in seen if one.request_counts] == [0, 3, 6, 6]
+        assert [one.request_counts.completed for one in seen] == [0, 3, 6, 6]
         ended = seen[-1]
         assert ended.completed_at == batch.created_at + 120
         assert (ended.model, ended.error_file_id) == ("m", None)
@@ -51,7 +51,6 @@ class TestLife:
         assert sums["reasoning"] > 0
         line = {"flavour": "openai", "model": "m", "tier": "batch", "rows": 7, "cache_write": 0, **sums}
         assert provider.bill()["lines"] == [line]
-        assert batch.usage is not None
         assert (batch.usage.input_tokens, batch.usage.output_tokens) == (sums["input"], sums["output"])
         assert provider.bill(rows=True)["rows"] == dict.fromkeys([f"r{number}" for number in range(7)], 1)
 
@@ -76,8 +75,18 @@ class TestLife:
         batch = customer.run([line], endpoint=endpoint)
         [row] = customer.rows(batch.output_file_id)
         assert row["response"]["body"]["usage"][tokens] > 0
-        assert batch.usage is not None
         assert batch.usage.input_tokens == row["response"]["body"]["usage"][tokens]
+
+    def test_lines_may_end_and_begin_as_they_like(self, customer: Customer) -> None:
+        lines = [json.dumps(line).encode() for line in chat_lines("x", "y", "z")]
+        batch = customer.run([lines[0] + b" \r", b" \r", b"  " + lines[1], lines[2]])
+        assert ids(customer.rows(batch.output_file_id)) == ["r0", "r1", "r2"]
+
+    def test_tokens_are_a_quarter_of_all_text(self, customer: Customer) -> None:
+        parts = [{"type": "text", "text": "abcd"}, {"type": "image_url", "image_url": {"url": "data:,x"}}]
+        messages = [{"role": "system", "content": "ü" * 4}, {"role": "user", "content": parts}]
+        batch = customer.run([chat_line("a", "", messages=messages)])
+        assert batch.usage.input_tokens == 3
 
     def test_an_answer_fits_the_schema_that_is_asked_for(self, customer: Customer) -> None:
         schema = {"type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "pages": {"type": "integer"}}}
@@ -91,8 +100,9 @@ class TestLife:
     def test_listing_is_newest_first_and_in_pages(self, customer: Customer) -> None:
         made = [customer.create(chat_lines("x")).id for _ in range(5)]
         assert [batch.id for batch in customer.api.batches.list(limit=2)] == made[::-1]
-        with pytest.raises(openai.BadRequestError):
-            customer.api.batches.list(limit=101)
+        for query in ({"limit": 101}, {"after": "batch_nobody"}):
+            with pytest.raises(openai.BadRequestError):
+                customer.api.batches.list(**query)
 
     def test_files_are_listed_read_and_deleted(self, customer: Customer) -> None:
         batch = customer.run(chat_lines("x"))
@@ -176,6 +186,11 @@ def test_create_refuses(customer: Customer, changed: dict[str, Any], param: str,
     assert (refused.value.param, refused.value.code) == (param, code)
 
 
+def upload(customer: Customer, name: str, content: bytes, **fields: str) -> httpx2.Response:
+    files = {"file": (name, content)} if name else {"other": ("a.jsonl", content)}
+    return httpx2.post(f"{customer.api.base_url}files", headers=KEY, data=fields, files=files, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "purpose", "status"),
     [
@@ -187,9 +202,19 @@ def test_create_refuses(customer: Customer, changed: dict[str, Any], param: str,
     ],
 )
 def test_upload_checks_little(customer: Customer, name: str, content: bytes, purpose: Any, status: int) -> None:
-    form = {"purpose": purpose}
-    answer = httpx2.post(f"{customer.api.base_url}files", headers=KEY, data=form, files={"file": (name, content)})
-    assert answer.status_code == status
+    assert upload(customer, name, content, purpose=purpose).status_code == status
+
+
+def test_upload_refuses_what_is_missing_or_too_large(customer: Customer) -> None:
+    answers = [
+        upload(customer, "a.jsonl", b"{}"),
+        upload(customer, "", b"{}", purpose="batch"),
+        upload(customer, "a.jsonl", b"{" * 209_715_201, purpose="batch"),
+    ]
+    told = [(answer.status_code, answer.json()["error"]["param"]) for answer in answers]
+    assert told == [(400, "purpose"), (400, "file"), (413, None)]
+    assert "larger than the 209715200 maximum" in answers[2].json()["error"]["message"]
+    assert not customer.api.files.list().data
 
 
 GOOD = chat_line("good", "x")
@@ -218,11 +243,9 @@ def test_line_errors_fail_the_batch(
     provider.settings(models=["m", "other"])
     batch = customer.run([GOOD, b"", bad, b"no JSON"])
     assert batch.status == "failed"
-    assert batch.errors is not None
-    told = [(one.code, one.param, one.line) for one in batch.errors.data or ()]
+    told = [(one.code, one.param, one.line) for one in batch.errors.data]
     assert told == [(code, param, 3), ("invalid_json_line", None, 4)]
     assert (batch.output_file_id, batch.error_file_id) == (None, None)
-    assert batch.request_counts is not None
     assert batch.request_counts.total == 0
     assert provider.bill()["lines"] == []
 
@@ -238,7 +261,7 @@ def test_what_is_wrong_with_the_whole_file(provider: Emulator, customer: Custome
         customer.run(too_many),
         customer.run(embeddings, endpoint="/v1/embeddings"),
     ]
-    told = [(batch.errors.data or [])[0] for batch in batches if batch.errors]
+    told = [batch.errors.data[0] for batch in batches]
     assert [one.code for one in told] == ["invalid_request", "empty_file", "too_many_tasks", "too_many_tasks"]
     assert told[0].message is not None
     assert told[0].message.startswith("Cannot find file file-x, or organization org-")
@@ -249,6 +272,7 @@ class TestCancelling:
         provider.settings(validating_s=[0, 0], turnaround_s=[600, 600], cancelling_s=[60, 60])
         batch = customer.create(chat_lines(*SIX))
         provider.clock.advance(300)
+        assert provider.bill()["batches"][batch.id]["rows"] == 3
         assert customer.api.batches.cancel(batch.id).status == "cancelling"
         assert customer.api.batches.cancel(batch.id).status == "cancelling"
         ended = customer.later(batch)
@@ -283,10 +307,10 @@ class TestCancelling:
         of_batch(provider, "cancel_race", billed=billed)
         batch = customer.create(chat_lines(*SIX[:5]))
         provider.clock.advance(120)
-        cancelling = customer.api.batches.cancel(batch.id)
+        cancelling: Any = customer.api.batches.cancel(batch.id)
         ended = customer.later(batch)
         counts = [one.request_counts for one in (cancelling, ended)]
-        assert [(one.total, one.completed, one.failed) for one in counts if one] == [(5, 1, 0), (5, 0, 0)]
+        assert [(one.total, one.completed, one.failed) for one in counts] == [(5, 1, 0), (5, 0, 0)]
         assert ended.output_file_id is None
         assert len(customer.rows(ended.error_file_id)) == 4
         assert provider.bill()["batches"][batch.id]["rows"] == int(billed)

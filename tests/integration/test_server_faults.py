@@ -340,3 +340,18 @@ def test_the_files_of_a_batch_stay_after_a_restart(tmp_path: Path, upstream: Ups
         assert again == end.batch
         assert read_rows(sdk, again.output_file_id) == end.output
         assert read_rows(sdk, again.error_file_id) == end.errors
+
+
+def test_an_upstream_that_hangs_is_asked_with_one_row_at_a_time(tmp_path: Path, upstream: Upstream) -> None:
+    ids = [f"r{number}" for number in range(24)]
+    with served(tmp_path, upstream.base_url, max_concurrency=12) as sdk:
+        batch = create(sdk, [row(name, f"{name}[[fault:hang:1]]") for name in ids])
+        told = wait_until(lambda: next((p for p in problems(sdk) if p and "in a row failed" in p), None))
+        end = ended(sdk, batch.id)
+    end.check(ids)
+    assert end.counts == (24, 24, 0)
+    assert "rows in a row failed: timed out" in told
+
+
+def problems(sdk: Sdk) -> list[str | None]:
+    return [upstream["problem"] for upstream in health(sdk)["upstreams"]]

@@ -28,7 +28,7 @@ class Desk:
     def __init__(self, base_url: str, folder: Path, **options: Any) -> None:
         self.key = f"sk-ant-secret-{next(_keys)}"
         self.folder = folder
-        options = {"timeout": 30.0, "max_retries": 0, "default_headers": {"x-api-key": self.key}, **options}
+        options = {"timeout": 30.0, "max_retries": 0, **options}
         self.backend = AnthropicBackend(
             "claude", anthropic.Anthropic(api_key=self.key, base_url=base_url, **options), 1000
         )

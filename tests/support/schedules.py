@@ -1,4 +1,4 @@
-"""What befalls a hosted job: its rows, what its provider does to them, and where the program is killed. All from a seed.
+"""What befalls a hosted job, all from a seed: its rows, what its provider does to them, where the program is killed.
 
 Of every row it is known beforehand how it must end, how often the provider may bill it in vain, and with how many
 tokens: so the provider's bill can be compared with the ledger row by row, and to the last token.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,13 @@ MARKS = (
     Mark("unknown_id"),
     Mark("body_string"),
     Mark("cached"),
-    Mark("cache_write"),
     Mark("reasoning"),
     Mark("reasoning_outside"),
     Mark("length"),
 )
+LOSING = frozenset(("missing", "missing:1", "never_ran:1", "broken_line:1"))
+ANTHROPICS = (*(mark for mark in MARKS if mark.text not in LOSING), Mark("cache_write"))
+"""Its results have each row, and so at least one that says whose batch it is; only they tell what went to a cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +95,20 @@ def write(path: Path, rows: list[Given]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """An entry of the provider's script. It may cost each row of a batch `attempts`, and `lost` answers that are billed.
+    """An entry of the provider's script. It may cost each row of a batch `attempts`, and `lost` billed answers.
 
-    `uploads`: it may leave an input file behind that nobody can know of.
+    `uploads`: it may leave an input file behind that nobody can know of; `kept_files`: it refuses their deletion.
     """
 
     fault: Json
     attempts: int = 0
     lost: int = 0
     uploads: int = 0
+    kept_files: int = 0
 
 
-OPENAI_VERBS = ("upload", "create", "retrieve", "list", "content", "delete_file", "cancel", "models")
-ANTHROPIC_VERBS = ("create", "retrieve", "list", "results", "cancel")
+OPENAI_VERBS = ("upload", "create", "create", "retrieve", "list", "content", "delete_file", "cancel", "models")
+ANTHROPIC_VERBS = ("create", "create", "retrieve", "list", "results", "cancel")
 LINES = "Invalid value of 'messages'."
 
 
@@ -124,7 +127,18 @@ def _of_call(dice: random.Random, flavour: str) -> Blow:
     # What nobody calls often enough for a later call of it to come.
     nth = 1 if verb in ("upload", "cancel") else dice.randint(1, 3)
     fault = {**dice.choice(kinds), "match": {"verb": verb, "flavour": flavour, "nth": nth}}
-    return Blow({**fault, "times": dice.choice([1, 1, 2])}, uploads=2 if verb == "upload" else 0)
+    # An account that may not delete its files keeps no job waiting: they are left, and `orch reconcile` tells.
+    is_refused = verb == "delete_file" and (fault.get("status") == 401 or "code" in fault)
+    fault["times"] = times = dice.choice([1, 1, 2])
+    return Blow(fault, uploads=times if verb == "upload" else 0, kept_files=times if is_refused else 0)
+
+
+def _orphans(dice: random.Random, flavour: str) -> list[Blow]:
+    """Batches that are made, not told of, and not listed for a while."""
+    match = {"verb": "create", "flavour": flavour, "nth": dice.randint(1, 2)}
+    common = {"match": match, "times": dice.randint(1, 3)}
+    hidden = {"do": "hidden", "seconds": dice.choice([0.0, 100.0, 400.0, 550.0])}
+    return [Blow({"do": "cut_after", **common}), Blow({**hidden, **common})]
 
 
 def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
@@ -136,16 +150,19 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "turnaround", "seconds": dice.choice([0.0, 40_000.0])}),
         Blow({"do": "vanishes", "seconds": dice.choice([10.0, 400.0, 50_000.0])}, attempts=1, lost=1),
         Blow({"do": "shuffled"}),
-        Blow({"do": "cut_tail"}, attempts=1, lost=1),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
     if flavour != "anthropic":
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
-            Blow({"do": "fails", "code": "invalid_request", "param": "body.messages", "message": LINES, "lines": [2]}, 1),
+            Blow(
+                {"do": "fails", "code": "invalid_request", "param": "body.messages", "message": LINES, "lines": [2]},
+                1,
+            ),
             Blow({"do": "fails", "code": "too_many_tasks", "message": "Too many tasks in the file."}),
             Blow({"do": "late_output_id", "seconds": dice.choice([60.0, 500.0])}),
             Blow({"do": "zero_byte_error_file"}),
+            Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
     if cancels:
         kinds += [
@@ -154,7 +171,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         ]
     chosen = dice.choice(kinds)
     match = {"verb": "create", "flavour": flavour, "nth": dice.randint(1, 3)}
-    return Blow({**chosen.fault, "match": match}, chosen.attempts, chosen.lost, chosen.uploads)
+    return replace(chosen, fault={**chosen.fault, "match": match})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +204,9 @@ class Schedule:
     def __str__(self) -> str:
         rows = {row.custom_id: row.mark.text for row in self.rows if row.mark.text}
         return (
-            f"seed {self.seed}: {len(self.rows)} rows by {self.most_rows} to {' then '.join(self.order)}, {self.kills}, "
-            f"cancelled at {self.cancel_at}, settings {self.settings}, limits {self.limits}, marks {rows}, "
-            f"script {json.dumps(self.script)}"
+            f"seed {self.seed}: {len(self.rows)} rows by {self.most_rows} to {' then '.join(self.order)}, "
+            f"{self.kills}, cancelled at {self.cancel_at}, settings {self.settings}, limits {self.limits}, "
+            f"marks {rows}, script {json.dumps(self.script)}"
         )
 
 
@@ -197,7 +214,7 @@ def drawn(seed: int) -> Schedule:
     """The schedule of a seed: anything may happen in it, and often nothing does."""
     dice = random.Random(f"schedule {seed}")
     order = dice.choice([("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure")])
-    rows = list(_rows(dice, dice.randint(5, 40)))
+    rows = list(_rows(dice, dice.randint(5, 40), ANTHROPICS if order[0] == "claude" else MARKS))
     most_rows = -(-len(rows) // dice.randint(1, 4))
     cancels = dice.random() < 0.12
     blows = []
@@ -205,7 +222,11 @@ def drawn(seed: int) -> Schedule:
         flavour = FLAVOURS[order[0] if dice.random() < 0.8 else order[1]]
         blows.append(_of_call(dice, flavour) if dice.random() < 0.6 else _of_batch(dice, flavour, cancels=cancels))
     # Azure lets a batch run on for ever behind its window.
-    blows = [blow for blow in blows if not (blow.fault["match"]["flavour"] == "azure" and blow.fault["do"] in _ENDLESS)]
+    blows = [
+        blow for blow in blows if not (blow.fault["match"]["flavour"] == "azure" and blow.fault["do"] in _ENDLESS)
+    ]
+    if dice.random() < 0.25:
+        blows += _orphans(dice, FLAVOURS[order[0]])
     kills = Kills(most=dice.choice([0, 1, 3, 6, 12]), chance=dice.choice([0.02, 0.05, 0.2]))
     settings: Json = {"turnaround_s": dice.choice([[0, 0], [60, 600], [600, 9000]])}
     if dice.random() < 0.15:
@@ -219,10 +240,10 @@ _ENDLESS = ("expires", "stuck_in_progress")
 FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic"}
 
 
-def _rows(dice: random.Random, number: int) -> Iterator[Given]:
+def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:
     share = dice.choice([0.0, 0.1, 0.5])
     for index in range(number):
-        yield given(f"row-{index:03d}", dice.choice(MARKS) if dice.random() < share else PLAIN)
+        yield given(f"row-{index:03d}", dice.choice(marks) if dice.random() < share else PLAIN)
 
 
 def plain(seed: int, order: tuple[str, ...], kills: Kills, blows: list[Blow] | None = None) -> Schedule:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import config
+from orchestrator.config import Rates
 from orchestrator.errors import InputError
 from orchestrator.place import Place, find_file, locate
 
@@ -133,7 +134,61 @@ def test_no_file_at_all_means_no_backends(tmp_path: Path) -> None:
 
 
 PRICE = "say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free"
+OPENAI = '[backends.cloud]\nkind = "openai"\napi_key_env = "K"\n'
+
+
+def test_backends_of_each_kind(tmp_path: Path) -> None:
+    text = (
+        OPENAI
+        + '[backends.azure]\nkind = "azure"\nbase_url = "https://r.openai.azure.com/openai/v1/"\napi_key_env = "K"\n'
+        + '[backends.claude]\nkind = "anthropic"\napi_key_env = "K"\n'
+        + '[backends.flex]\nkind = "sync"\nbase_url = "https://h/v1/"\napi_key_env = "K"\nservice_tier = "flex"\n'
+        + "[prices.m]\ninput = 2.50\noutput = 10\nbatch = {input = 1.25, output = 5}\n"
+    )
+    settings = loaded(tmp_path, text)
+    found = {name: (backend.kind, backend.location) for name, backend in settings.backends.items()}
+    assert found == {
+        "cloud": ("openai", "hosted"),
+        "azure": ("azure", "hosted"),
+        "claude": ("anthropic", "hosted"),
+        "flex": ("sync", "hosted"),
+    }
+    assert settings.backends["flex"].base_url == "https://h/v1"
+    assert settings.prices["m"].batch == Rates(input=Decimal("1.25"), output=Decimal(5))
+
+
 BAD = {
+    "a kind that is none": (
+        OPENAI.replace('"openai"', '"opnai"'),
+        ":1: backends.cloud: kind must be one of local, openai, azure, anthropic, sync",
+    ),
+    "a hosted field misspelt": (
+        OPENAI + 'basurl = "https://x"\n',
+        ":4: backends.cloud.basurl: is no known field here\n  hint: did you mean 'base_url'?",
+    ),
+    "a field of another kind": (
+        OPENAI + "idle = true\n",
+        ":4: backends.cloud.idle: is no known field here\n  hint: known fields: api_key_env, base_url, discount, "
+        "kind, limits, location, organization, poll_seconds, profile, project, provider, request_timeout, "
+        "webhook_secret_env, windows",
+    ),
+    "no key": ('[backends.cloud]\nkind = "openai"\n', ":1: backends.cloud.api_key_env: is required"),
+    "azure without an address": (
+        OPENAI.replace('"openai"', '"azure"'),
+        ':1: backends.cloud: an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`',
+    ),
+    "a window that is none": (
+        OPENAI + 'windows = ["24h", "soon"]\n',
+        ":4: backends.cloud.windows: 'soon' is no window such as 24h, 7d or 30m",
+    ),
+    "a tier that is none": (
+        '[backends.f]\nkind = "sync"\nbase_url = "https://h/v1"\napi_key_env = "K"\nservice_tier = "fast"\n',
+        ":5: backends.f.service_tier: Input should be 'auto', 'default', 'flex' or 'priority'",
+    ),
+    "a price below zero there": (
+        "[prices.m]\ninput = -1\noutput = 1\n",
+        ":2: prices.m.input: Input should be greater than or equal to 0",
+    ),
     "no price": (LOCAL.replace("idle = true\n", ""), f":1: backends.gpu: {PRICE}"),
     "two prices": (LOCAL + "cost_per_hour = 1\n", f":1: backends.gpu: {PRICE}"),
     "idle false": (LOCAL.replace("true", "false"), f":1: backends.gpu: {PRICE}"),

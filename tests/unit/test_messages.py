@@ -220,6 +220,10 @@ CONVERSATIONS: dict[str, tuple[list[Json], Json]] = {
         [say("user", "x"), say("assistant", None, refusal="no"), say("user", "y")],
         {"messages": [say("user", "x"), say("assistant", "no"), say("user", "y")]},
     ),
+    "a refusal beside words": (
+        [say("user", "x"), say("assistant", "hm", refusal="no")],
+        {"messages": [say("user", "x"), say("assistant", [text("hm"), text("no")])]},
+    ),
     "a refusal among parts": (
         [say("user", "x"), say("assistant", [text("hm"), {"type": "refusal", "refusal": "no"}])],
         {"messages": [say("user", "x"), say("assistant", [text("hm"), text("no")])]},

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
 from orchestrator.jobspec import JobSpec
-from orchestrator.requests import Builder, Built, custom_id, places_text_late, resolve_model, variables, with_model
+from orchestrator.requests import (
+    Builder,
+    Built,
+    bounds,
+    custom_id,
+    places_text_late,
+    resolve_model,
+    variables,
+    with_model,
+)
 from orchestrator.wire import CheckedLine, check_line
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})
@@ -273,3 +282,30 @@ def test_a_prompt_that_places_the_text_late_is_noticed(prompt: str, late: bool) 
 def test_variables_of_prompt_and_system_without_the_text() -> None:
     task = spec({**TASK, "prompt": "{{ text }} {{ amount }}", "system": "{% set x = name %}{{ x }}"}).tasks[0]
     assert variables(task) == {"amount", "name"}
+
+
+CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "found"),
+    [
+        (CHAT, {"max_tokens": 50}, (1, 50)),
+        (CHAT, {"max_tokens": 50, "max_completion_tokens": 40}, (1, 40)),
+        (CHAT, {"max_tokens": 50, "n": 3}, (1, 150)),
+        ("/v1/responses", {"max_output_tokens": 9, "input": ["a", "b"]}, (1, 9)),
+        (CHAT, {}, (1, None)),
+        (CHAT, {"max_tokens": None}, (1, None)),
+        (CHAT, {"max_tokens": "many"}, (1, None)),
+        (EMBEDDINGS, {"input": "text"}, (1, 0)),
+        (EMBEDDINGS, {"input": ["a", "b", "c"]}, (3, 0)),
+        (EMBEDDINGS, {"input": [1, 2, 3]}, (1, 0)),
+        (EMBEDDINGS, {"input": [[1, 2], [3]]}, (2, 0)),
+        (EMBEDDINGS, {"input": []}, (1, 0)),
+    ],
+    ids=str,
+)
+def test_what_goes_into_a_request_and_may_come_back(
+    url: str, body: dict[str, Any], found: tuple[int, int | None]
+) -> None:
+    assert bounds(url, msgspec.Raw(msgspec.json.encode(body))) == found

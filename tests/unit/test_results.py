@@ -300,8 +300,9 @@ def finished(**facts: Any) -> FinishedRow:
     given = {
         "seq": 7, "custom_id": "a", "document": "docs/a", "task": "t", "model": "small", "prompt_version": "v",
         "cut_from_tokens": None, "state": RequestState.SUCCEEDED, "attempt": 0, "result": ("j.001", "output", SPAN),
-        "answered_by": "tiny", "upstream": "u", "latency_ms": 5, "usage": TOKENS, "cost": Decimal("1E-12"),
-        "error_code": None, "error_message": None, "carried_from": None, "backend": "gpu", "batch_id": "batch_1",
+        "answered_by": "tiny", "upstream": "u", "latency_ms": 5, "usage": TOKENS, "tier": "batch",
+        "cost": Decimal("1E-12"), "error_code": None, "error_message": None, "carried_from": None, "backend": "gpu",
+        "batch_id": "batch_1",
     }  # fmt: skip
     return FinishedRow(**{**given, **facts})
 
@@ -317,7 +318,7 @@ def test_a_merged_row_says_what_and_where_from() -> None:
         "custom_id": "a", "document": "docs/a", "task": "t", "status": "succeeded", "output": "yes\nno",
         "error": None,
         "provenance": {
-            "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "attempt": 1,
+            "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "tier": "batch", "attempt": 1,
             "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
             "cost_usd": "0.000000000001", "latency_ms": 5,
             "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None, "carried_from": None,

@@ -68,16 +68,19 @@ def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
     assert paced.wait() == pytest.approx(1, abs=0.5)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [Reply(End.ANSWERED, 200, b"{}"), Reply(End.ANSWERED, 400, GOOD.body), Reply(End.CUT)],
-    ids=["no usage", "an error", "no answer"],
-)
+@pytest.mark.parametrize("reply", [Reply(End.ANSWERED, 200, b"{}"), Reply(End.CUT)], ids=["no usage", "no answer"])
 def test_what_a_row_took_stays_an_estimate_where_nothing_is_said(clock: Clock, reply: Reply) -> None:
     pace = Pace(tokens_per_minute=60_000)
     paced = upstream(clock, pace)
     paced.heard(pace.take(0.0, 8_000), reply, 0.0)
     assert paced.wait() == pytest.approx(8, abs=0.5)
+
+
+def test_a_row_that_was_refused_took_no_tokens(clock: Clock) -> None:
+    pace = Pace(tokens_per_minute=60_000)
+    paced = upstream(clock, pace)
+    paced.heard(pace.take(0.0, 8_000), Reply(End.ANSWERED, 400, GOOD.body), 0.0)
+    assert paced.wait() == 0.0
 
 
 def test_the_headers_of_any_answer_count(clock: Clock) -> None:

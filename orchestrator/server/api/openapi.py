@@ -124,7 +124,7 @@ class Models(msgspec.Struct):
 class Health(msgspec.Struct):
     """How the server is; `problem` is for people."""
 
-    status: Literal["ok", "storage"]
+    status: Literal["ok", "storage", "broken"]
     problem: str | None
     running_batches: int
     upstreams: list[dict[str, Any]]

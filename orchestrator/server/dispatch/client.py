@@ -106,15 +106,13 @@ class Client:
 
 async def _read(response: Response) -> bytes | None:
     """The body; None where it is too long, and then the connection is not used again."""
-    reader = response.body_reader
-    first = await reader.read(MAX_ANSWER_BYTES + 1)
-    parts, size = [first], 0 if first is None else len(first)
-    while size <= MAX_ANSWER_BYTES and (part := await reader.read(MAX_ANSWER_BYTES + 1 - size)) is not None:
-        parts.append(part)
+    parts, size, reader = [], 0, response.body_reader
+    while (part := await reader.read_chunk()) is not None:
         size += len(part)
-    if size > MAX_ANSWER_BYTES:
-        return None
-    return b"".join(part.to_bytes() for part in parts if part is not None)
+        if size > MAX_ANSWER_BYTES:
+            return None
+        parts.append(part.to_bytes())
+    return b"".join(parts)
 
 
 def is_object(body: bytes) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from orchestrator.clock import now as clock_now
 from orchestrator.errors import StorageError
@@ -33,12 +33,20 @@ log = logging.getLogger(__name__)
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
 FORBIDDEN = 403
 """May be said of the account, or of what one row asks for: then others are taken."""
-EARLIER_SECONDS = 0.01
+TICK = 0.001
+"""Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
 ANSWERED = Verdict(Action.KEEP)
 
 
 def _size(work: Work) -> int:
     return work.size
+
+
+class _Alarm(NamedTuple):
+    """When rows are looked for again; uvloop's handles do not always know it."""
+
+    when: float
+    handle: asyncio.Handle
 
 
 class FanOut:
@@ -60,7 +68,7 @@ class FanOut:
         self._last_tries: deque[Work] = deque()
         self._alone: Work | None = None
         self._emptied: Upstream | None = None
-        self._alarms: dict[Upstream, asyncio.TimerHandle] = {}
+        self._alarms: dict[Upstream, _Alarm] = {}
         self.problem: str | None = None
         """Why rows stand still by a fault of this program, for people, or None."""
 
@@ -99,11 +107,12 @@ class FanOut:
         if wait <= 0:
             return True
         loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
+        when = loop.time() + wait + TICK
         # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
-        if alarm is None or alarm.when() > loop.time() + wait + EARLIER_SECONDS:
+        if alarm is None or alarm.when > when + TICK:
             if alarm is not None:
-                alarm.cancel()
-            self._alarms[upstream] = loop.call_later(wait, self._wake, upstream)
+                alarm.handle.cancel()
+            self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._wake, upstream))
         return False
 
     def _wake(self, upstream: Upstream) -> None:
@@ -286,6 +295,9 @@ class FanOut:
             # But many without any answer are no bad rows: each costs a worker the whole time that a request may take.
             if len(self.upstreams) > 1 or fault is Fault.TIMED_OUT:
                 upstream.faulty(verdict.reason)
+            if fault is Fault.CUT and work is self._alone:
+                # It is most likely dead, and takes connections to its end: the next one's last try waits for a probe.
+                upstream.down(verdict.reason)
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
                 self._end(upstream, work, reply, verdict, sent_at, now)

@@ -163,11 +163,15 @@ class Upstream:
             return
         if reply.standings is not None:
             self.pace.told(self.clock(), ticket, reply.standings)
-        if reply.end is End.ANSWERED and reply.status < 300:
-            self.pace.answered(sent_at)
-            tokens = answer_tokens(reply.body)
-            if used := tokens.input + tokens.output:
-                self.pace.settle(ticket, used)
+        if reply.end is not End.ANSWERED:
+            return
+        if reply.status >= 300:
+            self.pace.settle(ticket, 0)  # nothing was generated
+            return
+        self.pace.answered(sent_at)
+        tokens = answer_tokens(reply.body)
+        if used := tokens.input + tokens.output:
+            self.pace.settle(ticket, used)
 
     def overloaded(self, now: float, sent_at: float, reply: Reply, pause: float) -> None:
         """It refused a row that was sent at `sent_at` as one too many; `pause` is the first of growing ones."""

@@ -1,0 +1,60 @@
+"""`python -m benchmarks routing`: our planner and guard against simple rules, over thousands of simulated nights.
+
+Every policy lives through the same seeded nights on a virtual clock; a clairvoyant, who knows each night beforehand,
+says what could have been. Nights in which not even he is in time are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from benchmarks.routing.scenarios import SCENARIOS
+from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print a table for each scenario, and where ours loses."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks routing")
+    parser.add_argument("--nights", type=int, default=200, help="per scenario (200)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="names with commas between; default: all")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
+    chosen = parser.parse_args(argv)
+    names = chosen.scenarios.split(",")
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        parser.error(f"no scenario {unknown[0]!r}; there are: {', '.join(SCENARIOS)}")
+    results = []
+    for name in names:
+        result = run(SCENARIOS[name], chosen.seed, chosen.nights)
+        results.append(result)
+        sys.stdout.write(json.dumps(result.as_json()) + "\n" if chosen.json else _table(result))
+        sys.stdout.flush()
+    if not chosen.json:
+        sys.stdout.write(_summary(results))
+
+
+def _table(result: Result) -> str:
+    head = (
+        f"\n{result.scenario}: {result.about} (seed {result.seed}, {result.nights:,} nights; "
+        f"{result.possible:,} could be in time, for ${result.least:.2f})\n"
+        f"  {'':28}{'in time':>10}{'cost / clairvoyant':>20}{'mean hours late':>17}\n"
+    )
+    rows = "".join(
+        f"  {row.policy:28}{row.in_time:>10.2%}{row.cost:>19.3f}x{row.late_hours:>17.2f}\n" for row in result.rows
+    )
+    return head + rows + "".join(f"  loses: {text}\n" for text in result.lost)
+
+
+def _summary(results: Sequence[Result]) -> str:
+    nights = sum(result.possible for result in results)
+    in_time = sum(result.ours.in_time * result.possible for result in results) / max(1, nights)
+    cost = sum(result.ours.cost for result in results) / len(results)
+    lost = [result.scenario for result in results if result.lost]
+    return (
+        f"\nours over all: in time {in_time:.2%} of {nights:,} nights (goal {GOAL_IN_TIME:.0%}), "
+        f"cost {cost:.3f}x the clairvoyant's, the mean over scenarios (goal {GOAL_COST}x); "
+        f"goals not reached in {', '.join(lost) or 'none'}\n"
+    )

@@ -1,0 +1,47 @@
+"""SIGKILL while a provider has the rows, over and over, then to the end: nothing lost, nothing paid twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.emulator.client import Emulator
+from tests.support.cli import Orch
+from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, sync_schedule
+
+KILLS = 5
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "provider", speed=SPEED) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_while_a_batch_api_has_the_rows(
+    seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
+) -> None:
+    run = KillRun(run_orch, provider, hosted_schedule(seed, 60), tmp_path, database_url)
+
+    report = run.until_done(KILLS, 12, random.Random(seed))
+
+    assert report.broken == []
+    assert report.kills >= 2
+
+
+@pytest.mark.slow
+def test_killed_while_a_synchronous_api_has_the_rows(
+    database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
+) -> None:
+    run = KillRun(run_orch, provider, sync_schedule(1, 600), tmp_path, database_url)
+
+    report = run.until_done(KILLS, 120, random.Random(1))
+
+    assert report.broken == []
+    assert report.kills >= 2
+    assert report.doubled > 0, "no kill struck a row in flight"

@@ -1,0 +1,116 @@
+"""Hosted jobs under thousands of schedules (`make soak`); the figures go to docs/reliability.md.
+
+ORCH_SOAK_SCHEDULES sets how many schedules are drawn, ORCH_SOAK_HOSTED_KILLS how many SIGKILLs each route gets on
+each database, ORCH_SOAK_SEED where the seeds begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.emulator.client import Emulator
+from tests.support.cli import Orch
+from tests.support.hosted_crashes import Providers, Report, providers, run
+from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, sync_schedule
+from tests.support.postgres import PostgresServer
+from tests.support.schedules import Kills, drawn, plain
+
+SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "5000"))
+KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "300"))
+FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000000"))
+KILLS_A_JOB = 12
+ON_POSTGRES = 10
+"""One schedule in so many."""
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
+    with providers(tmp_path_factory.mktemp("providers")) as running:
+        yield running
+
+
+class Sums:
+    """What all runs came to, told now and then."""
+
+    def __init__(self) -> None:
+        self._done: Counter[str] = Counter()
+        self._struck: Counter[str] = Counter()
+
+    def add(self, report: Report) -> None:
+        assert report.broken == []
+        facts = ("rows", "kills", "points", "batches", "billed", "unexplained")
+        self._done += Counter({name: getattr(report, name) for name in facts} | {"schedules": 1})
+        self._struck += report.struck
+        if self._done["schedules"] % 100 == 0:
+            self.tell()
+
+    def tell(self) -> None:
+        sys.stderr.write(f"{dict(self._done)}; struck {dict(self._struck.most_common())}\n")
+
+
+@pytest.mark.soak
+def test_schedules(there: Providers, postgres: PostgresServer) -> None:
+    sums = Sums()
+    for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
+        if seed % ON_POSTGRES:
+            sums.add(run(there, drawn(seed)))
+        else:
+            with postgres.database() as url:
+                sums.add(run(there, drawn(seed), url))
+    sums.tell()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("order", [("cloud", "azure"), ("azure", "cloud"), ("claude", "cloud")], ids="-".join)
+def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) -> None:
+    sums = Sums()
+    whole = run(there, plain(1, order, Kills()))
+    for nth in range(1, whole.points + 1):
+        sums.add(run(there, plain(1, order, Kills(most=1, nth=nth))))
+    sums.tell()
+
+
+@contextmanager
+def database(kind: str, folder: Path, postgres: PostgresServer) -> Iterator[str]:
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/orch.db"
+    else:
+        with postgres.database() as url:
+            yield url
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(("route", "rows", "most_calls"), [("batch", 200, 25), ("flex", 2000, 500)])
+def test_hundreds_of_kills(
+    route: str, rows: int, most_calls: int, kind: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    sums: Counter[str] = Counter()
+    stages: Counter[str] = Counter()
+    while sums["kills"] < KILLS:
+        seed = FIRST_SEED + sums["jobs"]
+        folder = tmp_path / f"job-{seed}"
+        home = folder / "home"
+        home.mkdir(parents=True)
+        schedule = hosted_schedule(seed, rows) if route == "batch" else sync_schedule(seed, rows)
+        orch = Orch(home)
+        with (
+            Emulator(folder / "provider", seed=seed, speed=SPEED) as provider,
+            database(kind, folder, postgres) as url,
+        ):
+            killed = KillRun(orch, provider, schedule, folder, url)
+            report = killed.until_done(KILLS_A_JOB, most_calls, random.Random(seed))
+        orch.close()
+        assert report.broken == [], f"seed {seed}: {report}"
+        facts = ("kills", "rows", "batches", "billed", "unexplained", "doubled")
+        sums += Counter({name: getattr(report, name) for name in facts} | {"jobs": 1})
+        stages += report.stages
+        sys.stderr.write(f"{route} on {kind}: {dict(sums)}, struck while {dict(stages)}\n")

@@ -1,0 +1,121 @@
+"""A budget: what is spent and what is in flight never come to more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import RefusedError
+from orchestrator.model import Outcome, Price, Shard, ShardState, Usage
+from orchestrator.pipeline import budget
+from orchestrator.pipeline.lanes import Lane
+from tests.support.lanes import lane
+from tests.support.stored import job, shard
+
+PENDING, SUBMITTED, ENDED, COLLECTED = (
+    ShardState.PENDING, ShardState.SUBMITTED, ShardState.ENDED, ShardState.COLLECTED,
+)  # fmt: skip
+
+
+class ByTokens:
+    """A dollar for a thousand tokens of either kind."""
+
+    def at_most(self, model: str, usage: Usage) -> Price:
+        return Price(Decimal(usage.input_tokens + usage.output_tokens) / 1000, "tokens")
+
+    def of_time(self, seconds: float) -> Price:
+        return Price(Decimal(0), "by the token")
+
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
+        raise NotImplementedError
+
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
+        raise NotImplementedError
+
+    def known(self, model: str, endpoint: str) -> str:
+        raise NotImplementedError
+
+
+class BySeconds(ByTokens):
+    """A dollar a second."""
+
+    def at_most(self, model: str, usage: Usage) -> Any:
+        return None
+
+    def of_time(self, seconds: float) -> Price:
+        return Price(Decimal(str(seconds)), "time")
+
+
+TOKENS: Lane = replace(lane(is_own=False), price=ByTokens())
+SECONDS: Lane = replace(lane(upstreams=1), price=BySeconds())
+
+
+def of(number: int, state: ShardState, tokens: int = 1000, output: int | None = 500, seconds: float = 0.0) -> Shard:
+    """A shard that may cost 1.5 x tokens + output, in thousandths of a dollar."""
+    return shard(job(), number, state=state, tokens=tokens, max_output=output, provider_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("limit", "others", "booked", "told"),
+    [
+        (None, [], "0", None),
+        ("2", [], "0", None),
+        ("4", [of(2, SUBMITTED)], "0", None),
+        ("4", [of(2, COLLECTED)], "2", None),
+        ("3.9", [of(2, SUBMITTED)], "0", "and up to $2.0000 in flight"),
+        ("4", [of(2, ENDED), of(3, PENDING)], "0.5", "$0.5000 are spent and up to $2.0000 in flight"),
+    ],
+    ids=["no budget", "all of it", "beside another", "the other is booked", "not beside another", "spent as well"],
+)
+def test_a_batch_goes_when_the_most_that_it_may_cost_fits(
+    limit: str | None, others: list[Shard], booked: str, told: str | None
+) -> None:
+    held = budget.no_room(
+        job(budget=None if limit is None else Decimal(limit)),
+        of(1, PENDING), others, Decimal(booked), lambda _: TOKENS, lambda *_: "m",
+    )  # fmt: skip
+    assert held is told if told is None else told in str(held)
+
+
+def test_a_batch_that_never_fits_is_refused_with_the_figures() -> None:
+    with pytest.raises(
+        RefusedError, match=r"may cost up to \$2\.0000, and of the budget of \$1\.9 \$0\.5000 are spent"
+    ):
+        budget.no_room(
+            job(budget=Decimal("1.9")), of(1, PENDING), [], Decimal("0.5"), lambda _: TOKENS, lambda *_: "m"
+        )
+
+
+def test_answers_without_a_bound_and_a_budget_do_not_go_together() -> None:
+    with pytest.raises(RefusedError, match="rows whose answers have no bound"):
+        budget.no_room(
+            job(budget=Decimal(9)), of(1, PENDING, output=None), [], Decimal(0), lambda _: TOKENS, lambda *_: "m"
+        )
+
+
+def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
+    found = budget.no_room(
+        job(budget=Decimal(1)), of(1, PENDING, output=None), [], Decimal(0), lambda _: SECONDS, lambda *_: "m"
+    )
+    assert found is None
+
+
+@pytest.mark.parametrize(
+    ("spent", "seconds", "told"),
+    [("0", 7.9, None), ("0", 8.0, "$8.0000 spent, stopping costs up to $2.0000"), ("5", 3.0, "$8.0000 spent")],
+    ids=["room for the last two seconds", "no more", "booked and running"],
+)
+def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(
+    spent: str, seconds: float, told: str | None
+) -> None:
+    running = of(1, SUBMITTED, seconds=seconds)
+    found = budget.used_up(job(budget=Decimal(10)), [running], Decimal(spent), lambda _: SECONDS)
+    assert found is told if told is None else told in str(found)
+
+
+def test_nothing_that_runs_needs_no_stop() -> None:
+    done = of(1, COLLECTED, seconds=99)
+    assert budget.used_up(job(budget=Decimal(1)), [done], Decimal(5), lambda _: SECONDS) is None

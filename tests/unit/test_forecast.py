@@ -1,0 +1,272 @@
+"""Forecasts: careful before anything is known, one's own history afterwards, and what still runs counts rightly."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.forecast import (
+    Checked,
+    Pace,
+    Seen,
+    calibration,
+    longest,
+    output_lengths,
+    pace,
+    turnaround,
+)
+
+AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def nights(*seconds: float, ended: bool = True, rows: int = 1000) -> list[Seen]:
+    return [Seen(AT - timedelta(days=day), each, ended, rows) for day, each in enumerate(seconds, 1)]
+
+
+# --- how long answers are
+
+
+LENGTHS = {
+    "nothing seen": ({}, 500, (275.0, 250, 500), "assumed"),
+    "one row": ({100: 1}, 500, (2850 / 11, 250, 500), "from 1 row, else assumed"),
+    "some": ({100: 50}, 500, (7750 / 60, 100, 350), "from 50 rows, else assumed"),
+    "many": ({100: 300, 200: 12}, 500, (35150 / 322, 100, 200), "from 312 rows"),
+    "longer than asked for now": ({900: 1000}, 500, (502750 / 1010, 500, 500), "from 1,000 rows"),
+}
+
+
+@pytest.mark.parametrize(("seen", "most", "figures", "source"), LENGTHS.values(), ids=LENGTHS.keys())
+def test_output_lengths(seen: dict[int, int], most: int, figures: tuple[float, int, int], source: str) -> None:
+    told = output_lengths(seen, most)
+    assert (told.mean, told.p50, told.p95) == pytest.approx(figures)
+    assert told.source == source
+
+
+@given(st.dictionaries(st.integers(0, 5000), st.integers(1, 1000), max_size=8), st.integers(1, 4096))
+def test_no_answer_is_expected_to_be_longer_than_allowed(seen: dict[int, int], most: int) -> None:
+    told = output_lengths(seen, most)
+    assert 0 <= told.p50 <= told.p95 <= most
+    assert 0 <= told.mean <= most
+
+
+# --- how long batches take
+
+
+def test_before_anything_is_known_most_are_done_in_an_hour_and_some_never() -> None:
+    assumed = turnaround([], rows=1000, at=AT)
+    assert assumed.source == "assumed"
+    assert assumed.by(HOUR) == pytest.approx(0.65, abs=0.01)
+    assert 4 * HOUR < assumed.within(0.9) < 8 * HOUR
+    assert assumed.by(24 * HOUR) == pytest.approx(0.98, abs=0.002)
+    assert assumed.by(0.0) == 0.0
+    assert assumed.by(400 * HOUR) == 1.0
+
+
+def test_own_nights_take_over() -> None:
+    fast = turnaround(nights(*[10 * MINUTE] * 60), rows=1000, at=AT)
+    assert fast.source == "from 60 nights"
+    assert fast.by(12 * MINUTE) > 0.75 > 0.25 > turnaround([], rows=1000, at=AT).by(12 * MINUTE)
+    assert fast.within(0.5) < 12 * MINUTE
+    assert turnaround(nights(*[10 * MINUTE] * 5), rows=1000, at=AT).source == "from 5 nights, else assumed"
+
+
+def test_a_batch_that_still_runs_says_that_they_take_longer() -> None:
+    done = nights(*[10 * MINUTE] * 20)
+    known = turnaround(done, rows=1000, at=AT)
+    running = [Seen(one.at - timedelta(days=20), 5 * HOUR, False, 1000) for one in nights(*[0.0] * 10)]
+    assert turnaround([*done, *running], rows=1000, at=AT).by(HOUR) < known.by(HOUR) - 0.1
+    # Told for as long as it ran and no longer: for what lasts five hours already, nothing is changed.
+    late = turnaround([*done, *running], rows=1000, at=AT)
+    assert late.by(8 * HOUR, after=6 * HOUR) == pytest.approx(known.by(8 * HOUR, after=6 * HOUR), abs=0.02)
+
+
+def test_a_batch_that_runs_since_a_moment_says_nothing() -> None:
+    done = nights(*[10 * MINUTE] * 20)
+    just = [Seen(AT - timedelta(days=30), 30.0, False, 1000)]
+    assert turnaround([*done, *just], rows=1000, at=AT).left == pytest.approx(turnaround(done, rows=1000, at=AT).left)
+
+
+def test_censored_batches_are_no_short_ones() -> None:
+    """Each is seen for two hours at most: what ended by then is no picture of them all."""
+    chance = random.Random(4)
+    seen = []
+    for day in range(1, 600):
+        takes = chance.lognormvariate(math.log(HOUR), 0.8)
+        seen.append(Seen(AT - timedelta(days=day), min(takes, 2 * HOUR), takes <= 2 * HOUR, 1000))
+    known = turnaround(seen, rows=1000, at=AT)
+    assert known.by(HOUR) == pytest.approx(0.5, abs=0.08)
+    assert known.by(2 * HOUR) == pytest.approx(0.8, abs=0.08)
+    assert known.by(24 * HOUR) < 1.0
+
+
+def test_shards_of_one_night_are_one_night() -> None:
+    one = [Seen(AT - timedelta(days=1), 10 * HOUR, True, 1000)]
+    shards = one * 40
+    assert turnaround(shards, rows=1000, at=AT).left == pytest.approx(turnaround(one, rows=1000, at=AT).left)
+    assert turnaround(shards, rows=1000, at=AT).source == "from 1 night, else assumed"
+
+
+def test_the_hours_of_a_night_weigh_no_more_than_a_night() -> None:
+    def slow(*ago: timedelta) -> list[Seen]:
+        return [Seen(AT - each, 10 * HOUR, True, 1000) for each in ago]
+
+    fast = nights(*[5 * MINUTE] * 10)[2:]
+    hours = slow(*(timedelta(days=1, hours=hour) for hour in range(-3, 4)))
+    evenings = slow(timedelta(days=1), timedelta(days=2))
+    assert turnaround([*fast, *hours], rows=1000, at=AT).by(HOUR) > turnaround(
+        [*fast, *evenings], rows=1000, at=AT
+    ).by(HOUR)
+
+
+def test_the_slowest_shard_of_an_hour_stands_for_it() -> None:
+    quick, slow = Seen(AT - timedelta(days=1), 60.0, True, 1000), Seen(AT - timedelta(days=1), 9 * HOUR, False, 1000)
+    both = turnaround([quick, slow], rows=1000, at=AT)
+    assert both.left == turnaround([slow], rows=1000, at=AT).left
+
+
+def test_the_night_itself_tells_most() -> None:
+    usual = nights(*[10 * MINUTE] * 60)
+    stuck = [Seen(AT - timedelta(hours=3), 3 * HOUR, False, 1000)]
+    fast = [Seen(AT - timedelta(hours=1), 4 * MINUTE, True, 1000)]
+    assert turnaround([*usual, *stuck], rows=1000, at=AT).by(HOUR) < 0.35
+    assert turnaround(usual, rows=1000, at=AT).by(HOUR) > 0.9
+    assert turnaround([*usual, *fast], rows=1000, at=AT).by(6 * MINUTE) > 0.6
+
+
+LIKE = {
+    "size": [Seen(AT - timedelta(days=1), 10 * HOUR, True, 100_000), Seen(AT - timedelta(days=2), 300.0, True, 1000)],
+    "hour": [
+        Seen(AT - timedelta(days=1, hours=9), 10 * HOUR, True, 1000),
+        Seen(AT - timedelta(days=2), 300.0, True, 1000),
+    ],
+    "age": [Seen(AT - timedelta(days=90), 10 * HOUR, True, 1000), Seen(AT - timedelta(days=1), 300.0, True, 1000)],
+}
+
+
+@pytest.mark.parametrize("seen", LIKE.values(), ids=LIKE.keys())
+def test_what_is_alike_weighs_more(seen: list[Seen]) -> None:
+    unlike, like = seen
+    swapped = [Seen(unlike.at, like.seconds, True, unlike.rows), Seen(like.at, unlike.seconds, True, like.rows)]
+    assert turnaround(seen, rows=1000, at=AT).by(HOUR) > turnaround(swapped, rows=1000, at=AT).by(HOUR)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.floats(1, 400_000), st.booleans(), st.integers(1, 10**6)), max_size=12),
+    st.floats(0, 200_000),
+    st.floats(0, 200_000),
+)
+def test_a_forecast_is_a_distribution(seen: list[tuple[int, float, bool, int]], first: float, second: float) -> None:
+    known = turnaround([Seen(AT - timedelta(days=day), *rest) for day, *rest in seen], rows=1000, at=AT)
+    early, late = sorted((first, second))
+    assert 0.0 <= known.by(early) <= known.by(late) <= 1.0
+    assert list(known.left) == sorted(known.left, reverse=True)
+    assert known.by(early, after=late) == 0.0
+    assert 0.0 <= known.by(late, after=early) <= 1.0
+    for chance in (0.1, 0.5, 0.9):
+        within = known.within(chance)
+        assert within == math.inf or known.by(within) >= chance - 1e-9
+        assert known.within(chance, after=early) >= early
+
+
+def test_how_late_a_batch_is_expected_to_be() -> None:
+    known = turnaround(nights(*[10 * MINUTE] * 200), rows=1000, at=AT)
+    assert known.late(5 * MINUTE) > known.late(HOUR) > known.late(20 * HOUR) > 0.0
+    assert known.late(HOUR, after=5 * HOUR) > 4 * HOUR
+    assert known.late(25 * HOUR) == 0.0
+    assert known.late(HOUR, after=25 * HOUR) == 24 * HOUR
+    assert 5 * MINUTE < known.late(0.0) < 2 * HOUR
+
+
+# --- how fast upstreams are
+
+
+def test_a_rate_that_nobody_has_seen_is_taken_as_stated() -> None:
+    told = pace([], assumed=4.0, ahead=100, start=30.0)
+    assert (told.rate, told.source, told.ahead, told.start) == (4.0, "assumed", 100, 30.0)
+    assert told.spread == pytest.approx(0.25)
+
+
+def test_rates_are_learned_with_their_spread() -> None:
+    chance = random.Random(1)
+    steady = pace([chance.lognormvariate(math.log(2.0), 0.1) for _ in range(60)], assumed=5.0)
+    wild = pace([chance.lognormvariate(math.log(2.0), 0.6) for _ in range(60)], assumed=5.0)
+    assert steady.rate == pytest.approx(2.0, rel=0.1)
+    assert steady.spread == pytest.approx(0.13, abs=0.04)
+    assert wild.spread == pytest.approx(0.6, abs=0.15)
+    assert steady.source == "from 60 times"
+    assert pace([2.0, 2.0], assumed=5.0).source == "from 2 times, else assumed"
+
+
+def test_recent_rates_weigh_more() -> None:
+    assert pace([1.0] * 20 + [4.0] * 20, assumed=1.0).rate > pace([4.0] * 20 + [1.0] * 20, assumed=1.0).rate
+
+
+def test_a_queue_is_done_first() -> None:
+    told = Pace(2.0, 0.2, "assumed", ahead=100, start=60.0)
+    assert told.seconds_for(200) == pytest.approx(60 + 150)
+    assert told.rows_within(210) == pytest.approx(200)
+    assert told.rows_within(100) == 0.0
+    assert told.seconds_for(200, 0.99) > told.seconds_for(200, 0.5)
+    assert told.rows_within(210, 0.99) < 200
+    assert told.seconds_for(0) == 0.0
+
+
+def test_what_it_does_today_says_more() -> None:
+    usual = Pace(2.0, 0.3, "from 60 times", ahead=5, start=1.0)
+    today = usual.now(1.0, 1800)
+    assert today.rate == pytest.approx(1.0, rel=0.1)
+    assert today.spread < 0.15
+    assert (today.source, today.ahead, today.start) == ("measured", 5, 1.0)
+    assert usual.now(1.0, 1).rate > 1.9
+    assert Pace(0.0, 0.3, "stands still").now(3.0, 600).rate == pytest.approx(3.0)
+
+
+def test_what_stands_still_is_never_done() -> None:
+    still = Pace(2.0, 0.3, "from 60 times").now(0.0, 60)
+    assert (still.rate, still.source) == (0.0, "stands still")
+    assert still.seconds_for(1) == math.inf
+    assert still.seconds_for(0) == 0.0
+    assert still.rows_within(HOUR) == 0.0
+
+
+@given(st.floats(0.01, 100), st.floats(0.05, 1), st.integers(1, 10**6), st.floats(0.5, 0.999))
+def test_rows_and_seconds_are_each_others_inverse(rate: float, spread: float, rows: int, chance: float) -> None:
+    told = Pace(rate, spread, "assumed", ahead=7, start=11.0)
+    assert told.rows_within(told.seconds_for(rows, chance), chance) == pytest.approx(rows, rel=1e-6)
+
+
+def test_how_long_a_cancel_takes_is_learned() -> None:
+    assert longest([], assumed=600.0) == pytest.approx(600.0)
+    learned = longest([150.0] * 30, assumed=600.0)
+    assert 150.0 < learned < 400.0
+    assert longest([150.0] * 29 + [1500.0], assumed=600.0) > learned
+    assert longest([150.0] * 30, assumed=600.0, chance=0.5) < learned
+
+
+# --- whether forecasts hold
+
+
+CALIBRATIONS = {
+    "nothing": ([], (0, 0, 0, 1.0), "nothing to compare yet"),
+    "as told": ([1.0] * 20 + [3.0] * 18 + [9.0] * 2, (40, 20, 38, 1.5), "p95 held 38 of 40 times (38 expected)"),
+    "too hopeful": ([1.0] * 20 + [9.0] * 20, (40, 20, 20, 4.5), "p95 held 20 of 40 times (38 expected): too hopeful"),
+    "too careful": ([0.5] * 40, (40, 40, 40, 0.25), "p95 held 40 of 40 times (38 expected): too careful"),
+}
+
+
+@pytest.mark.parametrize(("came", "figures", "verdict"), CALIBRATIONS.values(), ids=CALIBRATIONS.keys())
+def test_calibration(came: list[float], figures: tuple[int, int, int, float], verdict: str) -> None:
+    told = calibration([Checked(2.0, 5.0, each) for each in came])
+    assert (told.count, told.within_p50, told.within_p95, told.typical) == figures
+    assert told.verdict == verdict
+
+
+def test_a_forecast_of_nothing_has_no_ratio() -> None:
+    assert calibration([Checked(0.0, 0.0, 1.0)]).typical == 1.0

@@ -1,0 +1,285 @@
+"""The plan of a job: the cheapest that holds, why, and what would hold where nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from orchestrator.forecast import Pace, Seen, Turnaround, turnaround
+from orchestrator.planner import (
+    BatchOption,
+    Cost,
+    Option,
+    PacedOption,
+    Plan,
+    Terms,
+    plan,
+)
+
+NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def known(seconds: float, count: int = 100) -> Turnaround:
+    """Batches that took this long on so many nights."""
+    seen = [Seen(NOW - timedelta(days=day), seconds, True, 1000) for day in range(1, count + 1)]
+    return turnaround(seen, rows=1000, at=NOW)
+
+
+def cost(each: str) -> Cost:
+    return Cost(Decimal(each), Decimal(each) * Decimal("1.2"))
+
+
+def batch(name: str = "openai", each: str = "0.0005", seconds: float = 20 * MINUTE, **more: object) -> BatchOption:
+    option = BatchOption(name, "hosted", cost(each), known(seconds))
+    return replace(option, **more)  # type: ignore[arg-type]
+
+
+def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> PacedOption:
+    return PacedOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
+
+
+BATCH = batch()
+REALTIME = paced("realtime", "0.001", 8.0)
+FLEX = paced("flex", "0.0006", 3.0)
+GPU = paced("gpu", "0.0003", 1.0, location="local")
+IDLE = paced("gpu", "0", 1.0, location="local")
+
+
+def terms(hours: float, budget: str | None = None) -> Terms:
+    return Terms(NOW + timedelta(hours=hours), None if budget is None else Decimal(budget))
+
+
+def routes(planned: Plan) -> dict[str, int]:
+    return {route.backend: route.rows for route in planned.routes}
+
+
+def refused(planned: Plan) -> dict[str, str]:
+    return {refusal.backend: refusal.reason for refusal in planned.refused}
+
+
+CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {
+    "time enough: the half price": ([BATCH, REALTIME], terms(8), {"openai": 8000}),
+    "no time for a batch": ([batch(seconds=3 * HOUR), REALTIME], terms(0.5), {"realtime": 8000}),
+    "only one way": ([REALTIME], terms(8), {"realtime": 8000}),
+    "a free GPU that can do it all": ([BATCH, REALTIME, IDLE], terms(8), {"gpu": 8000}),
+    "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.4), {"gpu": 5000, "openai": 3000}),
+    "two paces and no batch": ([REALTIME, IDLE], terms(1.4), {"gpu": 5040, "realtime": 2960}),
+    "too few for a batch": ([batch(min_rows=9000), REALTIME], terms(8), {"realtime": 8000}),
+    "a batch, for want of anything surer": ([BATCH], terms(100), {"openai": 8000}),
+    "the cheaper of two": ([batch("dear", "0.0006"), BATCH, REALTIME], terms(8), {"openai": 8000}),
+    "the quicker one, where time is short": (
+        [batch("slow", seconds=6 * HOUR), batch("quick", "0.00051"), REALTIME],
+        terms(4),
+        {"quick": 8000},
+    ),
+    "a quota shared by two": (
+        [batch(room=4000, seconds=HOUR), batch("other", "0.00051", seconds=HOUR, room=4000), REALTIME],
+        terms(2.2),
+        {"openai": 4000, "other": 4000},
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "asked", "expected"), CHOICES.values(), ids=CHOICES.keys())
+def test_where_rows_go(options: list[Option], asked: Terms, expected: dict[str, int]) -> None:
+    planned = plan(8000, options, asked, NOW)
+    assert routes(planned) == expected
+    assert planned.verdict.holds
+    assert planned.chance >= 0.99
+
+
+def test_a_table_that_people_read() -> None:
+    asked = replace(terms(8), local_only=False)
+    options = [BATCH, REALTIME, replace(FLEX, objection="job allows openai, realtime"), batch("anthropic", "0.0008")]
+    planned = plan(8000, options, asked, NOW)
+    route = planned.routes[0]
+    assert (route.cost.p50, route.cost.p95) == (Decimal("4.0000"), Decimal("4.80000"))
+    assert route.done_p50 is not None
+    assert NOW + timedelta(minutes=18) < route.done_p50 < NOW + timedelta(minutes=23)
+    assert 0.9 < route.chance < 1.0
+    assert planned.rescue is not None
+    assert planned.rescue.to == ("realtime",)
+    assert planned.rescue.at < asked.deadline - timedelta(seconds=8000 / 8 + 600)
+    assert 0 < planned.rescue.needed < 0.05
+    assert planned.chance > route.chance
+    assert Decimal(4) < planned.expected < Decimal("4.3")
+    assert planned.at_most == Decimal("9.6000")
+    assert refused(planned) == {
+        "realtime": "kept for the rescue; 2.0x dearer for all rows",
+        "flex": "job allows openai, realtime",
+        "anthropic": "1.6x dearer, not needed",
+    }
+    assert planned.verdict.reason == "done by 04:00 UTC with 100.0%"
+
+
+def test_a_refusal_says_when_it_would_be_done() -> None:
+    planned = plan(8000, [BATCH, REALTIME, paced("cpu", "0.0011", 0.1, location="local")], terms(8), NOW)
+    slow = next(one for one in planned.refused if one.backend == "cpu")
+    assert slow.reason == "would be done by 2026-11-23 00:26 UTC (p95)"
+    assert slow.chance is not None
+    assert slow.chance < 0.01
+
+
+NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+
+
+def test_a_local_job_stays() -> None:
+    planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True, hedge=True), NOW)
+    assert routes(planned) in ({}, {"gpu": 8000})
+    assert planned.rescue is None
+    assert refused(planned)["openai"] == refused(planned)["realtime"] == NOT_LOCAL
+    assert not planned.verdict.holds
+
+
+def test_nothing_may_run_it() -> None:
+    planned = plan(10, [replace(BATCH, objection="no key")], terms(8), NOW)
+    assert (planned.routes, planned.expected, planned.verdict.reason) == ((), 0, "no backend may run this job")
+    assert refused(planned) == {"openai": "no key"}
+
+
+def test_there_is_nothing_to_do() -> None:
+    planned = plan(0, [BATCH, REALTIME], terms(8), NOW)
+    assert (planned.routes, planned.expected) == ((), 0)
+    assert planned.verdict.holds
+
+
+def test_a_budget_that_pays_for_no_rescue_takes_what_is_sure() -> None:
+    """Batch first may come to need realtime, at $9.60; the GPU is dearer than the batch, and never more than $7."""
+    gpu = paced("gpu", "0.0007", 3.0)
+    dear = plan(8000, [BATCH, REALTIME, gpu], terms(2), NOW)
+    assert "openai" in routes(dear)
+    tight = plan(8000, [BATCH, REALTIME, gpu], terms(2, "7"), NOW)
+    assert tight.verdict.holds
+    assert tight.at_most <= 7
+    assert tight.expected >= dear.expected
+
+
+def test_a_budget_that_does_not_do_names_the_one_that_does() -> None:
+    planned = plan(8000, [BATCH, REALTIME], terms(0.6, "5"), NOW)
+    assert not planned.verdict.holds
+    assert planned.verdict.budget is not None
+    assert planned.verdict.budget > 5
+    assert "the budget of $5.00 does not pay for being in time" in planned.verdict.reason
+    enough = plan(8000, [BATCH, REALTIME], terms(0.6, str(planned.verdict.budget)), NOW)
+    assert enough.verdict.holds
+    assert enough.at_most <= planned.verdict.budget
+    less = planned.verdict.budget * Decimal("0.97")
+    assert not plan(8000, [BATCH, REALTIME], terms(0.6, str(less)), NOW).verdict.holds
+
+
+def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
+    planned = plan(8000, [BATCH, REALTIME], terms(0.2), NOW)
+    assert not planned.verdict.holds
+    assert planned.verdict.budget is None
+    deadline = planned.verdict.deadline
+    assert deadline is not None
+    assert deadline > NOW + timedelta(minutes=15)
+    assert plan(8000, [BATCH, REALTIME], Terms(deadline), NOW).verdict.holds
+    assert not plan(8000, [BATCH, REALTIME], Terms(deadline - timedelta(minutes=3)), NOW).verdict.holds
+    assert planned.routes, "it is run as well as it can be all the same"
+
+
+def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
+    planned = plan(8000, [BATCH, REALTIME], terms(8, "1"), NOW)
+    assert (planned.routes, planned.rescue, planned.at_most) == ((), None, 0)
+    assert planned.verdict.reason == "no way to run this costs as little as the budget of $1.00"
+    assert planned.verdict.deadline is None
+    assert planned.verdict.budget == Decimal("4.8000")
+    assert refused(planned)["openai"] == "costs up to $4.80, which is over the budget of $1.00"
+
+
+def test_no_deadline_ever_holds() -> None:
+    planned = plan(8000, [replace(REALTIME, pace=replace(REALTIME.pace, rate=0.0))], terms(8), NOW)
+    assert planned.verdict == replace(
+        planned.verdict, holds=False, deadline=None, reason="in time with 0.0%, where 99.0% are asked for"
+    )
+
+
+def test_being_late_may_be_cheaper_than_a_rescue() -> None:
+    slow = batch(seconds=5 * HOUR)
+    first = plan(8000, [slow, REALTIME], terms(4), NOW)
+    cheap = plan(8000, [slow, REALTIME], replace(terms(4), late_cost=Decimal("0.10")), NOW)
+    dear = plan(8000, [slow, REALTIME], replace(terms(4), late_cost=Decimal("100")), NOW)
+    assert first.chance >= 0.99
+    assert cheap.chance < 0.5
+    assert cheap.expected < first.expected
+    assert cheap.verdict.holds
+    assert "being late costs less" in cheap.verdict.reason
+    assert dear.chance > 0.95
+    assert dear.expected > cheap.expected
+
+
+def test_rows_run_twice_only_where_the_job_allows_it() -> None:
+    options = [batch(seconds=40 * MINUTE), paced("gpu", "0.0007", 2.4, spread=0.3)]
+    alone = plan(8000, options, terms(1.3), NOW)
+    assert not alone.verdict.holds
+    assert sum(routes(alone).values()) == 8000
+    both = plan(8000, options, replace(terms(1.3), hedge=True), NOW)
+    assert routes(both) == {"openai": 8000, "gpu": 8000}
+    assert both.chance > alone.chance
+    assert both.expected > Decimal(9)
+    assert {route.reason for route in both.routes} >= {"runs in two places, as the job allows"}
+
+
+def test_what_others_have_there_counts() -> None:
+    free = plan(8000, [GPU, REALTIME], terms(4), NOW)
+    busy = plan(8000, [replace(GPU, pace=replace(GPU.pace, ahead=9000)), REALTIME], terms(4), NOW)
+    assert routes(free) == {"gpu": 8000}
+    assert routes(busy)["gpu"] == pytest.approx(4 * 3600 - 9000, abs=2)
+    assert routes(busy)["realtime"] == 8000 - routes(busy)["gpu"]
+
+
+def test_a_slower_cancel_means_an_earlier_rescue() -> None:
+    quick = plan(8000, [batch(cancel_seconds=60), REALTIME], terms(2), NOW)
+    slow = plan(8000, [batch(cancel_seconds=1800), REALTIME], terms(2), NOW)
+    assert quick.rescue is not None
+    assert slow.rescue is not None
+    assert slow.rescue.at < quick.rescue.at
+
+
+def test_a_pace_that_is_less_known_means_an_earlier_rescue() -> None:
+    steady = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.05)], terms(4), NOW)
+    wild = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.5)], terms(4), NOW)
+    assert steady.rescue is not None
+    assert wild.rescue is not None
+    assert wild.rescue.at < steady.rescue.at
+
+
+def test_a_quota_makes_waves() -> None:
+    whole = plan(8000, [batch(), REALTIME], terms(6), NOW)
+    waves = plan(8000, [batch(room=1000), REALTIME], terms(6), NOW)
+    p50 = {name: planned.routes[0].done_p50 for name, planned in (("whole", whole), ("waves", waves))}
+    assert p50["whole"] is not None
+    assert p50["waves"] is not None
+    assert p50["waves"] - NOW > 6 * (p50["whole"] - NOW)
+    none = plan(8000, [batch(room=100), REALTIME], terms(20), NOW)
+    assert none.routes[0].rows <= 2400, "more than 24 times the quota is nothing to wait for"
+
+
+def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
+    planned = plan(8000, [batch(window=HOUR, seconds=2 * HOUR), REALTIME], terms(40), NOW)
+    assert routes(planned) == {"realtime": 8000}
+    assert refused(planned) == {"openai": "would not be done"}
+
+
+def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
+    """It would hold the target, and be cheaper than with a rescue, until it is slow."""
+    quick = batch(seconds=10 * MINUTE, turnaround=known(10 * MINUTE, 900))
+    slow_rescue = paced("realtime", "0.001", 0.6)
+    assert plan(8000, [quick], terms(8), NOW).verdict.holds
+    with_rescue = plan(8000, [quick, slow_rescue], terms(8), NOW)
+    assert with_rescue.rescue is not None
+    alone = plan(8000, [quick, slow_rescue], terms(8, "5"), NOW)
+    assert alone.verdict.holds
+    assert (alone.rescue, alone.at_most) == (None, Decimal("4.8000"))
+
+
+def test_too_few_rows_for_the_only_way() -> None:
+    planned = plan(10, [batch(min_rows=100)], terms(8), NOW)
+    assert planned.routes == ()
+    assert planned.verdict.reason == "no backend takes a batch of as few rows as 10"
+    assert refused(planned) == {"openai": "10 rows are no batch; one has 100 or more"}

@@ -1,0 +1,166 @@
+"""What holds of every plan: each row once, no limit broken, never over the budget; more time or money never hurts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.planner import BatchOption, Open, Option, PacedOption, Plan, Running, Terms, plan, replan
+from tests.unit.test_planner import NOW, batch, paced
+
+HOURS = st.floats(0.05, 40.0)
+PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
+BATCHES = st.builds(
+    lambda each, seconds, room, least, cancel: batch(
+        "", each, seconds, room=room, min_rows=least, cancel_seconds=cancel
+    ),
+    PRICES,
+    st.sampled_from([300.0, 1800.0, 10_000.0]),
+    st.sampled_from([None, None, 500, 3000]),
+    st.sampled_from([1, 100]),
+    st.sampled_from([60.0, 600.0]),
+)
+LANES = st.builds(
+    lambda each, rate, spread, location, ahead: replace(
+        paced("", each, rate, spread=spread, location=location),
+        pace=replace(paced("", each, rate, spread=spread).pace, ahead=ahead),
+    ),
+    PRICES,
+    st.sampled_from([0.0, 0.05, 0.5, 4.0, 20.0]),
+    st.sampled_from([0.05, 0.2, 0.5]),
+    st.sampled_from(["local", "hosted"]),
+    st.sampled_from([0.0, 0.0, 4000.0]),
+)
+
+
+def named(batches: list[BatchOption], lanes: list[PacedOption]) -> list[Option]:
+    return [
+        *(replace(one, backend=f"batch{number}") for number, one in enumerate(batches)),
+        *(replace(one, backend=f"lane{number}") for number, one in enumerate(lanes)),
+    ]
+
+
+OPTIONS = st.builds(named, st.lists(BATCHES, max_size=2), st.lists(LANES, max_size=3))
+ROWS = st.integers(0, 20_000)
+BUDGETS = st.one_of(st.none(), st.decimals(0, 30, places=2))
+
+
+def terms(hours: float, budget: Decimal | None, *, local_only: bool = False) -> Terms:
+    return Terms(NOW + timedelta(hours=hours), budget, local_only=local_only)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, OPTIONS, HOURS, BUDGETS, st.booleans())
+def test_a_plan_keeps_to_what_it_was_told(
+    rows: int, options: list[Option], hours: float, budget: Decimal | None, local_only: bool
+) -> None:
+    asked = terms(hours, budget, local_only=local_only)
+    planned = plan(rows, options, asked, NOW)
+    by_name = {option.backend: option for option in options}
+    assert sum(route.rows for route in planned.routes) == (rows if planned.routes else 0)
+    assert sorted([*(one.backend for one in planned.routes), *(one.backend for one in planned.refused)]) == sorted(
+        by_name
+    ), "each backend is told of once"
+    assert budget is None or planned.at_most <= budget
+    assert 0.0 <= planned.chance <= 1.0
+    assert planned.verdict.reason
+    if planned.verdict.holds and planned.routes:
+        assert planned.chance >= asked.target - 1e-6
+    for route in planned.routes:
+        option = by_name[route.backend]
+        assert route.rows > 0
+        assert route.reason
+        assert not isinstance(option, BatchOption) or route.rows >= option.min_rows
+        assert not local_only or option.location == "local"
+    if planned.rescue is not None:
+        assert planned.rescue.at < asked.deadline or not planned.verdict.holds
+        assert not local_only or all(by_name[name].location == "local" for name in planned.rescue.to)
+
+
+def no_worse(better: Plan, than: Plan) -> None:
+    """More time or money: what held holds and costs no more, but for a rescue; what did not hold is likelier."""
+    if than.verdict.holds:
+        assert better.verdict.holds
+        rescued = better.rescue is not None and than.rescue is None
+        assert better.expected <= than.expected * Decimal("1.000001") or rescued
+    elif not better.verdict.holds:
+        assert better.chance >= than.chance - 0.011
+    assert bool(better.routes) >= bool(than.routes)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ROWS, OPTIONS, HOURS, st.floats(0.0, 20.0), BUDGETS)
+def test_a_later_deadline_never_hurts(
+    rows: int, options: list[Option], hours: float, more: float, budget: Decimal | None
+) -> None:
+    early = plan(rows, options, terms(hours, budget), NOW)
+    no_worse(plan(rows, options, terms(hours + more, budget), NOW), early)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ROWS, OPTIONS, HOURS, st.decimals(0, 30, places=2), st.one_of(st.none(), st.decimals(0, 10, places=2)))
+def test_a_bigger_budget_never_hurts(
+    rows: int, options: list[Option], hours: float, budget: Decimal, more: Decimal | None
+) -> None:
+    tight = plan(rows, options, terms(hours, budget), NOW)
+    no_worse(plan(rows, options, terms(hours, None if more is None else budget + more), NOW), tight)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ROWS, OPTIONS, HOURS, BUDGETS)
+def test_a_plan_is_the_same_each_time(rows: int, options: list[Option], hours: float, budget: Decimal | None) -> None:
+    assert plan(rows, options, terms(hours, budget), NOW) == plan(rows, options, terms(hours, budget), NOW)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    OPTIONS.filter(bool),
+    st.tuples(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000)),
+    st.lists(st.tuples(st.integers(1, 4000), st.floats(0, 30_000)), max_size=5),
+    st.lists(st.integers(0, 4000), min_size=3, max_size=3),
+    st.floats(-2.0, 20.0),
+    BUDGETS,
+    st.booleans(),
+)
+def test_the_guard_moves_each_row_at_most_once(
+    options: list[Option],
+    loose: tuple[int, int, int],
+    ages: list[tuple[int, float]],
+    held: list[int],
+    hours: float,
+    budget: Decimal | None,
+    local_only: bool,
+) -> None:
+    by_name = {option.backend: option for option in options}
+    batches = [name for name, option in by_name.items() if isinstance(option, BatchOption)]
+    lanes = [name for name, option in by_name.items() if isinstance(option, PacedOption)]
+    job = Open(
+        *loose,
+        NOW + timedelta(minutes=5),
+        tuple(
+            Running(f"b{number}", batches[number % len(batches)], rows, NOW - timedelta(seconds=age))
+            for number, (rows, age) in enumerate(ages)
+            if batches
+        ),
+        tuple((name, rows) for name, rows in zip(lanes, held, strict=False) if rows),
+    )
+    decision = replan(job, options, terms(hours, budget, local_only=local_only), NOW)
+    assert set(decision.cancel) <= {one.batch for one in job.running}
+    assert NOW < decision.next_look <= NOW + timedelta(hours=1)
+    assert decision.reason
+    taken = Counter[str | None]()
+    for send in decision.sends:
+        assert send.rows > 0
+        assert send.backend != send.source
+        assert not local_only or by_name[send.backend].location == "local"
+        taken[send.source] += send.rows
+    for source, rows in job.paced:
+        assert taken[source] <= rows
+    assert taken[None] in (0, job.waiting + job.pulled)
+    to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.source is None)
+    assert to_batches <= job.waiting, "what was pulled back goes to no batch"

@@ -1,0 +1,108 @@
+"""The fan-out by itself: rows of a source that a test makes, and an upstream that answers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.fanout import FanOut
+from orchestrator.server.dispatch.pace import Pace
+from orchestrator.server.dispatch.retry import End, Verdict
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.work import Source, Work
+
+TOKENS = 3_000_000
+
+
+class Rows(Source):
+    """A batch of so many rows, each of which may take TOKENS; `end` is told of a row's end."""
+
+    tenant, deadline, endpoint, model, is_stopping = "", 0.0, "/v1/x", None, False
+
+    def __init__(self, rows: int, end: Callable[[], None]) -> None:
+        self.rows = iter(range(rows))
+        self.end = end
+
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        index = next(self.rows, None)
+        return None if index is None else Work(self, index, 10)
+
+    def tokens(self, work: Work) -> int:
+        return TOKENS
+
+    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+        return b"{}"
+
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+        self.end()
+        return True
+
+
+class Answering(Upstream):
+    """An upstream that is well; each of its answers took 500 tokens."""
+
+    problem = None
+
+    async def send(self, endpoint: str, body: bytes) -> Reply:
+        await asyncio.sleep(0)
+        return Reply(End.ANSWERED, 200, b'{"usage":{"prompt_tokens":500}}')
+
+
+def fanout(rows: int, end: Callable[[], None], pace: Pace | None = None) -> FanOut:
+    """One that has these rows to send, and nothing else that would make it look for rows."""
+    clock = asyncio.get_running_loop().time
+    upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, pace=pace)
+    upstream.problem = None
+    found = FanOut([upstream], retry_delay=0.1, paused=lambda: False, enabled=True)
+    found.sources.add(Rows(rows, end))
+    return found
+
+
+def test_tokens_that_come_back_let_the_next_row_go_earlier_than_was_thought() -> None:
+    """After each row the next one would have had to wait for most of an hour; it has to for half a second."""
+
+    async def live() -> int:
+        ended = asyncio.Semaphore(0)
+        made = fanout(4, ended.release, Pace(tokens_per_minute=60_000))
+        made.top_up()
+        for _ in range(4):
+            await ended.acquire()
+        await made.close()
+        return made.upstreams[0].workers
+
+    assert asyncio.run(asyncio.wait_for(live(), 20)) == 0
+
+
+def test_only_as_many_rows_go_at_once_as_the_rate_allows() -> None:
+    async def live() -> list[int]:
+        ends: list[int] = []
+        made = fanout(100, lambda: ends.append(1), Pace(requests_per_minute=1))
+        for _ in range(10):
+            made.top_up()
+            await asyncio.sleep(0)
+        await made.close()
+        return ends
+
+    assert len(asyncio.run(asyncio.wait_for(live(), 20))) == 1
+
+
+def test_a_row_whose_worker_ends_by_a_fault_of_the_program_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    def nobody_foresaw() -> None:
+        raise LookupError("oh")
+
+    async def live() -> list[str | None]:
+        made = fanout(1, nobody_foresaw)
+        told = [made.problem]
+        made.top_up()
+        while made.problem is None:
+            await asyncio.sleep(0)
+        await made.close()
+        return [*told, made.problem]
+
+    before, after = asyncio.run(asyncio.wait_for(live(), 20))
+    assert before is None
+    assert "internal error" in str(after)
+    assert "Traceback" in caplog.text
