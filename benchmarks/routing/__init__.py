@@ -18,7 +18,7 @@ from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run
 def main(argv: Sequence[str]) -> None:
     """Print a table for each scenario, and where ours loses."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks routing")
-    parser.add_argument("--nights", type=int, default=200, help="per scenario (200)")
+    parser.add_argument("--nights", type=int, default=50, help="per scenario (50)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="names with commas between; default: all")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")

@@ -10,7 +10,9 @@ from math import inf
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
+from orchestrator.store import Store
 from tests.support.hosted_crashes import Providers, providers, run
 from tests.support.postgres import PostgresServer
 from tests.support.schedules import Blow, Kills, drawn, plain
@@ -39,9 +41,12 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 
 @pytest.mark.slow
 def test_under_a_random_schedule_on_postgres(there: Providers, postgres: PostgresServer) -> None:
-    for seed in range(10_000, 10_000 + IN_A_CHUNK):
-        with postgres.database() as url:
-            assert run(there, drawn(seed), url).broken == []
+    with postgres.database() as migrated:
+        Store.open(migrated).close()
+        template = str(make_url(migrated).database)
+        for seed in range(10_000, 10_000 + IN_A_CHUNK):
+            with postgres.database(template) as url:
+                assert run(there, drawn(seed), url).broken == []
 
 
 LOST_ANSWER = Blow({"do": "cut_after", "match": {"verb": "create"}})

@@ -199,11 +199,13 @@ def _left(schedule: Schedule, books: Books, kills: int) -> Iterator[str]:
     # What was uploaded and then not sent is deleted once, or not at all.
     if any(blow.fault["match"]["verb"] == "delete_file" for blow in schedule.blows):
         known -= {shard.input_file_id for shard in books.shards if shard.state is ShardState.CANCELLED}
-    kept = [file for file in books.files if file["id"] in known or file["purpose"] != "batch"]
+    gone = tuple(batch["id"] for batch in books.batches if batch["status"] == "gone")
+    there = [file for file in books.files if not file["name"].startswith(gone)]
+    kept = [file for file in there if file["id"] in known or file["purpose"] != "batch"]
     if len(kept) > sum(blow.kept_files for blow in schedule.blows):
         yield f"files that we know of are left at the provider: {kept}"
     # An upload whose answer was lost: nobody knows of it but the provider, and it goes away by itself.
-    unknown = [file["id"] for file in books.files if file not in kept]
+    unknown = [file["id"] for file in there if file not in kept]
     deletions = sum(blow.fault["match"]["verb"] == "delete_file" for blow in schedule.blows)
     if len(unknown) > kills + sum(blow.uploads for blow in schedule.blows) + 2 * deletions:
         yield f"{len(unknown)} input files are left at the provider: {unknown}"

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # The last try of a row that may be what kills the engine it has alone: no row is given up for what another one did.
 ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
+AFTER_DEATH_SECONDS = 0.5
+"""An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
 FORBIDDEN = 403
 """May be said of the account, or of what one row asks for: then others are taken."""
 TICK = 0.001
@@ -67,6 +69,7 @@ class FanOut:
         self._suspects_out = 0
         self._last_tries: deque[Work] = deque()
         self._alone: Work | None = None
+        self._next_alone_at = float("-inf")
         self._emptied: Upstream | None = None
         self._alarms: dict[Upstream, _Alarm] = {}
         self.problem: str | None = None
@@ -140,7 +143,7 @@ class FanOut:
 
     def _isolate(self) -> None:
         """Empty an upstream for the next row that has its last try, and send the row there alone."""
-        if self._alone is not None:
+        if self._alone is not None or asyncio.get_running_loop().time() < self._next_alone_at:
             return
         if self._last_tries:
             self._last_tries = deque(work for work in self._last_tries if not work.source.is_stopping)
@@ -296,8 +299,7 @@ class FanOut:
             if len(self.upstreams) > 1 or fault is Fault.TIMED_OUT:
                 upstream.faulty(verdict.reason)
             if fault is Fault.CUT and work is self._alone:
-                # It is most likely dead, and takes connections to its end: the next one's last try waits for a probe.
-                upstream.down(verdict.reason)
+                self._next_alone_at = now + AFTER_DEATH_SECONDS
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
                 self._end(upstream, work, reply, verdict, sent_at, now)
