@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from benchmarks import build, hosted, order, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
+from benchmarks import build, hosted, order, routing, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
 from benchmarks.serving import Unavailable
 
 PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "order": order.main, "startup": startup.main}
@@ -17,6 +17,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "serve_times": serve_times.main,
     "serve_vllm": serve_vllm.main,
     "hosted": hosted.main,
+    "routing": routing.main,
 }
 
 
