@@ -183,11 +183,16 @@ def _expected(row: InShard) -> Usage:
 
 def _downloaded(ended: Ended, file_id: str, home: Home, kind: str) -> bool:
     """False where the file is no longer there: providers keep them for some weeks."""
+    shard, path = ended.shard, home.results(ended.shard.id, kind)
+    told = shard.provider_completed if kind == "output" else shard.provider_failed
     try:
-        _download(ended.lane.api, file_id, home, ended.shard, kind)
+        _download(ended.lane.api, file_id, home, shard, kind)
+        # What HTTP calls whole may have ended too soon, and a row that is taken for missing is paid for again.
+        if not ended.lane.is_own and sum(found.line is not None for found in results.read(path)) < told:
+            _download(ended.lane.api, file_id, home, shard, kind)
     except BackendRefused as refusal:
         # A file may be named some time before it can be read.
-        appears_until = (ended.shard.ended_at or ended.now) + FILES_APPEAR
+        appears_until = (shard.ended_at or ended.now) + FILES_APPEAR
         if refusal.status != HTTPStatus.NOT_FOUND or ended.now < appears_until:
             raise
         return False

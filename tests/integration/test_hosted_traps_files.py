@@ -140,6 +140,18 @@ def test_trap_1_6_an_upload_that_breaks_off_is_done_again(desk: Desk, fault: str
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.parametrize("whole_lines", [True, False], ids=["at a line", "amid a line"])
+def test_trap_1_25_a_download_that_ends_too_soon_is_read_again_and_nothing_is_sent_twice(
+    desk: Desk, whole_lines: bool
+) -> None:
+    """HTTP says that it is whole; only the batch's own count tells that it is not."""
+    script(desk, "short_body", verb="content", share=0.5, whole_lines=whole_lines)
+    job = desk.run(plain(6))
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert len(desk.batches()) == 1
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 @pytest.mark.parametrize("fault", ["cut_body", "cut_before", "hang_before", "status"])
 def test_trap_1_36_a_download_that_breaks_is_done_again_and_nothing_is_sent_twice(desk: Desk, fault: str) -> None:
     desk.backend(request_timeout=0.5)

@@ -42,7 +42,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
-_PRIORITY = re.compile(rb',"priority":-?\d+')
+_PRIORITY = re.compile(rb'"priority":-?\d+,|,"priority":-?\d+')
 
 
 @dataclass(frozen=True, slots=True)
