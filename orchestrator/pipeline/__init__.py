@@ -62,10 +62,15 @@ class Pipeline:
         shards = self._store.shards.of_job(job.id)
         if self._stopped_by_budget(job, shards):
             return True
-        moved = False
+        moved, refused = False, None
         for shard in shards:
-            moved |= self._advance_shard(job, shard)
+            try:
+                moved |= self._advance_shard(job, shard)
+            except AccountError as error:
+                refused = refused or error  # what is at other backends goes on all the same
         moved |= self._plan(job)
+        if refused is not None:
+            raise refused
         shards = self._store.shards.of_job(job.id)
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
@@ -133,10 +138,14 @@ class Pipeline:
     def _patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard], bool]) -> bool:
         """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
         lane = self._lane(shard)
+        self._governor.check_account(lane)
         try:
             return stage(job, shard)
+        except AccountError as error:
+            self._governor.stop(lane, error.message)
+            raise
         except BackendError as error:
-            if lane.is_own or isinstance(error, AccountError):
+            if lane.is_own:
                 raise
             after = error.retry_after if isinstance(error, BackendRefused) else None
             self.looks.failed(shard, lane, self._now(), after)

@@ -216,6 +216,23 @@ def test_trap_1_32_an_account_without_credit_stops_everything_until_there_is_som
     assert set(desk.attempts(first).values()) == {1}
 
 
+def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and_then_with_pauses(desk: Desk) -> None:
+    desk.backend(limits={"max_rows": 1}, poll_seconds=1)
+    job = desk.submit(plain(3))
+    desk.settle(job)
+    desk.provider.settings(turnaround_s=[9000, 9000])
+    script(desk, "status", verb="retrieve", status=401, code="invalid_api_key", times=None)
+    before = desk.provider.calls("retrieve").get(401, 0)
+    for _ in range(5):
+        desk.later(10, job)
+    assert desk.provider.calls("retrieve")[401] == before + 1, "one refusal speaks for all of its batches"
+    desk.provider.clear()
+    desk.later(400, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 3
+
+
 def test_trap_1_32_credit_that_runs_out_within_a_batch_fails_no_row(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 3})
     job = desk.submit([row(f"r{number}", "insufficient_quota:1") for number in range(3)])
