@@ -101,6 +101,6 @@ def test_surroundings_that_are_none(done: tuple[Orch, str], tmp_path: Path) -> N
 def test_an_upstream_whose_models_are_none(monkeypatch: pytest.MonkeyPatch, models: bytes) -> None:
     monkeypatch.setattr(canned, "MODELS", models)
     with canned.canned(b"") as upstream:
-        _, ok, told, code = _examine_upstream("local", upstream.base_url, None)
+        (_, ok, told, code), _ = _examine_upstream("local", upstream.base_url, None)
     assert (ok, code) == (False, 4)
     assert told.startswith("does not answer as an OpenAI-compatible server does")

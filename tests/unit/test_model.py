@@ -25,6 +25,7 @@ MOVES = {
     ("pending", "cancelled"),
     ("submitting", "submitted"),
     ("submitting", "pending"),
+    ("submitting", "ended"),
     ("submitted", "ended"),
     ("ended", "collected"),
 }
