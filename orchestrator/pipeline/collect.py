@@ -127,6 +127,10 @@ def close(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> 
         if file_id is not None:
             _forget(lane.api, file_id)
     home.shard_input(shard.id).unlink(missing_ok=True)
+    for kind in ("output", "error"):
+        # A kill amid a download leaves one, and the file may be gone by the next try.
+        path = home.results(shard.id, kind)
+        path.with_name(f"{path.name}.partial").unlink(missing_ok=True)
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None)
 
 
