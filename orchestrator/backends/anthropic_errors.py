@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import anthropic
-import httpx2
 import msgspec
 
-from orchestrator.backends.openai_errors import retry_after
+from orchestrator.backends.openai_errors import retry_after, unanswered
 from orchestrator.errors import AccountError, BackendBusy, BackendError, BackendRefused, NotSent, OrchError, Uncertain
 
 UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
 """What an answer of another shape raises: the client reads answers without checking them."""
 
-_NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _ACCOUNT_STATUSES = (401, 402, 403)
 _ACCOUNT_CODES = frozenset(
     {
@@ -45,13 +43,10 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     if isinstance(error, anthropic.APIStatusError):
         return _of_answer(error, told(error.api_message or f"status {error.status_code}"), creating=creating)
     cause = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
-    if isinstance(cause, UNREADABLE):
-        message = told(f"it answers as Anthropic's API does not ({cause})")
-        return Uncertain(message) if creating else BackendError(message, hint="is base_url right?")
-    message = told(str(cause) or type(cause).__name__)
-    if isinstance(cause, _NEVER_LEFT):
-        return NotSent(message)
-    return Uncertain(message) if creating else BackendError(message)
+    unread = f"it answers as Anthropic's API does not ({cause})" if isinstance(cause, UNREADABLE) else None
+    return unanswered(
+        cause, told(unread or str(cause) or type(cause).__name__), creating, is_unread=unread is not None
+    )
 
 
 def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:

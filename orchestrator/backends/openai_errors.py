@@ -54,10 +54,16 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     if isinstance(error, openai.APIStatusError):
         return _of_answer(error, told(said(error) or f"status {error.status_code}"), creating=creating)
     cause = (error.__cause__ or error) if isinstance(error, openai.APIConnectionError) else error
-    if isinstance(cause, UNREADABLE):
-        message = told(f"it answers as no Batch API does ({cause})")
+    unread = f"it answers as no Batch API does ({cause})" if isinstance(cause, UNREADABLE) else None
+    return unanswered(
+        cause, told(unread or str(cause) or type(cause).__name__), creating, is_unread=unread is not None
+    )
+
+
+def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread: bool) -> OrchError:
+    """The error of ours that a call without an answer is, or one whose answer cannot be read."""
+    if is_unread:
         return Uncertain(message) if creating else BackendError(message, hint="is base_url right?")
-    message = told(str(cause) or type(cause).__name__)
     if isinstance(cause, _NEVER_LEFT):
         return NotSent(message)
     return Uncertain(message) if creating else BackendError(message)
