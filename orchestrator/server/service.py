@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class Service:
             api_key=settings.api_key,
             timeout=settings.request_timeout,
             ceiling=settings.max_concurrency,
-            clock=asyncio.get_running_loop().time,
+            clock=time.monotonic,
             learned=learned,
             pace=Pace(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
@@ -205,7 +206,7 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """What a person wants to know when nothing moves."""
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         broken = self._broken or self._fanout.problem
         problem = self._writer.problem or self.batches.problem
         return {

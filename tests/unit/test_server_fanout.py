@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -53,7 +54,7 @@ class Answering(Upstream):
 
 def fanout(rows: int, end: Callable[[], None], pace: Pace | None = None) -> FanOut:
     """One that has these rows to send, and nothing else that would make it look for rows."""
-    clock = asyncio.get_running_loop().time
+    clock = time.monotonic
     upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, pace=pace)
     upstream.problem = None
     found = FanOut([upstream], retry_delay=0.1, paused=lambda: False, enabled=True)

@@ -191,20 +191,19 @@ class _Relay:
         )
 
     async def _ask(self, upstream: Upstream, send: Callable[[Any], Any]) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = upstream.clock()
         upstream.interactive += 1
         if upstream.pace is not None:
             # A person does not wait for the rate; the rows behind do.
             upstream.pace.take(began, likely_tokens(self._call.body))
         try:
             status = await self._pass_on(upstream, send)
-            _count(upstream, clock() - began, failed=status >= 500 or status == 429)
+            _count(upstream, upstream.clock() - began, failed=status >= 500 or status == 429)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else None
             raise _NotReached(f"unreachable: {reason or 'no connection'}") from None
         except (aiohttp.ClientError, OSError) as error:
-            _count(upstream, clock() - began, failed=True)
+            _count(upstream, upstream.clock() - began, failed=True)
             log.warning(
                 "an upstream broke off",
                 extra=told(upstream=plain_url(upstream.url), error=type(error).__name__, answered=self._started),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, assert_never
@@ -143,7 +144,7 @@ class FanOut:
 
     def _isolate(self) -> None:
         """Empty an upstream for the next row that has its last try, and send the row there alone."""
-        if self._alone is not None or asyncio.get_running_loop().time() < self._next_alone_at:
+        if self._alone is not None or time.monotonic() < self._next_alone_at:
             return
         if self._last_tries:
             self._last_tries = deque(work for work in self._last_tries if not work.source.is_stopping)

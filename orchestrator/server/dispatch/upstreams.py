@@ -45,8 +45,9 @@ class Upstream:
     """One endpoint. `problem` is why it gets no rows now, or None; `since` is when it began to answer none.
 
     `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
-    `clock` is the event loop's clock, and `since` is of it. `pace` keeps its published rates; without one there are
-    none. `paid` upstreams bill each request, and are left alone for `account_seconds` where they refuse the account.
+    `clock` is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and
+    `since` is of it. `pace` keeps its published rates; without one there are none. `paid` upstreams bill each
+    request, and are left alone for `account_seconds` where they refuse the account.
     """
 
     def __init__(
