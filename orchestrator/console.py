@@ -18,6 +18,7 @@ from rich.text import Text
 from orchestrator.durations import duration
 from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
+from orchestrator.planner import Cost, Plan
 from orchestrator.reports import CostLine, CostReport
 
 PLAIN_SECONDS = 10.0
@@ -167,6 +168,61 @@ def _shards(shards: Sequence[Shard]) -> Table:
             shard.reason,
         )
     return table
+
+
+def plan_table(plan: Plan, deadline: datetime | None) -> RenderableType:
+    """Routes taken and refused, what it all costs, and what would hold where nothing does."""
+    by = "P(in time)" if deadline is None else f"P(by {deadline.astimezone():%H:%M})"
+    table = _table("", "route", "rows", "cost (p50–p95)", "done by (p50–p95)", by, "reason", right=("rows",))
+    for route in plan.routes:
+        table.add_row(
+            "✓", route.backend, f"{route.rows:,}", _span(route.cost), _until(route.done_p50, route.done_p95),
+            _chance(route.chance), route.reason,
+        )  # fmt: skip
+    for refused in plan.refused:
+        cost = "—" if refused.cost is None else _span(refused.cost)
+        chance = "—" if refused.chance is None else _chance(refused.chance)
+        done = _until(refused.done_p50, refused.done_p95)
+        table.add_row("✗", refused.backend, "—", cost, done, chance, refused.reason, style="dim")
+    parts: list[RenderableType] = [table]
+    if plan.rescue is not None:
+        what = f"what still runs at {_clock(plan.rescue.at)} goes to {' and '.join(plan.rescue.to)}"
+        parts.append(Text(f"rescue: {what}; needed {_chance(plan.rescue.needed)}"))
+    if plan.routes:
+        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}, in time with {_chance(plan.chance)}"
+        parts.append(Text(told))
+    if not plan.verdict.holds:
+        parts.append(Text(f"! {plan.verdict.reason}", style="red"))
+        parts += [Text(f"  {line}") for line in _nearest(plan)]
+    return Group(*parts)
+
+
+def _nearest(plan: Plan) -> list[str]:
+    verdict, found = plan.verdict, []
+    if verdict.deadline is not None:
+        found.append(
+            f"nearest deadline that holds: --deadline {verdict.deadline.astimezone().isoformat(timespec='minutes')}"
+        )
+    if verdict.budget is not None:
+        found.append(f"least budget that holds: --budget {verdict.budget:.2f}")
+    return found
+
+
+def _span(cost: Cost) -> str:
+    return money(cost.p50) if cost.p50 == cost.p95 else f"{money(cost.p50)}–{money(cost.p95).lstrip('$')}"
+
+
+def _until(p50: datetime | None, p95: datetime | None) -> str:
+    return "—" if p50 is None and p95 is None else f"{_clock(p50)}–{_clock(p95)}"
+
+
+def _clock(at: datetime | None) -> str:
+    return "later" if at is None else at.astimezone().strftime("%a %H:%M")
+
+
+def _chance(chance: float) -> str:
+    """Never 100 % of what is not certain."""
+    return f"{min(chance, 0.999):.1%}" if 0.99 < chance < 1 else f"{chance:.0%}"
 
 
 def cost_table(report: CostReport) -> Table:

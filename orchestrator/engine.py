@@ -41,8 +41,9 @@ from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.budget import REACTION_SECONDS
 from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.routes import models_of, plan_for
+from orchestrator.pipeline.routes import models_of
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
@@ -131,7 +132,7 @@ class Engine:
         self.problem: str | None = None
         lanes = Lanes(
             open=self.open,
-            route=lambda job, avoid: plan_for(config, job, avoid),
+            planning=lambda job: Planning(store, config, job, now()),
             models=lambda job: models_of(config, job),
         )
         self.pipeline = Pipeline(store, self._home, lanes, now)

@@ -147,6 +147,10 @@ class JobSpec(_Strict):
     )
     deadline: str | None = Field(None, description="`8h`, `90m`, `2d`, `06:00` (local time) or an ISO time")
     budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
+    target: float = Field(0.99, gt=0, lt=1, description="P(done by the deadline) that a plan must reach")
+    late_cost: Decimal | None = Field(
+        None, ge=0, description="US dollars an hour late; the deadline then has its price"
+    )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     allow: Allow = Field(default_factory=Allow)
     output: Output | None = None

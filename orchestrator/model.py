@@ -159,7 +159,8 @@ class Shard:
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
     people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
-    is when `provider_status` was first seen as it is, `started_at` when it was first in progress.
+    is when `provider_status` was first seen as it is, `started_at` when it was first in progress. `pulled_at` is when
+    it was decided to take its rows back, and `pulled_for` why.
     """
 
     id: ShardId
@@ -183,6 +184,8 @@ class Shard:
     provider_status: str | None = None
     status_at: datetime | None = None
     started_at: datetime | None = None
+    pulled_at: datetime | None = None
+    pulled_for: str | None = None
     provider_completed: int = 0
     provider_failed: int = 0
     provider_input_tokens: int = 0

@@ -33,6 +33,8 @@ def upgrade() -> None:
         sa.Column("account", sa.Text(), nullable=True),
         sa.Column("status_at", sa.BigInteger(), nullable=True),
         sa.Column("started_at", sa.BigInteger(), nullable=True),
+        sa.Column("pulled_at", sa.BigInteger(), nullable=True),
+        sa.Column("pulled_for", sa.Text(), nullable=True),
         sa.Column("refusal", sa.Text(), nullable=True),
     ):
         op.add_column("shards", column)

@@ -22,6 +22,7 @@ gc.disable()
 
 COMMANDS = {
     "run": ("jobs", "Submit a job or batch file, run it to its end, show the results."),
+    "plan": ("plan", "Show where a job would run, for how much, by when, and why."),
     "submit": ("jobs", "Queue a job or batch file."),
     "status": ("look", "Show all jobs, or one in full."),
     "fetch": ("look", "Write the rows of a job, in input order."),

@@ -45,7 +45,7 @@ class _Money(click.ParamType[Decimal]):
 FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
-def _job_options(function: Any) -> Any:
+def job_options(function: Any) -> Any:
     for option in (
         click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
         click.option("--backend", metavar="NAME", help="This backend alone."),
@@ -58,7 +58,7 @@ def _job_options(function: Any) -> Any:
 
 @click.command()
 @FILE
-@_job_options
+@job_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
 @quiet_option
 @json_option
@@ -83,7 +83,7 @@ def run(
 
 @click.command()
 @FILE
-@_job_options
+@job_options
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
 @quiet_option

@@ -32,7 +32,9 @@ from orchestrator.jobspec import JobSpec
 from orchestrator.model import Counts, Job, JobKind, RequestState, Shard, ShardState
 from orchestrator.pipeline import budget, build, collect, merge, submit, track
 from orchestrator.pipeline.governor import Governor
+from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.planning import Planning
 from orchestrator.quota import Split
 from orchestrator.requests import resolve_model
 from orchestrator.results import OutputCheck
@@ -51,6 +53,7 @@ class Pipeline:
         self._lanes = lanes
         self._now = now
         self._governor = Governor(store, now)
+        self._guard = Guard()
         self.looks = track.Looks()
 
     def advance(self, job: Job) -> bool:
@@ -68,7 +71,7 @@ class Pipeline:
                 moved |= self._advance_shard(job, shard)
             except AccountError as error:
                 refused = refused or error  # what is at other backends goes on all the same
-        moved |= self._plan(job)
+        moved |= self._plan(job, moved=moved)
         if refused is not None:
             raise refused
         shards = self._store.shards.of_job(job.id)
@@ -97,30 +100,68 @@ class Pipeline:
         self._note(job, "built", f"{report.requests:,} requests of {report.documents:,} documents")
         return True
 
-    def _plan(self, job: Job) -> bool:
-        if job.cancel_requested_at is not None or not self._store.rows.has_waiting(job.id):
+    def _plan(self, job: Job, *, moved: bool) -> bool:
+        """Send rows that wait, and take back batches that would be late, as the planner says."""
+        if job.cancel_requested_at is not None:
             return False
-        now = self._now()
-        if job.deadline_at is not None and job.deadline_at <= now and job.spec.get("on_late") == "expire":
+        now, waiting = self._now(), self._store.rows.has_waiting(job.id)
+        is_late = job.deadline_at is not None and job.deadline_at <= now
+        if waiting and is_late and job.spec.get("on_late") == "expire":
             late = "the deadline passed before the row ran"
             return bool(self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now))
-        moved = False
-        for avoid in self._store.rows.avoided(job.id):
-            moved |= self._plan_rows(job, avoid, now)
-        return moved
+        if not self._guard.is_due(job, now, waiting=waiting, moved=moved):
+            return False
+        planning = self._lanes.planning(job)
+        decision = planning.decide()
+        self._guard.looked(job, decision)
+        acted = False
+        for avoid in filter(None, planning.avoided):
+            acted |= self._send_kept(job, planning, avoid)
+        pulled = set(decision.cancel)
+        for send in decision.sends:
+            if send.source is None:
+                why = planning.reason_for(send.backend, decision)
+                acted |= self._plan_rows(job, send.backend, send.rows, why, None)
+            else:
+                pulled |= {shard.id for shard in planning.shards if shard.backend == send.source}
+        for shard in planning.shards:
+            if shard.id in pulled:
+                acted |= self._pull(job, shard, decision.reason)
+        if not acted and planning.lying.waiting and planning.lying.waiting == sum(one.rows for one in planning.work):
+            raise RefusedError(f"job {job.id} cannot go on: {planning.why_not() or decision.reason}")
+        return acted
 
-    def _plan_rows(self, job: Job, avoid: str | None, now: datetime) -> bool:
-        plan = self._lanes.route(job, avoid)
-        if plan.route is None:
-            reasons = "; ".join(f"{refused.backend}: {refused.reason}" for refused in plan.refused)
-            raise RefusedError(f"no backend may run job {job.id}: {reasons or 'none is configured'}")
-        lane = self._lanes.open(plan.route.backend)
+    def _send_kept(self, job: Job, planning: Planning, avoid: str) -> bool:
+        """Rows that keep away from a backend go where the others are planned best."""
+        plan = planning.plan_kept(avoid)
+        if not plan.routes:
+            raise RefusedError(f"job {job.id}: rows that {avoid} gave up have nowhere to go: {plan.verdict.reason}")
+        for route in plan.routes:
+            self._plan_rows(job, route.backend, route.rows, route.reason, avoid)
+        return True
+
+    def _plan_rows(self, job: Job, backend: str, rows: int, reason: str, avoid: str | None) -> bool:
+        lane = self._lanes.open(backend)
         added = submit.plan_shards(
-            self._store, job, lane, plan.route.reason, lambda model: self._governor.room(lane, model), now, avoid
+            self._store, job, lane, reason, lambda model: self._governor.room(lane, model), self._now(), avoid, rows
         )
         for shard in added:
             self._note(job, "routed", f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
+
+    def _pull(self, job: Job, shard: Shard, reason: str) -> bool:
+        """Take the rows of a shard back: what is not done there goes on elsewhere."""
+        if shard.pulled_at is not None:
+            return False
+        if shard.state is ShardState.PENDING:
+            collect.abandon(self._home, shard, self._lane(shard))
+            self._store.shards.dissolve(shard, reason)
+        elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
+            self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
+        else:
+            return False
+        self._note(job, "rescued", f"its rows are taken back: {reason}", shard)
+        return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
         match shard.state:
@@ -210,7 +251,8 @@ class Pipeline:
     def _track(self, job: Job, shard: Shard) -> bool:
         assert shard.batch_id is not None
         lane, now = self._lane(shard), self._now()
-        cancels = job.cancel_requested_at is not None and shard.provider_status != "cancelling"
+        ends = job.cancel_requested_at is not None or shard.pulled_at is not None
+        cancels = ends and shard.provider_status != "cancelling"
         if cancels:
             self.looks.hurry(shard, now)
         if not self.looks.is_due(shard, lane, now):
@@ -252,7 +294,7 @@ class Pipeline:
         if not self.looks.is_due(shard, lane, self._now()):
             return False
         self.looks.looked(shard, lane, self._now())
-        elsewhere = self._lanes.route(job, shard.backend).route is not None
+        elsewhere = self._lanes.planning(job).has_other_than(shard.backend)
         ended = collect.Ended(
             job=job,
             shard=shard,
@@ -300,6 +342,7 @@ class Pipeline:
             path = Path(job.source).parent / str(spec_output["path"])
             _write(path, merged_lines(self._store, self._home, job, style=str(spec_output["format"])))
         self._store.jobs.finish(job.id, str(path), self._now())
+        self._guard.forget(job)
         self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {path}")
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:

@@ -215,12 +215,14 @@ def _download(backend: Backend, file_id: str, home: Home, shard: Shard, kind: st
 class _Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
-    Those in `waiting` were refused for what is no fault of theirs, those in `elsewhere` go on at another backend.
+    Those in `waiting` were refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and
+    so do those in `pulled`, which were taken back for the deadline.
     """
 
     taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
+    pulled: list[int] = field(default_factory=list)
 
 
 def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
@@ -230,14 +232,15 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     # batch of theirs would come back like this for ever.
     odd = tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
     # What one backend will never do counts, or two of them would pass a row to and fro.
-    for seqs, counts, avoid in ((rest.waiting, odd, None), (rest.elsewhere, True, shard.backend)):
+    groups = ((rest.waiting, odd, None), (rest.elsewhere, True, shard.backend), (rest.pulled, False, shard.backend))
+    for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, or was refused as a whole, is to blame for it.
     blameless = shard.provider_status == BatchStatus.EXPIRED or (
         tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY
     )
-    freed = len(rest.waiting) + len(rest.elsewhere)
+    freed = len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 
@@ -303,6 +306,10 @@ def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tal
         code = "budget_exhausted" if (job.cancel_reason or "").startswith("budget") else "cancelled"
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
+        return
+    if shard.pulled_at is not None:
+        rest.pulled.extend(row.seq for row in untold)
+        tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:
         # A deadline that was put off since leaves its rows time: they go on.

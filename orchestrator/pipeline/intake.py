@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -25,7 +25,9 @@ from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind
 from orchestrator.pipeline import build
+from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
+from orchestrator.planner import Plan
 from orchestrator.routing import Route
 from orchestrator.store import Store
 
@@ -57,6 +59,7 @@ class Intake:
     reason: str
     report: build.BuildReport | None = None
     route: Route | None = None
+    plan: Plan | None = None
 
 
 def kind_of(path: Path) -> JobKind:
@@ -165,6 +168,7 @@ def submit(
                 build.discard(store, home, job)
                 reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
                 return Intake(same, How.UNCHANGED, reason, report)
+            plan = _fitting(Planning(store, config, job, now()), job)
         except (Exception, KeyboardInterrupt):
             build.discard(store, home, job)
             raise
@@ -174,7 +178,28 @@ def submit(
     if report.carried:
         reason += f", {report.carried:,} unchanged since an earlier run"
     store.jobs.note(job.id, "built", reason, now())
-    return Intake(store.jobs.get(job.id), How.NEW, reason, report, route)
+    return Intake(store.jobs.get(job.id), How.NEW, reason, report, route, plan)
+
+
+def _fitting(planning: Planning, job: Job) -> Plan | None:
+    """The plan of a job that was just built, None where nothing is to be sent.
+
+    Raises RefusedError where what is known says that the deadline or the budget cannot be kept, with the nearest that
+    can. What is only assumed refuses nobody: it is known better once it has run.
+    """
+    if not planning.shapes:
+        return None
+    plan = planning.plan()
+    asked = job.deadline_at is not None or job.budget is not None
+    if plan.verdict.holds or not asked or planning.is_assumed:
+        return plan
+    nearest = []
+    if plan.verdict.deadline is not None:
+        nearest.append(f"--deadline {plan.verdict.deadline.isoformat(timespec='minutes')}")
+    if plan.verdict.budget is not None:
+        nearest.append(f"--budget {plan.verdict.budget:.4f}")
+    hint = f"what would hold: {' or '.join(nearest)}" if nearest else "`orch plan` shows every route and its figures"
+    raise RefusedError(plan.verdict.reason, hint=hint)
 
 
 def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
@@ -220,16 +245,35 @@ def dry_run(
 ) -> Intake:  # fmt: skip
     """What `submit` would do; nothing is left of it."""
     job = draft(path, config, home, options, now())
-    job = replace(job, options={**job.options, "dry_run": True})
     route = route_for(config, job)
     _check_deadline(job)
+    with _rehearsed(store, home, job, now(), progress) as report:
+        return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
+
+
+def planned(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: build.Progress,
+) -> tuple[Job, Plan]:  # fmt: skip
+    """The plan of what `submit` would send; nothing is left of it. Raises OrchError."""
+    job = draft(path, config, home, options, now())
+    _check_deadline(job)
+    with _rehearsed(store, home, job, now(), progress):
+        return job, Planning(store, config, job, now()).plan()
+
+
+@contextmanager
+def _rehearsed(
+    store: Store, home: Home, job: Job, now: datetime, progress: build.Progress
+) -> Iterator[build.BuildReport]:
+    """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
+    job = replace(job, options={**job.options, "dry_run": True})
     with build.claim(home, job):
         try:
             store.jobs.add(job, {})
-            report = build.build(store, home, job, now(), progress, remember=False)
+            yield build.build(store, home, job, now, progress, remember=False)
         finally:
             build.discard(store, home, job)
-    return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:

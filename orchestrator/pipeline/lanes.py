@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import Limits, Profile
 from orchestrator.model import Job, Outcome, Price, Usage
-from orchestrator.routing import Plan
+
+if TYPE_CHECKING:
+    from orchestrator.pipeline.planning import Planning
 
 Models = Mapping[str, str | dict[str, str]]
 
@@ -53,8 +55,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Every backend by name, opened at its first use; and the choice among them for a job, but for one of them."""
+    """Every backend by name, opened at its first use; and the planner's view of a job."""
 
     open: Callable[[str], Lane]
-    route: Callable[[Job, str | None], Plan]
+    planning: Callable[[Job], Planning]
     models: Callable[[Job], Models]

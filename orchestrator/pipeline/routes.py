@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from orchestrator.clock import now
@@ -37,6 +38,13 @@ def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
         wanted=job.options.get("backend"),
         models=named,
     )
+
+
+def objections(config: Config, job: Job) -> dict[str, str]:
+    """What speaks against each backend that may not take a job's rows."""
+    alone = {name: replace(config, backends={name: backend}) for name, backend in config.backends.items()}
+    plans = {name: plan_for(one, job) for name, one in alone.items()}
+    return {name: plan.refused[0].reason for name, plan in plans.items() if plan.route is None}
 
 
 def route_for(config: Config, job: Job) -> Route:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 from orchestrator.backends import Intent, Order, RemoteBatch
@@ -38,16 +38,17 @@ MODEL_SLACK = 200
 
 
 def plan_shards(
-    store: Store, job: Job, lane: Lane, reason: str, room: Callable[[str], Room], now: datetime, avoid: str | None
-) -> list[Shard]:
-    """Give every waiting row of a job that keeps away from `avoid` a shard; the shards that are new.
+    store: Store, job: Job, lane: Lane, reason: str, room: Callable[[str], Room], now: datetime, avoid: str | None,
+    most: int,
+) -> list[Shard]:  # fmt: skip
+    """Give up to `most` waiting rows of a job that keep away from `avoid` a shard; the shards that are new.
 
     `room` gives what one batch of a model may hold at this backend.
     """
     number = store.shards.next_number(job.id)
     _, why = window_of(job, now)
     added = []
-    for rows in list(_ranges(store.rows.waiting(job.id, avoid), lane, room)):
+    for rows in list(_ranges(islice(store.rows.waiting(job.id, avoid), most), lane, room)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),

@@ -59,6 +59,24 @@ class InShard:
     max_output: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Open rows that are alike: `bytes` of their lines, and the most tokens of their answers (None: no bound).
+
+    `shard_id` is None for rows that wait; those keep away from `avoid`.
+    """
+
+    endpoint: str
+    model: str
+    task: str
+    prompt_version: str
+    avoid: str | None
+    shard_id: str | None
+    rows: int
+    bytes: int
+    max_output: int | None
+
+
 class Rows:
     """Verbs on requests."""
 
@@ -151,6 +169,53 @@ class Rows:
         query = select(requests.c.seq).where(requests.c.job_id == job_id, IS_WAITING).limit(1)
         with self._db.read() as tx:
             return tx.execute(query).first() is not None
+
+    def open_work(self, job_id: JobId) -> list[Work]:
+        """The rows of a job without outcome, by what decides their cost and place."""
+        c = requests.c
+        groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
+        query = (
+            select(
+                *groups,
+                func.count().label("rows"),
+                func.sum(c.length).label("bytes"),
+                func.sum(c.max_output).label("most"),
+                func.count(c.max_output).label("bounded"),
+            )
+            .where(c.job_id == job_id, c.state == RequestState.PENDING)
+            .group_by(*groups)
+            .order_by(*groups)
+        )
+        with self._db.read() as tx:
+            return [
+                Work(
+                    row.endpoint, row.model, row.task, row.prompt_version, row.avoid, row.shard_id, row.rows,
+                    int(row.bytes), int(row.most) if row.bounded == row.rows else None,
+                )
+                for row in tx.execute(query)
+            ]  # fmt: skip
+
+    def output_lengths(
+        self, runs: Sequence[JobId], task: str, prompt_version: str, newest: int = 2000
+    ) -> dict[int, int]:
+        """How many of the newest answers that these runs got to a task had so many tokens."""
+        c = requests.c
+        recent = (
+            select(c.output_tokens)
+            .where(
+                c.job_id.in_(runs),
+                c.task == task,
+                c.prompt_version == prompt_version,
+                c.state == RequestState.SUCCEEDED,
+                IS_FRESH,
+            )
+            .order_by(c.settled_at.desc())
+            .limit(newest)
+            .subquery()
+        )
+        with self._db.read() as tx:
+            query = select(recent.c.output_tokens, func.count()).group_by(recent.c.output_tokens)
+            return {int(tokens): count for tokens, count in tx.execute(query)}
 
     def avoided(self, job_id: JobId) -> list[str | None]:
         """Which backends rows that wait have to keep away from; None stands for rows that may go anywhere."""

@@ -132,6 +132,17 @@ class Shards:
                 for sent, began, ended in tx.execute(query)
             ]
 
+    def sent_to(self, backend: str, newest: int = 200) -> list[Shard]:
+        """The newest shards of every job that were sent to a backend, the latest last."""
+        query = (
+            select(shards)
+            .where(shards.c.backend == backend, shards.c.submitted_at.is_not(None))
+            .order_by(shards.c.submitted_at.desc())
+            .limit(newest)
+        )
+        with self._db.read() as tx:
+            return [_shard(row) for row in reversed(tx.execute(query).all())]
+
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
         """Move a shard from the state it was read in. Raises StateConflict where it is elsewhere by now."""
         if to not in TRANSITIONS[shard.state]:

@@ -119,6 +119,8 @@ shards = Table(
     Column("provider_status", String(32)),
     Column("status_at", Instant),
     Column("started_at", Instant),
+    Column("pulled_at", Instant),
+    Column("pulled_for", Text),
     Column("provider_completed", Integer, nullable=False, default=0),
     Column("provider_failed", Integer, nullable=False, default=0),
     Column("provider_input_tokens", BigInteger, nullable=False, default=0),

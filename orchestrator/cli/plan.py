@@ -1,0 +1,82 @@
+"""`orch plan`: where a job's rows would go, for how much, by when, and why not elsewhere. Nothing is queued."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.cli.context import json_option, opened, print_json, quiet_option
+from orchestrator.cli.jobs import FILE, job_options
+from orchestrator.clock import now
+from orchestrator.console import out, plan_table, progress
+from orchestrator.pipeline.intake import Options, planned
+from orchestrator.planner import Cost, Plan
+
+
+@click.command()
+@FILE
+@job_options
+@quiet_option
+@json_option
+def plan(
+    file: Path,
+    deadline: str | None,
+    budget: Decimal | None,
+    backend: str | None,
+    new: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Show where a job would run, what it costs, when it is done, and why: routes taken and refused.
+
+    Exit code 3 where no plan keeps the deadline and the budget; then it says what would.
+    """
+    with opened() as context, progress(quiet=quiet or as_json) as view:
+        options = Options(deadline, budget, backend, new)
+        job, found = planned(context.store, context.home, context.config, file, options, now, view.reading)
+        view.stop()
+        if as_json:
+            print_json(plan_json(found))
+        else:
+            out().print(plan_table(found, job.deadline_at))
+        return 0 if found.verdict.holds else 3
+
+
+def plan_json(found: Plan) -> dict[str, Any]:
+    """The stable form of a plan; documented in docs/json.md."""
+    return {
+        "routes": [
+            {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,
+             "done_p50": _iso(route.done_p50), "done_p95": _iso(route.done_p95), "chance": round(route.chance, 4)}
+            for route in found.routes
+        ],
+        "refused": [
+            {"backend": one.backend, "reason": one.reason, "cost_usd": _cost(one.cost),
+             "done_p50": _iso(one.done_p50), "done_p95": _iso(one.done_p95),
+             "chance": None if one.chance is None else round(one.chance, 4)}
+            for one in found.refused
+        ],
+        "rescue": None if found.rescue is None else {
+            "at": _iso(found.rescue.at), "to": list(found.rescue.to), "needed": round(found.rescue.needed, 4),
+        },
+        "expected_usd": f"{found.expected:f}",
+        "at_most_usd": f"{found.at_most:f}",
+        "chance": round(found.chance, 4),
+        "holds": found.verdict.holds,
+        "reason": found.verdict.reason,
+        "nearest": {
+            "deadline": _iso(found.verdict.deadline),
+            "budget_usd": None if found.verdict.budget is None else f"{found.verdict.budget:f}",
+        },
+    }  # fmt: skip
+
+
+def _cost(cost: Cost | None) -> dict[str, str] | None:
+    return None if cost is None else {"p50": f"{cost.p50:f}", "p95": f"{cost.p95:f}"}
+
+
+def _iso(at: Any) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
