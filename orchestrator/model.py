@@ -153,6 +153,28 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was foreseen when something was sent, and what came: `actual` is None until it is known.
+
+    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job) or `output` (tokens of an answer to a task,
+    on the mean). `source` says where the figure is from.
+    """
+
+    job_id: JobId
+    kind: str
+    backend: str
+    model: str
+    made_at: datetime
+    p50: float
+    p95: float
+    source: str
+    task: str = ""
+    shard_id: str = ""
+    actual: float | None = None
+    known_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
 

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """What a shard, a row and the ledger know of hosted batches; what refusals have taught."""
+    """What a shard, a row and the ledger know of hosted batches; what refusals have taught; forecasts."""
     op.create_table(
         "limits",
         sa.Column("backend", sa.String(length=40), nullable=False),
@@ -25,6 +25,26 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("backend", "model", name=op.f("pk_limits")),
     )
+    op.create_table(
+        "forecasts",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("job_id", sa.String(length=80), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("shard_id", sa.String(length=90), server_default="", nullable=False),
+        sa.Column("task", sa.String(length=40), server_default="", nullable=False),
+        sa.Column("backend", sa.String(length=40), nullable=False),
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("made_at", sa.BigInteger(), nullable=False),
+        sa.Column("p50", sa.Float(), nullable=False),
+        sa.Column("p95", sa.Float(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("actual", sa.Float(), nullable=True),
+        sa.Column("known_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_forecasts_job_id_jobs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_forecasts")),
+        sa.UniqueConstraint("job_id", "kind", "shard_id", "task", name=op.f("uq_forecasts_job_id_kind_shard_id_task")),
+    )
+    op.create_index(op.f("ix_forecasts_made_at"), "forecasts", ["made_at"], unique=False)
     # Added one by one, not by a copy of the table: a home may hold millions of rows.
     for column in (
         sa.Column("tokens", sa.BigInteger(), server_default="0", nullable=False),

@@ -1,10 +1,11 @@
 """The orchestrator's memory: every query of it, as verbs of the domain. SQLite or Postgres, by the same code.
 
-    jobs     one row a submit; tags, events, documents seen
-    rows     one row a request: identity, state, and where its result line lies
-    shards   one row a batch; moves by compare-and-set
-    ledger   what was paid for, row by row
-    limits   what backends' refusals have taught
+    jobs        one row a submit; tags, events, documents seen
+    rows        one row a request: identity, state, and where its result line lies
+    shards      one row a batch; moves by compare-and-set
+    ledger      what was paid for, row by row
+    limits      what backends' refusals have taught
+    forecasts   what was foreseen, and what came
 
 No connection, row or driver error leaves this package.
 """
@@ -12,6 +13,7 @@ No connection, row or driver error leaves this package.
 from __future__ import annotations
 
 from orchestrator.store.database import Database
+from orchestrator.store.forecasts import Forecasts
 from orchestrator.store.jobs import Jobs
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.limits import Limits
@@ -31,6 +33,7 @@ class Store:
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
         self.limits = Limits(self._database)
+        self.forecasts = Forecasts(self._database)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:

@@ -268,3 +268,25 @@ limits = Table(
     Column("strikes", Integer, nullable=False, server_default="0"),
     Column("reason", Text, nullable=False),
 )
+
+# What was foreseen, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
+# they say nothing, so that a forecast is made once.
+forecasts = Table(
+    "forecasts",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("shard_id", String(90), nullable=False, server_default=""),
+    Column("task", String(40), nullable=False, server_default=""),
+    Column("backend", String(40), nullable=False),
+    Column("model", Text, nullable=False),
+    Column("made_at", Instant, nullable=False),
+    Column("p50", Float, nullable=False),
+    Column("p95", Float, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("actual", Float),
+    Column("known_at", Instant),
+    UniqueConstraint("job_id", "kind", "shard_id", "task"),
+    Index(None, "made_at"),
+)

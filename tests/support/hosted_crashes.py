@@ -31,8 +31,9 @@ from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline, intake
 from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.routes import models_of, plan_for
+from orchestrator.pipeline.routes import models_of
 from orchestrator.place import Place
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
@@ -230,7 +231,7 @@ class Run:
                 self._home,
                 Lanes(
                     open=lambda name: lanes.get(name) or lanes.setdefault(name, self._lane(name)),
-                    route=lambda job, avoid: plan_for(self._config, job, avoid),
+                    planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
                 ),
                 self.now,
