@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from orchestrator.ladder import Ladder
 from orchestrator.located import load_toml, validated
 from orchestrator.place import Place, locate
 
@@ -215,15 +217,64 @@ class Report(_Strict):
     compare: Annotated[str, Field(pattern=r"^[^:\s]+:[^\s]+$")] = "openai:gpt-5-nano"
 
 
+class Budget(_Strict):
+    """Dollars that jobs share in every night or month, local time; of all jobs, or of those with a tag.
+
+    `warn_at` and `stop_at` are shares of the amount; `night_starts` is when a night begins, and the one before ends.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
+    amount: Decimal = Field(gt=0)
+    period: Literal["night", "month"]
+    tag: str | None = Field(None, pattern=r"^[^=]+=.*$", description="key=value")
+    warn_at: Decimal = Field(Decimal("0.8"), gt=0, le=1)
+    stop_at: Decimal = Field(Decimal(1), gt=0, le=1)
+    night_starts: time = time(12)
+
+    @field_validator("night_starts", mode="before")
+    @classmethod
+    def _is_a_time_of_day(cls, value: Any) -> Any:
+        if isinstance(value, int | float):
+            raise ValueError(f'{value} is no time of day such as "22:00"')  # else they are taken for seconds
+        return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Budget:
+        if "warn_at" in self.model_fields_set and self.warn_at > self.stop_at:
+            raise ValueError(f"warn_at = {self.warn_at} never comes: everything stops at stop_at = {self.stop_at}")
+        if self.period == "month" and "night_starts" in self.model_fields_set:
+            raise ValueError('night_starts is for `period = "night"`: a month starts at midnight')
+        if self.night_starts.tzinfo is not None:
+            raise ValueError("night_starts is local time: write it without an offset, such as 12:00")
+        return self
+
+    @property
+    def key_value(self) -> tuple[str, str] | None:
+        """The tag in two."""
+        if self.tag is None:
+            return None
+        key, _, value = self.tag.partition("=")
+        return key, value
+
+
 class File(_Strict):
     """The whole of orch.toml."""
 
     home: str | None = None
     database_url: str | None = None
     backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], AnyBackend] = Field(default_factory=dict)
-    models: dict[str, str | dict[str, str]] = Field(default_factory=dict)
+    models: dict[Annotated[str, Field(pattern=r"^[^@]+$")], Ladder] = Field(default_factory=dict)
     prices: dict[str, ModelPrice] = Field(default_factory=dict, description="by the model's name at its provider")
     report: Report = Report()
+    budgets: tuple[Budget, ...] = ()
+
+    @field_validator("budgets")
+    @classmethod
+    def _have_names_of_their_own(cls, value: tuple[Budget, ...]) -> tuple[Budget, ...]:
+        names = [budget.name for budget in value]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"several budgets are named {', '.join(sorted(twice))}: a name is for one")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +283,10 @@ class Config:
 
     place: Place
     backends: Mapping[str, Backend]
-    models: Mapping[str, str | dict[str, str]]
+    models: Mapping[str, Ladder]
     prices: Mapping[str, ModelPrice]
     report: Report
+    budgets: tuple[Budget, ...] = ()
 
     @property
     def path(self) -> Path | None:
@@ -254,4 +306,4 @@ def load(place: Place | None = None) -> Config:
     if place.path is not None:
         data, lines = load_toml(place.path)
         file = validated(File, data, lines, place.path)
-    return Config(place, file.backends, file.models, file.prices, file.report)
+    return Config(place, file.backends, file.models, file.prices, file.report, file.budgets)

@@ -1,4 +1,4 @@
-"""Everything that is drawn: tables on stdout, live progress on stderr. The only importer of rich."""
+"""Everything that is drawn: tables on stdout, live progress on stderr. Only it and `console_reports` import rich."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from decimal import Decimal
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,7 +18,7 @@ from orchestrator.durations import duration
 from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.planner import Cost, Plan
-from orchestrator.reports import CostLine, CostReport
+from orchestrator.reportwords import money as money
 
 PLAIN_SECONDS = 10.0
 PLAIN_WIDTH = 200
@@ -50,15 +49,6 @@ def err() -> Console:
 def _plain(*, stderr: bool = False, width: int | None = None) -> Console:
     """Strings are shown as they are: what a model or a path says is no markup. Styles come as Text or `style=`."""
     return _Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
-
-
-def money(cost: Decimal) -> str:
-    """Dollars, with as many digits as a small sum needs."""
-    if cost == 0:
-        return "$0"
-    if cost >= 1:
-        return f"${cost:,.2f}"
-    return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
 def _eta(line: JobLine) -> str:
@@ -193,19 +183,8 @@ def plan_table(plan: Plan, deadline: datetime | None) -> RenderableType:
         parts.append(Text(told))
     if not plan.verdict.holds:
         parts.append(Text(f"! {plan.verdict.reason}", style="red"))
-        parts += [Text(f"  {line}") for line in _nearest(plan)]
+        parts += [Text(f"  would hold: {option} {value}") for option, value in plan.verdict.nearest()]
     return Group(*parts)
-
-
-def _nearest(plan: Plan) -> list[str]:
-    verdict, found = plan.verdict, []
-    if verdict.deadline is not None:
-        found.append(
-            f"nearest deadline that holds: --deadline {verdict.deadline.astimezone().isoformat(timespec='minutes')}"
-        )
-    if verdict.budget is not None:
-        found.append(f"least budget that holds: --budget {verdict.budget:.2f}")
-    return found
 
 
 def _span(cost: Cost) -> str:
@@ -223,36 +202,6 @@ def _clock(at: datetime | None) -> str:
 def _chance(chance: float) -> str:
     """Never 100 % of what is not certain."""
     return f"{min(chance, 0.999):.1%}" if 0.99 < chance < 1 else f"{chance:.0%}"
-
-
-def cost_table(report: CostReport) -> Table:
-    """A cost report."""
-    numbers = ("rows", "in", "cached", "out", "cost", "realtime", "batch")
-    table = _table(report.by, "rows", "in", "cached", "out", "cost", "realtime", "batch", right=numbers)
-    for line in (*report.lines, report.total):
-        table.add_row(*_cost_cells(line), style="bold" if line is report.total else "")
-    table.caption = f"realtime, batch: the same tokens at {report.compare} list prices" + (
-        " (≈ estimated: no batch price is listed)" if report.total.batch.estimated else ""
-    )
-    if report.total.uncertain:
-        vain = money(report.total.uncertain)
-        table.caption += f"\n{vain} of the cost is for sends that brought no answer, and may not be billed"
-    table.caption_justify = "left"
-    return table
-
-
-def _cost_cells(line: CostLine) -> tuple[str, ...]:
-    usage = line.usage
-    return (
-        line.group or "—",
-        f"{line.rows:,}",
-        f"{usage.input_tokens:,}",
-        f"{usage.cached_tokens:,}",
-        f"{usage.output_tokens:,}",
-        ("≈" if line.estimated else "") + money(line.cost),
-        money(line.realtime.cost),
-        ("≈" if line.batch.estimated else "") + money(line.batch.cost),
-    )
 
 
 class Progress:
@@ -277,7 +226,7 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def say(self, text: str) -> None:
+    def say(self, text: RenderableType) -> None:
         """A message that stays; what was drawn before it goes."""
         if self._live is not None:
             self._live.update(Text(), refresh=True)

@@ -39,7 +39,7 @@ from orchestrator.errors import (
 from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.budget import REACTION_SECONDS
+from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
@@ -130,12 +130,13 @@ class Engine:
         self._health_at = 0.0
         self._problems: dict[str, str] = {}
         self.problem: str | None = None
+        budgets = SharedBudgets(store, config, now)
         lanes = Lanes(
             open=self.open,
-            planning=lambda job: Planning(store, config, job, now()),
+            planning=lambda job: Planning(store, config, job, now(), budgets.left),
             models=lambda job: models_of(config, job),
         )
-        self.pipeline = Pipeline(store, self._home, lanes, now)
+        self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
 
     def __enter__(self) -> Engine:
         return self

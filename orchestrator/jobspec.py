@@ -13,13 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from orchestrator.errors import InputError
+from orchestrator.ladder import Ladder
 from orchestrator.located import Lines, line_of, load_yaml, validated
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
+AUTO: Literal["auto"] = "auto"
+DEFAULT_MAX_TOKENS = 512
+_Bound = Annotated[
+    Annotated[Annotated[int, Field(ge=1)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
+    Discriminator(lambda value: "auto" if value == AUTO else "int"),
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
 
@@ -52,7 +59,9 @@ class Task(_Strict):
     prompt: str = Field(min_length=1, description="Jinja2; the document is put before it unless it uses {{ text }}")
     system: str | None = Field(None, description="Jinja2; goes before everything else")
     model: str = Field(description="an alias declared under `models`, here or in orch.toml")
-    max_tokens: int = Field(512, ge=1, description="upper bound of the answer, in tokens")
+    max_tokens: _Bound = Field(
+        DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
+    )
     max_document_tokens: int | None = Field(None, ge=1, description="longer documents are cut, and it is recorded")
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -62,6 +71,7 @@ class Task(_Strict):
         None, alias="schema", description="JSON Schema that the answer must fit"
     )
     extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
+    cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
 
     @field_validator("output_schema")
     @classmethod
@@ -119,6 +129,18 @@ def _check_references(schema: dict[str, Any]) -> None:
     walk(Registry().with_resource("", resource).resolver_with_root(resource), schema)
 
 
+class Clean(_Strict):
+    """What is taken out of documents before they are asked about."""
+
+    whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
+    boilerplate: bool = Field(False, description="headers and footers that repeat on most pages of a document")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is."""
+        return self.whitespace or self.boilerplate
+
+
 class Allow(_Strict):
     """Where the rows may go."""
 
@@ -127,10 +149,47 @@ class Allow(_Strict):
 
 
 class Output(_Strict):
-    """Where the merged rows are written when the job ends (`orch fetch` gives them at any time)."""
+    """Where the merged rows are written when the job ends (`orch fetch` gives them at any time).
 
-    path: str = Field(description="file, relative to the job file's folder")
-    format: Literal["jsonl", "batch"] = "jsonl"
+    `path` and `format`, or `table` and the address of its database.
+    """
+
+    path: str | None = Field(
+        None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
+    )
+    format: Literal["jsonl", "csv", "parquet", "batch"] = "jsonl"
+    partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
+    table: str | None = Field(
+        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63, description="SQL table that gets a row per row"
+    )
+    url: str | None = Field(None, description="the table's database: sqlite:///FILE or postgresql://…; no password")
+    url_env: str | None = Field(None, description="the variable that holds the address, where it has a password")
+
+    @field_validator("path", "url")
+    @classmethod
+    def _tells_no_secret(cls, value: str | None) -> str | None:
+        # The job file is kept with the job, and is passed around.
+        if value is not None and re.search(r"://[^/]*:[^/]*@|://.*password=", value):
+            raise ValueError("may hold no password: `url_env` names the variable of a table's, a storage has its own")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_database(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"(sqlite:///|postgres(ql)?://).", value):
+            raise ValueError("is no database such as sqlite:///FILE or postgresql://HOST/NAME")
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> Output:
+        addresses = [self.url, self.url_env]
+        if (self.path is None) == (self.table is None):
+            raise ValueError("name either a `path` or a `table`")
+        if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
+            raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
+        if self.path is not None and addresses.count(None) != 2:
+            raise ValueError("`url` and `url_env` are for a `table`")
+        return self
 
 
 _Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
@@ -142,8 +201,9 @@ class JobSpec(_Strict):
     name: Name
     documents: tuple[DocumentSource, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field(min_length=1)
-    models: dict[Name, str | dict[str, str]] = Field(
-        default_factory=dict, description="alias -> model name, or alias -> {backend: model name}"
+    models: dict[Name, Ladder] = Field(
+        default_factory=dict,
+        description="alias -> model name, or {backend: model name}, or a list of these from cheap to strong",
     )
     deadline: str | None = Field(None, description="`8h`, `90m`, `2d`, `06:00` (local time) or an ISO time")
     budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
@@ -152,6 +212,7 @@ class JobSpec(_Strict):
         None, ge=0, description="US dollars an hour late; the deadline then has its price"
     )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
+    clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)
     output: Output | None = None
     tags: dict[str, str] = Field(default_factory=dict, description="for cost reports")

@@ -127,10 +127,15 @@ def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
 def _toml_lines(text: str) -> Lines:
     lines: dict[Place, int] = {}
     table: Place = ()
+    several: dict[Place, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
-            table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[1]))
+        if header := re.match(r"\s*(\[+)\s*([^\]]+?)\s*\]+", line):
+            table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[2]))
             lines.setdefault(table, number)
+            if header[1] == "[[":
+                several[table] = several.get(table, -1) + 1
+                table = (*table, several[table])
+                lines[table] = number
         elif key := re.match(r"\s*([A-Za-z0-9_-]+|\"[^\"]+\")\s*=", line):
             lines.setdefault((*table, key[1].strip('"')), number)
     return lines

@@ -136,6 +136,8 @@ class Row:
 
     `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
     `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
+    `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
+    `trimmed_tokens` are those that the clean-up took off the document, estimated.
     """
 
     seq: int
@@ -150,14 +152,16 @@ class Row:
     problem: tuple[str, str] | None = None
     inputs: int = 1
     max_output: int | None = None
+    cache_key: str | None = None
+    trimmed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What was foreseen when something was sent, and what came: `actual` is None until it is known.
 
-    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job) or `output` (tokens of an answer to a task,
-    on the mean). `source` says where the figure is from.
+    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job) or `output` (tokens of an answer to a
+    task, on the mean). `source` says where the figure is from.
     """
 
     job_id: JobId
@@ -273,6 +277,7 @@ class FinishedRow:
     carried_from: str | None
     backend: str | None
     batch_id: str | None
+    settled_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ prefix cache reads a document once, however many questions are asked of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -17,11 +18,11 @@ import msgspec
 from jinja2 import StrictUndefined, Template, TemplateError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
-from orchestrator import tokens
+from orchestrator import cleanup, tokens
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.jobspec import JobSpec, Task
+from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Task
 from orchestrator.model import Row
-from orchestrator.wire import NO_BODY
+from orchestrator.wire import NO_BODY, NO_JSON
 
 ENDPOINT = "/v1/chat/completions"
 _ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -45,20 +46,61 @@ def custom_id(document_key: str, task_id: str) -> str:
     return f"{task_id}-{digest[:20]}"
 
 
+BoundOf = Callable[[Task, str], int]
+
+
+def written_bound(task: Task, prompt_version: str) -> int:
+    """The most tokens that an answer to a task may have, where nothing is known of earlier ones."""
+    return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
+
+
+ENOUGH_ANSWERS = 200
+_MOST = 0.999
+_MARGIN = 1.25
+_STEP = 64
+AUTO_AT_MOST = 4096
+"""No bound that is found by itself is higher, in tokens."""
+
+
+def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
+    """The most tokens that an answer may have, from how many earlier ones had so many.
+
+    `cut_at` is the highest bound at which one of them was cut off: then the bound is twice that at least. Few answers
+    say nothing. It is a multiple of 64, up to AUTO_AT_MOST.
+    """
+    total = sum(seen.values())
+    bound = DEFAULT_MAX_TOKENS
+    if total >= ENOUGH_ANSWERS:
+        rank, so_far = math.ceil(total * _MOST), 0
+        for length in sorted(seen):
+            so_far += seen[length]
+            if so_far >= rank:
+                bound = max(_STEP, math.ceil(length * _MARGIN / _STEP) * _STEP)
+                break
+    return min(AUTO_AT_MOST, max(bound, 2 * (cut_at or 0)))
+
+
 class _Question:
     """A task, with its templates compiled and its identity computed once."""
 
-    def __init__(self, task: Task, extractor: str) -> None:
+    def __init__(self, task: Task, cleaned: Clean, extractor: str, bound_of: BoundOf) -> None:
         self.task = task
         self.prompt: Template = _ENVIRONMENT.from_string(task.prompt)
         self.system: Template | None = None if task.system is None else _ENVIRONMENT.from_string(task.system)
         self.variables = variables(task)
         self.places_text = "text" in meta.find_undeclared_variables(_ENVIRONMENT.parse(task.prompt))
-        self.body = _fixed_body(task)
-        about = {"body": self.body, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens}
+        # With the bound as it is written: one that is found anew each night must not make every row another one.
+        self.asked = _fixed_body(task)
+        about: dict[str, Any] = {
+            "body": self.asked, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens,
+        }  # fmt: skip
+        if cleaned.is_on:
+            about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
         # Not sorted: the order of a schema's properties is the order in which they are answered.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
+        self.bound = bound_of(task, self.version)
+        self.body = {**self.asked, "max_tokens": self.bound}
         digest.update(f"{extractor}\0{task.model}".encode())
         self.identity = digest.hexdigest()
 
@@ -103,33 +145,51 @@ def _fixed_body(task: Task) -> dict[str, Any]:
 
 
 class Builder:
-    """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name."""
+    """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name.
 
-    def __init__(self, spec: JobSpec, extractor: str) -> None:
-        self._questions: Sequence[_Question] = [_Question(task, extractor) for task in spec.tasks]
+    `bound_of` says how many tokens an answer to a task may have at most, by its prompt version.
+    """
+
+    def __init__(self, spec: JobSpec, extractor: str, bound_of: BoundOf = written_bound) -> None:
+        self._clean = spec.clean
+        self._questions: Sequence[_Question] = [
+            _Question(task, spec.clean, extractor, bound_of) for task in spec.tasks
+        ]
         self._number = count()
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """One request a task, in the order of the tasks; a problem of the document fails each of them."""
-        for question in self._questions:
-            if isinstance(document, UnreadableDocument):
+        if isinstance(document, UnreadableDocument):
+            for question in self._questions:
                 yield self._failed(question, document.key, "", (document.code.value, document.message))
-                continue
+            return
+        on = self._clean
+        cleaned = (
+            cleanup.clean(document.text, whitespace=on.whitespace, boilerplate=on.boilerplate)
+            if on.is_on
+            else document.text
+        )
+        for question in self._questions:
             try:
-                yield self._request(question, document)
+                yield self._request(question, document, cleaned)
             except _RENDERING as error:
                 problem = ("template", f"the prompt cannot be made for this document: {error}")
                 yield self._failed(question, document.key, document.digest, problem)
 
-    def _request(self, question: _Question, document: Document) -> Built:
+    def _request(self, question: _Question, document: Document, cleaned: str) -> Built:
         task = question.task
-        text, cut_from = document.text, None
+        text, cut_from = cleaned, None
         if task.max_document_tokens is not None:
             text, cut_from = tokens.cut(text, task.max_document_tokens)
-        body = {"model": task.model, "messages": question.messages(document, text), **question.body}
+        messages = question.messages(document, text)
+        body = {"model": task.model, "messages": messages, **question.body}
         # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
         fingerprint = question.fingerprint(f"{document.digest}\0{document.text}")
-        row = self._row(question, document.key, fingerprint, cut_from=cut_from)
+        row = replace(
+            self._row(question, document.key, fingerprint, cut_from=cut_from),
+            cache_key=cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None,
+            trimmed_tokens=_trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0,
+        )
         line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
         return Built(row, msgspec.json.encode(line))
 
@@ -150,8 +210,51 @@ class Builder:
         row_id = custom_id(key, task.id)
         return Row(
             next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
-            cut_from, problem, max_output=task.max_tokens,
+            cut_from, problem, max_output=question.bound,
         )  # fmt: skip
+
+
+def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
+    """Tokens that a clean-up saved, estimated; those that would have been cut off in any case are not saved."""
+    if cleaned == text:
+        return 0
+    before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))
+    return max(0, (before if limit is None else min(before, limit)) - after)
+
+
+# What an answer then depends on lies elsewhere, and may be another tomorrow.
+_CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})
+
+
+def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
+    """The same for all requests that one answer would do for; None for those that are asked each by itself.
+
+    It is made of the endpoint and the body without its model. The order of the body's own fields does not count; that
+    within them does, since a schema's properties are answered in their order. A body that asks for sampling, by a
+    temperature above 0 and no seed, asks for an answer of its own; so does one with tools, or that goes on with what
+    the provider keeps.
+    """
+    temperature = body.get("temperature")
+    samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None
+    if samples or _CHANGING & body.keys():
+        return None
+    told = {name: body[name] for name in sorted(body) if name != "model" and body[name] is not None}
+    return sha256(url.encode() + b"\0" + msgspec.json.encode(told)).hexdigest()[:32]
+
+
+def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
+    """The cache key of a ready request line: None where it does not itself say that it has one answer.
+
+    Who writes the same line twice into a file may want two answers; with `temperature` 0, with a `seed`, or where
+    nothing is sampled, there is but one.
+    """
+    try:
+        told = _decode_object(body)
+    except NO_JSON:
+        return None
+    if url not in _WITHOUT_OUTPUT and told.get("temperature") != 0 and told.get("seed") is None:
+        return None
+    return cache_key(url, told)
 
 
 class _Bounds(msgspec.Struct):
@@ -165,6 +268,7 @@ class _Bounds(msgspec.Struct):
 
 
 _decode_bounds = msgspec.json.Decoder(_Bounds).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
 _WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from orchestrator import wire
+from orchestrator.ladder import rung_of
 from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
@@ -86,7 +87,12 @@ class OutputCheck:
             self._validate = first_error
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`(code, message)` of what is wrong with an answer, or None."""
+        """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
+
+        Text without a schema that ended at `max_tokens` is an answer: its length may be just what was asked for.
+        """
+        if answer.refusal:
+            return "refusal", f"the model refused: {answer.refusal}"
         if answer.text is None or not answer.text.strip():
             if answer.has_other:
                 return None
@@ -96,12 +102,14 @@ class OutputCheck:
                 return "content_filter", "the provider's content filter withheld the answer"
             return "empty_answer", "the model answered with nothing"
         if self._validate is None:
-            return None
+            return _WITHHELD if answer.finish_reason == "content_filter" else None
         try:
             value = msgspec.json.decode(answer.text)
         except wire.NO_JSON as error:
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
+            if answer.finish_reason == "content_filter":
+                return _WITHHELD
             return "invalid_json", f"the answer is no JSON: {error}"
         try:
             wrong = self._validate(value)
@@ -117,16 +125,24 @@ class OutputCheck:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text."""
+    """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text.
+
+    `refusal` is what the model said in place of an answer, where it marked that as a refusal.
+    """
 
     text: str | None
     finish_reason: str | None
     has_other: bool
+    refusal: str | None = None
+
+
+_WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"
 
 
 class _Message(msgspec.Struct):
     content: str | None = None
     tool_calls: Any = None
+    refusal: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -139,6 +155,7 @@ class _Body(msgspec.Struct):
     choices: list[_Choice] | None = None
     data: Any = None
     output: Any = None
+    incomplete_details: Any = None
 
 
 def answer_of(body: msgspec.Raw) -> Answer:
@@ -150,13 +167,24 @@ def answer_of(body: msgspec.Raw) -> Answer:
     if parsed.choices:
         choice = parsed.choices[0]
         if choice.message is not None:
-            return Answer(choice.message.content, choice.finish_reason, bool(choice.message.tool_calls))
+            said, refusal = choice.message, choice.message.refusal
+            no = str(refusal) if refusal else None
+            return Answer(said.content, choice.finish_reason, bool(said.tool_calls), no)
         return Answer(choice.text, choice.finish_reason, False)
     if isinstance(parsed.output, list):
         parts = [part for item in parsed.output if isinstance(item, dict) for part in item.get("content") or ()]
-        text = "".join(str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text"))
-        return Answer(text or None, None, not text)
+        text, refusal = (
+            "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
+            for kind in ("text", "refusal")
+        )
+        return Answer(text or None, _end_of(parsed.incomplete_details), not text and not refusal, refusal or None)
     return Answer(None, None, parsed.data is not None)
+
+
+def _end_of(incomplete: Any) -> str | None:
+    """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
+    reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
+    return "length" if reason == "max_output_tokens" else str(reason) if reason else None
 
 
 def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Outcome | NotExecuted:
@@ -316,6 +344,8 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "batch_id": row.batch_id,
         "tier": row.tier,
         "attempt": row.attempt + 1,
+        # Which model of its alias's list answered; what another job answered says nothing of this one's list.
+        "rung": rung_of(row.model)[1] if row.carried_from is None else None,
         "tokens": {
             "input": row.usage.input_tokens,
             "cached": row.usage.cached_tokens,
@@ -325,6 +355,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         },
         "cost_usd": f"{row.cost:f}",
         "latency_ms": row.latency_ms,
+        "settled_at": row.settled_at,
         "finish_reason": finish_reason,
         "prompt_version": row.prompt_version,
         "document_cut_from_tokens": row.cut_from_tokens,
@@ -347,7 +378,10 @@ _decode_plain = msgspec.json.Decoder(_Plain).decode
 def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
     """One line as OpenAI's output and error files have it."""
     if line is not None:
-        return msgspec.json.encode(_decode_plain(line))
+        plain = _decode_plain(line)
+        # The answer may have been another row's, with the same body.
+        plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
+        return msgspec.json.encode(plain)
     error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}
     return msgspec.json.encode(
         {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}

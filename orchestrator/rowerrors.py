@@ -184,6 +184,20 @@ FAILED = Rule(
 )  # fmt: skip
 
 
+BAD_ANSWERS = {
+    "truncated": ("the answer ended at `max_tokens` before it was complete", "raise `max_tokens`"),
+    "refusal": ("the model refused to answer", "look at the document and the prompt; another model may answer"),
+    "content_filter": (
+        "the provider's content filter withheld the answer, or its rest",
+        "look at the document; another provider may judge it differently",
+    ),
+    "empty_answer": ("the model answered with nothing", "another model, if it happens often"),
+    "invalid_json": ("the task has a schema, and the answer is no JSON", "another model, or a simpler schema"),
+    "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
+}
+"""What may be wrong with an answer that came and was paid for: why, and what to do, by the row's error code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What becomes of a row. `code` names the failure, and classified by itself it gives the same again."""

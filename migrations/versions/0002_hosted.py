@@ -10,6 +10,8 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+_IS_WAITING = "state = 'pending' AND shard_id IS NULL AND twin_of IS NULL"
+
 
 def upgrade() -> None:
     """What a shard, a row and the ledger know of hosted batches; what refusals have taught; forecasts."""
@@ -42,7 +44,9 @@ def upgrade() -> None:
         sa.Column("known_at", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_forecasts_job_id_jobs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_forecasts")),
-        sa.UniqueConstraint("job_id", "kind", "shard_id", "task", name=op.f("uq_forecasts_job_id_kind_shard_id_task")),
+        sa.UniqueConstraint(
+            "job_id", "kind", "shard_id", "task", name=op.f("uq_forecasts_job_id_kind_shard_id_task")
+        ),
     )
     op.create_index(op.f("ix_forecasts_made_at"), "forecasts", ["made_at"], unique=False)
     # Added one by one, not by a copy of the table: a home may hold millions of rows.
@@ -63,12 +67,24 @@ def upgrade() -> None:
     for column in (
         sa.Column("inputs", sa.Integer(), server_default="1", nullable=False),
         sa.Column("max_output", sa.Integer(), nullable=True),
-        sa.Column("avoid", sa.String(length=40), nullable=True),
+        sa.Column("trimmed_tokens", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("cache_key", sa.String(length=32), nullable=True),
+        sa.Column("twin_of", sa.Integer(), nullable=True),
+        sa.Column("avoid", sa.Text(), nullable=True),
+        sa.Column("sent_model", sa.Text(), nullable=True),
         sa.Column("reasoning_tokens", sa.Integer(), server_default="0", nullable=False),
         sa.Column("cache_write_tokens", sa.Integer(), server_default="0", nullable=False),
         sa.Column("tier", sa.String(length=16), nullable=True),
     ):
         op.add_column("requests", column)
+    op.drop_index("ix_requests_waiting", table_name="requests")
+    for name, columns, condition in (
+        ("waiting", ["job_id", "endpoint", "model", "seq"], _IS_WAITING),
+        ("cache", ["cache_key"], "cache_key IS NOT NULL AND carried_from IS NULL AND twin_of IS NULL"),
+        ("twins", ["job_id", "twin_of"], "twin_of IS NOT NULL"),
+    ):
+        only = sa.text(condition)
+        op.create_index(f"ix_requests_{name}", "requests", columns, sqlite_where=only, postgresql_where=only)
     for column in (
         sa.Column("reasoning_tokens", sa.Integer(), server_default="0", nullable=False),
         sa.Column("cache_write_tokens", sa.Integer(), server_default="0", nullable=False),

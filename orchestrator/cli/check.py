@@ -18,6 +18,7 @@ from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
+from orchestrator.ladder import expand
 from orchestrator.model import JobKind
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
@@ -109,7 +110,8 @@ def _examine() -> Iterator[Found]:
 
 def _models(config: settings.Config, backend: str) -> list[str]:
     """The names of models at a backend, as far as orch.toml has aliases for them."""
-    found = (resolve_model(alias, backend, config.models) for alias in config.models)
+    models = expand(config.models, config.backends)
+    found = (resolve_model(alias, backend, models) for alias in models)
     return sorted({model for model in found if model is not None})
 
 

@@ -17,13 +17,13 @@ from orchestrator import hooks, overview
 from orchestrator.cli.context import Context, json_option, log_to, opened, print_json, quiet_option, say
 from orchestrator.cli.rows import write_rows
 from orchestrator.clock import now
-from orchestrator.console import Progress, job_detail, money, out, progress
+from orchestrator.console import Progress, err, job_detail, money, out, plan_table, progress
 from orchestrator.engine import Engine, Holder, engine_lock, running_engine
 from orchestrator.errors import UsageError
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.model import Job, RequestState
 from orchestrator.pipeline import merge
-from orchestrator.pipeline.intake import How, Intake, Options, dry_run
+from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
 
 FOLLOW_SECONDS = 0.5
@@ -75,7 +75,7 @@ def run(
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = take_in(context.store, context.home, context.config, file,
                          Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip
-        view.say(f"orch: {intake.reason}")
+        _say_taken_in(view, intake)
         detail = _finish(context, intake.job, view)
         view.stop()
         return _show(context, detail, output, as_json)
@@ -99,13 +99,13 @@ def submit(
     options = Options(deadline, budget, backend, new)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         if dry:
-            intake = dry_run(context.store, context.home, context.config, file, options, now, view.reading)
+            intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
-            _show_plan(intake, as_json)
+            _show_rehearsal(intake, as_json)
             return 0
         intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
         if wait:
-            view.say(f"orch: {intake.reason}")
+            _say_taken_in(view, intake)
             detail = _finish(context, intake.job, view)
             view.stop()
             return _show(context, detail, None, as_json)
@@ -114,13 +114,27 @@ def submit(
         return 0
 
 
+def _say_taken_in(view: Progress, intake: Intake) -> None:
+    view.say(f"orch: {intake.reason}")
+    if intake.plan is not None:
+        view.say(plan_table(intake.plan, intake.job.deadline_at))
+
+
 def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
+    from orchestrator.cli.plan import plan_json
+
     holder = running_engine(context.home)
     if as_json:
-        print_json({"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or "")})
+        plan = None if intake.plan is None else plan_json(intake.plan)
+        print_json(
+            {"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or ""),
+             "plan": plan}
+        )  # fmt: skip
         return
     click.echo(intake.job.id)
     say(f"orch: {intake.reason}")
+    if intake.plan is not None:
+        err().print(plan_table(intake.plan, intake.job.deadline_at))
     if intake.how is not How.UNCHANGED:
         say(
             f"orch: {holder} runs it"
@@ -129,10 +143,12 @@ def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
         )
 
 
-def _show_plan(intake: Intake, as_json: bool) -> None:
-    report, route = intake.report, intake.route
+def _show_rehearsal(intake: Intake, as_json: bool) -> None:
+    from orchestrator.cli.plan import plan_json
+
+    report, plan = intake.report, intake.plan
     assert report is not None
-    assert route is not None
+    assert plan is not None
     if as_json:
         print_json(
             {
@@ -140,7 +156,7 @@ def _show_plan(intake: Intake, as_json: bool) -> None:
                 "requests": report.requests,
                 "unchanged": report.carried,
                 "input_bytes": report.input_bytes,
-                "route": {"backend": route.backend, "reason": route.reason},
+                "plan": plan_json(plan),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
             }
         )
@@ -148,9 +164,9 @@ def _show_plan(intake: Intake, as_json: bool) -> None:
     click.echo(f"documents  {report.documents:,}")
     click.echo(f"requests   {report.requests:,} ({report.carried:,} unchanged, so not sent)")
     click.echo(f"input      about {report.input_bytes // 4:,} tokens")
-    click.echo(f"route      {route.backend}: {route.reason}")
     for key, code, text in report.problems:
         click.echo(f"problem    {key}: {code}: {text}")
+    out().print(plan_table(plan, intake.job.deadline_at))
 
 
 def _finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:

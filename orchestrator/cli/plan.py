@@ -12,7 +12,7 @@ from orchestrator.cli.context import json_option, opened, print_json, quiet_opti
 from orchestrator.cli.jobs import FILE, job_options
 from orchestrator.clock import now
 from orchestrator.console import out, plan_table, progress
-from orchestrator.pipeline.intake import Options, planned
+from orchestrator.pipeline.intake import Options, rehearse
 from orchestrator.planner import Cost, Plan
 
 
@@ -36,12 +36,14 @@ def plan(
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         options = Options(deadline, budget, backend, new)
-        job, found = planned(context.store, context.home, context.config, file, options, now, view.reading)
+        intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
         view.stop()
+        found = intake.plan
+        assert found is not None, "a rehearsal plans"
         if as_json:
             print_json(plan_json(found))
         else:
-            out().print(plan_table(found, job.deadline_at))
+            out().print(plan_table(found, intake.job.deadline_at))
         return 0 if found.verdict.holds else 3
 
 

@@ -11,10 +11,8 @@ Whatever happened before, calling it again goes on from what the store and the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
-from pathlib import Path
 
 from orchestrator import polling
 from orchestrator.backends import LineProblem, RemoteBatch
@@ -23,21 +21,18 @@ from orchestrator.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
-    JobFilesError,
-    RefusedError,
-    StorageError,
 )
 from orchestrator.home import Home
-from orchestrator.jobspec import JobSpec
-from orchestrator.model import Counts, Job, JobKind, RequestState, Shard, ShardState
-from orchestrator.pipeline import budget, build, collect, merge, submit, track
+from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline import budget, build, collect, finish, submit, track
+from orchestrator.pipeline.finish import checks_of as checks_of
+from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
 from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lane, Lanes
-from orchestrator.pipeline.planning import Planning
+from orchestrator.pipeline.planning import Planning, Sending
 from orchestrator.quota import Split
 from orchestrator.requests import resolve_model
-from orchestrator.results import OutputCheck
 from orchestrator.store import Store
 from orchestrator.wire import BatchStatus
 
@@ -47,10 +42,13 @@ PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.
 class Pipeline:
     """Takes jobs of one home through their stages."""
 
-    def __init__(self, store: Store, home: Home, lanes: Lanes, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: Store, home: Home, lanes: Lanes, budgets: budget.SharedBudgets, now: Callable[[], datetime]
+    ) -> None:
         self._store = store
         self._home = home
         self._lanes = lanes
+        self._budgets = budgets
         self._now = now
         self._governor = Governor(store, now)
         self._guard = Guard()
@@ -112,39 +110,21 @@ class Pipeline:
         if not self._guard.is_due(job, now, waiting=waiting, moved=moved):
             return False
         planning = self._lanes.planning(job)
-        decision = planning.decide()
-        self._guard.looked(job, decision)
+        orders = planning.orders()
+        self._guard.looked(job, orders.next_look)
         acted = False
-        for avoid in filter(None, planning.avoided):
-            acted |= self._send_kept(job, planning, avoid)
-        pulled = set(decision.cancel)
-        for send in decision.sends:
-            if send.source is None:
-                why = planning.reason_for(send.backend, decision)
-                acted |= self._plan_rows(job, send.backend, send.rows, why, None)
-            else:
-                pulled |= {shard.id for shard in planning.shards if shard.backend == send.source}
-        for shard in planning.shards:
-            if shard.id in pulled:
-                acted |= self._pull(job, shard, decision.reason)
-        if not acted and planning.lying.waiting and planning.lying.waiting == sum(one.rows for one in planning.work):
-            raise RefusedError(f"job {job.id} cannot go on: {planning.why_not() or decision.reason}")
+        for shard in orders.pulls:
+            acted |= self._pull(job, shard, orders.reason)
+        for order in orders.sends:
+            acted |= self._route(job, order, planning)
         return acted
 
-    def _send_kept(self, job: Job, planning: Planning, avoid: str) -> bool:
-        """Rows that keep away from a backend go where the others are planned best."""
-        plan = planning.plan_kept(avoid)
-        if not plan.routes:
-            raise RefusedError(f"job {job.id}: rows that {avoid} gave up have nowhere to go: {plan.verdict.reason}")
-        for route in plan.routes:
-            self._plan_rows(job, route.backend, route.rows, route.reason, avoid)
-        return True
-
-    def _plan_rows(self, job: Job, backend: str, rows: int, reason: str, avoid: str | None) -> bool:
-        lane = self._lanes.open(backend)
+    def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
+        lane = self._lanes.open(order.backend)
         added = submit.plan_shards(
-            self._store, job, lane, reason, lambda model: self._governor.room(lane, model), self._now(), avoid, rows
+            self._store, job, lane, order, lambda model: self._governor.room(lane, model), self._now()
         )
+        self._store.forecasts.made([planning.turnaround(shard) for shard in added])
         for shard in added:
             self._note(job, "routed", f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
@@ -213,16 +193,22 @@ class Pipeline:
             return self._hold(job, shard, held)
         others = [other for other in self._store.shards.of_job(job.id) if other.id != shard.id]
         over = budget.no_room(job, shard, others, self._store.ledger.spent(job.id), self._lane, self._model)
+        over = over or self._budgets.no_room(job, shard)
         if over is not None:
             return self._hold(job, shard, over)
         try:
-            batch = submit.submit(self._store, self._home, job, shard, lane, self._lanes.models(job), self._now)
+            batch = submit.submit(
+                self._store, self._home, job, shard, lane, self._lanes.models(job), self._now,
+                lambda: self._budgets.no_room(job, shard),
+            )  # fmt: skip
         except BackendBusy as busy:
             self._governor.was_busy(lane, shard, busy)
             return self._hold(job, self._store.shards.get(shard.id), busy.message)
         except AccountError as error:
             self._governor.stop(lane, error.message)
             raise
+        if isinstance(batch, str):
+            return self._hold(job, self._store.shards.get(shard.id), batch)
         said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._note(job, "submitted", said, shard)
         return True
@@ -285,7 +271,11 @@ class Pipeline:
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
-        self._store.shards.move(shard, ShardState.ENDED, ended_at=self._now(), **facts, **files, held=None)
+        now = self._now()
+        self._store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
+        if batch.status is BatchStatus.COMPLETED and shard.pulled_at is None and shard.submitted_at is not None:
+            took = (now - shard.submitted_at).total_seconds()
+            self._store.forecasts.settled(job.id, "turnaround", took, now, shard_id=shard.id)
         self.looks.forget(shard)
         self._note(job, "ended", f"the batch is {batch.status}", shard)
 
@@ -294,7 +284,7 @@ class Pipeline:
         if not self.looks.is_due(shard, lane, self._now()):
             return False
         self.looks.looked(shard, lane, self._now())
-        elsewhere = self._lanes.planning(job).has_other_than(shard.backend)
+        planning = self._lanes.planning(job)
         ended = collect.Ended(
             job=job,
             shard=shard,
@@ -302,7 +292,8 @@ class Pipeline:
             model=self._model(job, shard),
             checks=checks_of(job),
             problems=_problems(shard, lane),
-            elsewhere=elsewhere,
+            elsewhere=planning.has_other_than(shard.backend),
+            standing=planning.standing(shard),
             now=self._now(),
         )
         tally = collect.collect(self._store, self._home, ended)
@@ -314,6 +305,7 @@ class Pipeline:
             return self._hold(job, shard, error.message)
         self.looks.forget(shard)
         self._note(job, "collected", str(tally), shard)
+        self._budgets.warn(job)
         return True
 
     def _cancel(self, job: Job) -> None:
@@ -328,37 +320,19 @@ class Pipeline:
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
         reason = budget.used_up(job, shards, self._store.ledger.spent(job.id), self._lane)
+        reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
             self._store.jobs.request_cancel(job.id, reason, self._now())
             self._note(job, "stopped", reason)
         return reason is not None
 
     def _finish(self, job: Job, counts: Counts) -> None:
-        spec_output = job.spec.get("output")
-        style = "batch" if job.kind is JobKind.BATCH else "jsonl"
-        path = self._home.merged(job.id, style)
-        _write(path, merged_lines(self._store, self._home, job, style=style))
-        if spec_output:
-            path = Path(job.source).parent / str(spec_output["path"])
-            _write(path, merged_lines(self._store, self._home, job, style=str(spec_output["format"])))
-        self._store.jobs.finish(job.id, str(path), self._now())
+        place = finish.finish(self._store, self._home, job, self._now())
         self._guard.forget(job)
-        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {path}")
+        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {place}")
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)
-
-
-def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
-    """The merged rows of a job, in input order; rows without outcome are told as pending."""
-    return merge.lines(home.results, store.rows.finished(job.id), checks_of(job), style=style)
-
-
-def _write(path: Path, lines: Iterator[bytes]) -> None:
-    try:
-        merge.write(path, lines)
-    except StorageError as error:
-        raise JobFilesError(error.message, hint=error.hint) from error
 
 
 def _problems(shard: Shard, lane: Lane) -> tuple[LineProblem, ...]:
@@ -369,28 +343,3 @@ def _problems(shard: Shard, lane: Lane) -> tuple[LineProblem, ...]:
     if shard.provider_status != "failed" or shard.batch_id is None:
         return ()
     return lane.api.retrieve(shard.batch_id).problems
-
-
-def checks_of(job: Job) -> Mapping[str, OutputCheck]:
-    """What the answers to each task of a job must be; a ready batch file asks for nothing."""
-    return {} if job.kind is JobKind.BATCH else _checks(SpecKey(job))
-
-
-class SpecKey:
-    """A job's spec as a cache key: schemas are compiled once a job."""
-
-    def __init__(self, job: Job) -> None:
-        self.id = job.id
-        self.spec = job.spec
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SpecKey) and other.id == self.id
-
-
-@lru_cache(maxsize=64)
-def _checks(key: SpecKey) -> Mapping[str, OutputCheck]:
-    spec = JobSpec.model_validate(key.spec)
-    return {task.id: OutputCheck(task.output_schema) for task in spec.tasks}

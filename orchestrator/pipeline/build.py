@@ -1,7 +1,8 @@
 """Stage 1: a job's documents, or a ready batch file, become request lines in a file and rows in the store.
 
 A build that is cut off leaves nothing that counts: it is done again from the start. Requests whose answer an earlier
-run of the same job file holds carry it over, and nothing is sent for them.
+run of the same job file holds carry it over, so do those that another job has had answered word for word, and of
+requests that are the same in this job one is sent.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
-from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Span
-from orchestrator.requests import Builder, Built, bounds, variables
-from orchestrator.results import is_passing
+from orchestrator.model import Job, JobId, JobKind, Row, Span
+from orchestrator.pipeline import reuse
+from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
-from orchestrator.store.rows import Earlier
 
 CHUNK = 500
 MAX_ERRORS = 20
@@ -38,13 +38,31 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class BuildReport:
-    """What a build found: documents, requests, how many carried over, and documents that could not be read."""
+    """What a build found: documents, requests, and documents that could not be read.
+
+    Not sent are requests that are `carried` over, those `cached` from other jobs' answers, and `twins` of requests
+    that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that.
+    """
 
     documents: int = 0
     requests: int = 0
     carried: int = 0
+    cached: int = 0
+    twins: int = 0
     input_bytes: int = 0
+    trimmed_tokens: int = 0
     problems: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def saved(self) -> list[str]:
+        """What is not sent, and why, for people."""
+        told = (
+            (self.carried, "unchanged since an earlier run"),
+            (self.cached, "answered before for other jobs"),
+            (self.twins, "the same as another row"),
+            (self.trimmed_tokens, "tokens cleaned out of documents"),
+        )
+        return [f"{number:,} {words}" for number, words in told if number]
 
 
 @contextmanager
@@ -116,11 +134,13 @@ def build(
     now: datetime,
     progress: Progress = lambda documents, rows: None,
     *,
+    asked: reuse.Asked = lambda model: (),
     remember: bool = True,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
-    `progress` is told documents and requests so far; with `remember`, the documents count as seen.
+    `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
+    jobs are taken where `asked` says that this one's rows might have got them.
     """
     report = BuildReport()
 
@@ -128,15 +148,17 @@ def build(
         if remember:
             store.jobs.saw_documents(job.series, seen, now)
 
-    lines = _from_documents(job, report, saw) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
+    lines = (
+        _from_documents(store, job, report, saw) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
+    )
     store.rows.clear(job.id)
-    runs = _earlier_runs(store, job)
+    runs = reuse.earlier_runs(store, job)
     path = home.requests(job.id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for chunk in _chunks(lines, CHUNK):
-                _record(store, job, runs, file, chunk, report, now)
+                _record(store, job, runs, asked, file, chunk, report, now)
                 progress(report.documents, report.requests)
             file.flush()
             os.fsync(file.fileno())
@@ -149,8 +171,9 @@ def build(
 
 
 def _record(
-    store: Store, job: Job, runs: list[JobId], file: BinaryIO, chunk: list[Built], report: BuildReport, now: datetime
-) -> None:
+    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, file: BinaryIO, chunk: list[Built],
+    report: BuildReport, now: datetime,
+) -> None:  # fmt: skip
     rows, spans = [built.row for built in chunk], []
     offset = file.tell()
     for built in chunk:
@@ -158,14 +181,21 @@ def _record(
         if built.line:
             file.write(built.line + b"\n")
             offset += len(built.line) + 1
-    earlier = _to_carry(store, runs, rows)
+    carried = reuse.to_carry(store, runs, rows)
+    cached = reuse.answered(store, job, asked, [row for row in rows if row.custom_id not in carried])
+    known = carried | cached
+    twins = reuse.twins(store, job, [row for row in rows if row.custom_id not in known])
     try:
-        store.rows.add(job.id, list(zip(rows, spans, strict=True)), earlier, now)
+        store.rows.add(job.id, list(zip(rows, spans, strict=True)), known, now, twins)
     except InputError:
         raise _twice(store, job, rows) from None
+    sent = [built for built in chunk if built.row.custom_id not in known and built.row.seq not in twins]
     report.requests += len(rows)
-    report.carried += len(earlier)
-    report.input_bytes += sum(len(built.line) for built in chunk if built.row.custom_id not in earlier)
+    report.carried += len(carried)
+    report.cached += len(cached)
+    report.twins += len(twins)
+    report.input_bytes += sum(len(built.line) for built in sent)
+    report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
@@ -183,31 +213,15 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
     )
 
 
-def _earlier_runs(store: Store, job: Job) -> list[JobId]:
-    """The runs of the same job file whose answers may be carried over, oldest first."""
-    if not job.options.get("carry", True):
-        return []
-    return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
-
-
-def _to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
-    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
-    found = store.rows.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
-    return {
-        row.custom_id: known
-        for row in rows
-        if (known := found.get(row.custom_id)) is not None
-        and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
-    }
-
-
-def _from_documents(job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]) -> Iterator[Built]:
+def _from_documents(
+    store: Store, job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]
+) -> Iterator[Built]:
     from orchestrator import documents
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
-    builder = Builder(spec, documents.EXTRACTOR_VERSION)
+    builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
     seen: list[SeenDocument] = []
     for source in spec.documents:
         for document in documents.read(source, base):
@@ -293,8 +307,9 @@ def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
     inputs, most = bounds(line.url, line.body)
     return Row(
-        seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most
-    )
+        seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most,
+        cache_key=line_cache_key(line.url, line.body),
+    )  # fmt: skip
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:

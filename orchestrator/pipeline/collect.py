@@ -2,7 +2,7 @@
 was cancelled.
 
 Each row of the shard is ticked off once. What the files do not say of a row is decided here, with its reason: it goes
-on in a new shard, or it ends.
+on in a new shard, or it ends. A row whose answer fails its check goes on with the next model of its alias's list.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orchestrator import results, rowerrors, tokens
 from orchestrator.backends import BATCH_GONE, Backend, LineProblem
 from orchestrator.errors import BackendBusy, BackendError, BackendRefused, StorageError
 from orchestrator.home import Home
+from orchestrator.ladder import Standing, keep_from
 from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState, Usage
 from orchestrator.pipeline.lanes import Lane
 from orchestrator.pipeline.track import FILES_APPEAR
@@ -39,12 +40,15 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class Tally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
+    `climbed` are rows that go on with a stronger model, by what was wrong with their answer, `climbed_to` its name.
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
     refused for, `lost` the files that are no longer there.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
     again: Counter[str] = field(default_factory=Counter)
+    climbed: Counter[str] = field(default_factory=Counter)
+    climbed_to: str = ""
     duplicates: int = 0
     unknown: int = 0
     broken: int = 0
@@ -61,6 +65,9 @@ class Tally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
+        if self.climbed:
+            codes = ", ".join(f"{number:,} {code}" for code, number in sorted(self.climbed.items()))
+            parts.append(f"{self.climbed.total():,} go on with {self.climbed_to}: {codes}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         return ", ".join(parts) or "no rows"
 
@@ -78,7 +85,7 @@ class Ended:
     """A shard that has ended, with all that its collection needs.
 
     `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
-    whether another backend may take rows.
+    whether another backend may take rows, `standing` where the rows are on their alias's list of models.
     """
 
     job: Job
@@ -89,28 +96,43 @@ class Ended:
     problems: tuple[LineProblem, ...]
     elsewhere: bool
     now: datetime
+    standing: Standing = field(default_factory=Standing)
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a row that this backend will never do has somewhere to go."""
+        return self.elsewhere and not self.standing.is_alone
 
 
 def collect(store: Store, home: Home, ended: Ended) -> Tally:
     """Download, settle, and decide on the rest. Doing it again after a crash changes nothing."""
     shard, now = ended.shard, ended.now
-    tally = Tally()
+    tally, step = Tally(), ended.standing.step
+    tally.climbed_to = " or ".join(step.models) if step is not None else ""
     for kind, file_id in (("output", shard.output_file_id), ("error", shard.error_file_id)):
         path = home.results(shard.id, kind)
         if file_id is not None and not path.exists() and not _downloaded(ended, file_id, home, kind):
             tally.lost.append(kind)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     pending: list[Settled] = []
+    climbing: list[Settled] = []
 
     def settle() -> None:
         store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now)
         pending.clear()
+        if step is not None:
+            store.climbs.climb(shard, climbing, step, now)
+            climbing.clear()
 
     rest = _Rest()
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
-        pending.append(_settled(ended, row, outcome))
-        tally.settled[outcome.state] += 1
-        if len(pending) >= CHUNK:
+        if (code := _climbs_for(ended, outcome)) is not None:
+            climbing.append(_settled(ended, row, outcome))
+            tally.climbed[code] += 1
+        else:
+            pending.append(_settled(ended, row, outcome))
+            tally.settled[outcome.state] += 1
+        if len(pending) + len(climbing) >= CHUNK:
             settle()
     settle()
     _book_taken_back(store, ended, rest)
@@ -166,6 +188,16 @@ def _book_taken_back(store: Store, ended: Ended, rest: _Rest) -> None:
             sent[row.seq] = cost
     store.ledger.book(shard, "taken_back", spent, ended.now)
     store.ledger.book(shard, "uncertain", sent, ended.now)
+
+
+def _climbs_for(ended: Ended, outcome: Outcome) -> str | None:
+    """The code of the check for which a row goes on with a stronger model, None where its outcome stands."""
+    job = ended.job
+    late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
+    if ended.standing.step is None or job.cancel_requested_at is not None or late:
+        return None
+    is_answer = outcome.status is not None and 200 <= outcome.status < 300
+    return outcome.error_code if is_answer and outcome.error_code in rowerrors.BAD_ANSWERS else None
 
 
 def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
@@ -232,7 +264,10 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     # batch of theirs would come back like this for ever.
     odd = tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
     # What one backend will never do counts, or two of them would pass a row to and fro.
-    groups = ((rest.waiting, odd, None), (rest.elsewhere, True, shard.backend), (rest.pulled, False, shard.backend))
+    lacks = ended.standing.lacks
+    stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
+    pulled = stays if ended.standing.is_alone else leaves
+    groups = ((rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
@@ -284,7 +319,7 @@ def _goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: _Res
         case Disposition.RETRY:
             pass
         case Disposition.ELSEWHERE:
-            if not ended.elsewhere:
+            if not ended.may_leave:
                 return False
             rest.elsewhere.append(row.seq)
         case Disposition.WAIT:
@@ -367,7 +402,7 @@ def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int
             return True
         case Disposition.RETRY:
             return row.attempt + 1 < MAX_ATTEMPTS
-        case Disposition.ELSEWHERE if ended.elsewhere and row.attempt + 1 < MAX_ATTEMPTS:
+        case Disposition.ELSEWHERE if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS:
             rest.elsewhere.append(row.seq)
             return True
         case _:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from orchestrator.model import Job, JobId
-from orchestrator.planner import Decision
 
 
 class Guard:
@@ -24,9 +23,9 @@ class Guard:
             return True
         return (waiting or job.deadline_at is not None) and (known is None or now >= known)
 
-    def looked(self, job: Job, decision: Decision) -> None:
+    def looked(self, job: Job, next_look: datetime) -> None:
         """A job was planned."""
-        self._next[job.id] = decision.next_look
+        self._next[job.id] = next_look
 
     def forget(self, job: Job) -> None:
         """A job is over."""

@@ -28,7 +28,6 @@ from orchestrator.pipeline import build
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
 from orchestrator.planner import Plan
-from orchestrator.routing import Route
 from orchestrator.store import Store
 
 
@@ -58,7 +57,6 @@ class Intake:
     how: How
     reason: str
     report: build.BuildReport | None = None
-    route: Route | None = None
     plan: Plan | None = None
 
 
@@ -155,7 +153,7 @@ def submit(
 ) -> Intake:  # fmt: skip
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
-    route = route_for(config, job)
+    route_for(config, job)
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
@@ -168,38 +166,35 @@ def submit(
                 build.discard(store, home, job)
                 reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
                 return Intake(same, How.UNCHANGED, reason, report)
-            plan = _fitting(Planning(store, config, job, now()), job)
+            planning = Planning(store, config, job, now())
+            plan = _fitting(planning)
         except (Exception, KeyboardInterrupt):
             build.discard(store, home, job)
             raise
         # Behind the clearing away: a commit whose answer was lost may have made the job one that an engine runs.
         store.jobs.mark_built(job.id, now())
+    if plan is not None:
+        store.forecasts.made(planning.forecasts(plan))
     reason = f"{report.requests:,} requests of {report.documents:,} documents"
     if report.carried:
         reason += f", {report.carried:,} unchanged since an earlier run"
     store.jobs.note(job.id, "built", reason, now())
-    return Intake(store.jobs.get(job.id), How.NEW, reason, report, route, plan)
+    return Intake(store.jobs.get(job.id), How.NEW, reason, report, plan)
 
 
-def _fitting(planning: Planning, job: Job) -> Plan | None:
+def _fitting(planning: Planning) -> Plan | None:
     """The plan of a job that was just built, None where nothing is to be sent.
 
-    Raises RefusedError where what is known says that the deadline or the budget cannot be kept, with the nearest that
-    can. What is only assumed refuses nobody: it is known better once it has run.
+    Raises RefusedError where it is known not to keep the deadline or the budget, with the nearest that would hold.
     """
-    if not planning.shapes:
+    if not planning.work:
         return None
     plan = planning.plan()
-    asked = job.deadline_at is not None or job.budget is not None
-    if plan.verdict.holds or not asked or planning.is_assumed:
-        return plan
-    nearest = []
-    if plan.verdict.deadline is not None:
-        nearest.append(f"--deadline {plan.verdict.deadline.isoformat(timespec='minutes')}")
-    if plan.verdict.budget is not None:
-        nearest.append(f"--budget {plan.verdict.budget:.4f}")
-    hint = f"what would hold: {' or '.join(nearest)}" if nearest else "`orch plan` shows every route and its figures"
-    raise RefusedError(plan.verdict.reason, hint=hint)
+    if planning.is_refused(plan):
+        nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
+        hint = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route and its figures"
+        raise RefusedError(plan.verdict.reason, hint=hint)
+    return plan
 
 
 def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
@@ -239,39 +234,34 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
                 build.discard(store, home, found)
 
 
-def dry_run(
+def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: build.Progress,
 ) -> Intake:  # fmt: skip
-    """What `submit` would do; nothing is left of it."""
+    """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
     job = draft(path, config, home, options, now())
-    route = route_for(config, job)
+    route_for(config, job)
     _check_deadline(job)
-    with _rehearsed(store, home, job, now(), progress) as report:
-        return Intake(job, How.NEW, "dry run: nothing was queued", report, route)
-
-
-def planned(
-    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
-    progress: build.Progress,
-) -> tuple[Job, Plan]:  # fmt: skip
-    """The plan of what `submit` would send; nothing is left of it. Raises OrchError."""
-    job = draft(path, config, home, options, now())
-    _check_deadline(job)
-    with _rehearsed(store, home, job, now(), progress):
-        return job, Planning(store, config, job, now()).plan()
+    with _rehearsed(store, home, job, now(), progress) as (job, report):
+        return Intake(
+            job,
+            How.NEW,
+            "nothing was queued",
+            report,
+            Planning(store, config, job, now()).plan(),
+        )
 
 
 @contextmanager
 def _rehearsed(
     store: Store, home: Home, job: Job, now: datetime, progress: build.Progress
-) -> Iterator[build.BuildReport]:
+) -> Iterator[tuple[Job, build.BuildReport]]:
     """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with build.claim(home, job):
         try:
             store.jobs.add(job, {})
-            yield build.build(store, home, job, now, progress, remember=False)
+            yield job, build.build(store, home, job, now, progress, remember=False)
         finally:
             build.discard(store, home, job)
 

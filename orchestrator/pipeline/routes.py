@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -10,15 +10,48 @@ from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import RefusedError, UsageError
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import Job, JobKind
+from orchestrator.ladder import Names, Standing, above, expand, standing
+from orchestrator.model import Job, JobKind, Shard
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.requests import ENDPOINT, resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
 
-def models_of(config: Config, job: Job) -> dict[str, str | dict[str, str]]:
-    """Aliases by what they stand for; the job file's go before orch.toml's."""
+def models_of(config: Config, job: Job) -> dict[str, Names]:
+    """Aliases and the rungs of those that list models, by what they stand for; the job file's before orch.toml's."""
+    return expand(_declared(config, job), config.backends)
+
+
+def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     return {**config.models, **job.spec.get("models", {})}
+
+
+def standing_of(config: Config, job: Job, shard: Shard) -> Standing:
+    """Where a shard's rows stand on their alias's list, with the backends that may take rows of the job now."""
+    usable = config.backends.keys() - objections(config, job).keys()
+    return standing(shard.model, shard.backend, models_of(config, job), usable)
+
+
+def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
+    """What a job's aliases are called at a backend; rungs above the first only where they have a name there."""
+    names = {alias: resolve_model(alias, backend, models) for alias in aliases}
+    higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
+    return names | {rung: name for rung, name in higher.items() if name is not None}
+
+
+def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
+    """Raises UsageError for a model of a list that no backend is asked for: it would be passed over in silence."""
+    declared = _declared(config, job)
+    for alias in sorted(aliases):
+        ladder = declared[alias]
+        for number, rung in enumerate(() if isinstance(ladder, (str, dict)) else ladder, 1):
+            if isinstance(rung, dict) and not rung.keys() & config.backends.keys():
+                known = ", ".join(config.backends) or "none"
+                raise UsageError(
+                    f"models.{alias}: model {number} of the list is for {', '.join(rung) or 'no backend'}, "
+                    f"and {config.path or 'orch.toml'} has no such backend",
+                    hint=f"known: {known}; name one of them, or take the model out of the list",
+                )
 
 
 def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
@@ -30,7 +63,7 @@ def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
         spec = JobSpec.model_validate(job.spec)
         aliases = {task.model for task in spec.tasks}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
-    named = {name: {alias: resolve_model(alias, name, models) for alias in aliases} for name in config.backends}
+    named = {name: _names_at(name, aliases, models) for name in config.backends}
     return choose(
         [_candidate(config, name, named[name].values()) for name in config.backends if name != avoid],
         allowed=allowed,
@@ -48,7 +81,8 @@ def objections(config: Config, job: Job) -> dict[str, str]:
 
 
 def route_for(config: Config, job: Job) -> Route:
-    """The route of a job. Raises RefusedError with the reason against each backend."""
+    """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
+    _check_rungs(config, job, {task["model"] for task in job.spec.get("tasks", ())})
     plan = plan_for(config, job)
     if plan.route is not None:
         return plan.route

@@ -29,6 +29,7 @@ from orchestrator.home import Home
 from orchestrator.model import Job, Shard, ShardId, ShardState
 from orchestrator.pipeline.governor import Room
 from orchestrator.pipeline.lanes import Lane, Models
+from orchestrator.pipeline.planning import Sending
 from orchestrator.requests import resolve_model, with_model
 from orchestrator.sharding import Range, Waiting, pack
 from orchestrator.store import Store
@@ -38,17 +39,16 @@ MODEL_SLACK = 200
 
 
 def plan_shards(
-    store: Store, job: Job, lane: Lane, reason: str, room: Callable[[str], Room], now: datetime, avoid: str | None,
-    most: int,
-) -> list[Shard]:  # fmt: skip
-    """Give up to `most` waiting rows of a job that keep away from `avoid` a shard; the shards that are new.
+    store: Store, job: Job, lane: Lane, order: Sending, room: Callable[[str], Room], now: datetime
+) -> list[Shard]:
+    """Give the waiting rows that an order is about a shard; the shards that are new.
 
     `room` gives what one batch of a model may hold at this backend.
     """
     number = store.shards.next_number(job.id)
     _, why = window_of(job, now)
     added = []
-    for rows in list(_ranges(islice(store.rows.waiting(job.id, avoid), most), lane, room)):
+    for rows in list(_ranges(islice(store.rows.waiting(job.id, order.avoid), order.rows), lane, room)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
@@ -58,14 +58,14 @@ def plan_shards(
             endpoint=rows.endpoint,
             model=rows.model,
             state=ShardState.PENDING,
-            reason=f"{reason}{again}{'; ' + why if why else ''}",
+            reason=f"{order.reason}{again}{'; ' + why if why else ''}",
             rows=rows.rows,
             bytes=rows.bytes,
             tokens=rows.tokens,
             max_output=rows.max_output,
             created_at=now,
         )
-        store.shards.add(shard, rows, avoid)
+        store.shards.add(shard, rows, order.avoid)
         added.append(shard)
         number += 1
     return added
@@ -93,10 +93,13 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
 
 
 def submit(
-    store: Store, home: Home, job: Job, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime]
-) -> RemoteBatch | None:
+    store: Store, home: Home, job: Job, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime],
+    over: Callable[[], str | None],
+) -> RemoteBatch | str | None:  # fmt: skip
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
+    `over` is asked once the intent is known to everybody: where it says why there is no room after all, as another
+    process was quicker, the shard is pending again and that is the answer.
     None where the backend refused it for good: the shard has ended then, and its rows are judged as collected ones.
     Raises BackendError; the shard then tells what is known: pending again where nothing was made, else `submitting`.
     """
@@ -124,6 +127,9 @@ def submit(
         held=None,
     )
     intended = store.shards.get(shard.id)
+    if (held := over()) is not None:
+        store.shards.move(intended, ShardState.PENDING)
+        return held
     try:
         batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:

@@ -104,6 +104,11 @@ class Course:
         return sum(stake.rows for stake in self.stakes)
 
     @property
+    def places(self) -> int:
+        """How many backends it sends rows to."""
+        return self.bets + sum(1 for rows in self.new if rows)
+
+    @property
     def is_unsafe(self) -> bool:
         """Whether it counts on batches, and nothing could take over."""
         return bool(self.stakes) and not self.cover

@@ -124,7 +124,9 @@ def _routes(course: Course, ours: Ground, now: datetime) -> list[Route]:
 
 def _route(option: Option, rows: int, horizon: float, now: datetime, reason: str) -> Route:
     cost, p50, p95, chance = _figures(option, rows, horizon, now)
-    return Route(option.backend, rows, cost, p50, p95, chance, reason)
+    source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
+    basis = "turnaround" if isinstance(option, BatchOption) else "speed"
+    return Route(option.backend, rows, cost, p50, p95, chance, f"{reason}; {basis} {source}")
 
 
 def _figures(
@@ -182,7 +184,7 @@ def _against(
     if kept:
         return f"kept for the rescue; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
-        return f"costs up to ${cost.p95:.2f}, which is over the budget of ${terms.budget:.2f}"
+        return f"costs up to {_dollars(cost.p95)}, which is over the budget of {_dollars(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:
         return f"{rows:,} rows are no batch; one has {option.min_rows:,} or more"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
@@ -193,7 +195,14 @@ def _against(
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    return f"{at:%H:%M} UTC" if at - now < timedelta(hours=24) else f"{at:%Y-%m-%d %H:%M} UTC"
+    """As the user's clocks show it."""
+    local = at.astimezone()
+    return f"{local:%H:%M}" if at - now < timedelta(hours=24) else f"{local:%Y-%m-%d %H:%M}"
+
+
+def _dollars(amount: Decimal | None) -> str:
+    assert amount is not None, "a budget was exceeded"
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"
 
 
 def _verdict(rows: int, usable: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None) -> Verdict:
@@ -210,11 +219,10 @@ def _verdict(rows: int, usable: Sequence[Option], terms: Terms, now: datetime, c
     if chosen is None and terms.budget is None:
         reason = f"no backend takes a batch of as few rows as {rows:,}"
     elif chosen is None:
-        reason = f"no way to run this costs as little as the budget of ${terms.budget:.2f}"
+        reason = f"no way to run this costs as little as the budget of {_dollars(terms.budget)}"
     elif budget is not None:
-        reason = (
-            f"the budget of ${terms.budget:.2f} does not pay for being in time; with it, that is {chosen.chance:.1%}"
-        )
+        told = f"the budget of {_dollars(terms.budget)} does not pay for being in time"
+        reason = f"{told}; with it, that is {chosen.chance:.1%}"
     else:
         reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"
     return Verdict(False, reason, deadline, budget)

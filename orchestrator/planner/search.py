@@ -84,7 +84,8 @@ def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, 
 def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
     judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
-    judged.sort(key=lambda one: (not late and one.course.is_unsafe, one.value))
+    # Of equally dear ones the one that takes rows to the fewest places.
+    judged.sort(key=lambda one: (not late and one.course.is_unsafe, round(one.value, 9), one.course.places))
     return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 
 from orchestrator.forecast import Pace, Turnaround
 
@@ -153,6 +153,16 @@ class Verdict:
     reason: str
     deadline: datetime | None = None
     budget: Decimal | None = None
+
+    def nearest(self) -> list[tuple[str, str]]:
+        """What would hold, as options of the command line."""
+        found = []
+        if self.deadline is not None:
+            found.append(("--deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
+        if self.budget is not None:
+            cents = Decimal("0.01") if self.budget >= 1 else Decimal("0.000001")
+            found.append(("--budget", f"{self.budget.quantize(cents, ROUND_UP).normalize():f}"))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

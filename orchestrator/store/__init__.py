@@ -12,6 +12,7 @@ No connection, row or driver error leaves this package.
 
 from __future__ import annotations
 
+from orchestrator.store.climbs import Climbs
 from orchestrator.store.database import Database
 from orchestrator.store.forecasts import Forecasts
 from orchestrator.store.jobs import Jobs
@@ -30,6 +31,7 @@ class Store:
         self._database = Database(url, timeout=timeout)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
+        self.climbs = Climbs(self._database)
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
         self.limits = Limits(self._database)

@@ -8,25 +8,32 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func, literal, or_, select
 
-from orchestrator.model import PICO, JobId, Price, Shard, Usage
+from orchestrator.model import PICO, JobId, Price, RequestState, Shard, ShardState, Usage
 from orchestrator.store.database import Database
-from orchestrator.store.tables import jobs, ledger, tags
+from orchestrator.store.tables import ledger, requests, shards, tags
 
 DAY = 86_400_000_000  # microseconds
+UNPAID = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A line of a cost report: tokens and dollars of one group and model; `uncertain` is a part of `cost`."""
+    """Tokens and dollars of one group, by who answered and on which day (UTC): what it takes to look up a list price.
+
+    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`.
+    """
 
     group: str
+    backend: str
     model: str
+    day: date
     rows: int
     usage: Usage
     cost: Decimal
     uncertain: Decimal
+    wasted: Decimal
     estimated: bool
 
 
@@ -44,6 +51,29 @@ class Ledger:
             )
         return int(total or 0) * PICO
 
+    def paid(self, since: datetime, until: datetime | None, tag: tuple[str, str] | None) -> Decimal:
+        """What was booked from `since` to just before `until`, for every job or those with a tag (key, value)."""
+        query = select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.at >= since)
+        if until is not None:
+            query = query.where(ledger.c.at < until)
+        if tag is not None:
+            query = query.where(ledger.c.job_id.in_(_tagged(tag)))
+        with self._db.read() as tx:
+            return int(tx.scalar(query) or 0) * PICO
+
+    def newest(self) -> int:
+        """The number of the newest line, 0 where there is none. They rise, but may be committed in another order."""
+        with self._db.read() as tx:
+            return tx.scalar(select(func.max(ledger.c.id))) or 0
+
+    def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
+        """The shards that may be booked yet: from the intent to send one until it is collected, of every home."""
+        query = select(shards).where(shards.c.state.in_(UNPAID)).order_by(shards.c.created_at, shards.c.id)
+        if tag is not None:
+            query = query.where(shards.c.job_id.in_(_tagged(tag)))
+        with self._db.read() as tx:
+            return [Shard(**{**row._mapping, "state": ShardState(row.state)}) for row in tx.execute(query)]
+
     def book(self, shard: Shard, kind: str, prices: Mapping[int, Price], now: datetime) -> None:
         """Book what rows cost that got no outcome in a shard; once, however often it is called."""
         rows = [
@@ -59,47 +89,97 @@ class Ledger:
                 tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), rows)
 
     def totals(self, by: str, since: datetime | None = None, job_id: str | None = None) -> list[Total]:
-        """Sums by `job`, `day` (UTC), `model`, `backend` or a tag's value (`tag:KEY`), each split by model."""
-        group, uncertain = _group(by), ledger.c.kind == "uncertain"
+        """Sums by `job`, `day` (UTC), `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
+
+        Each is split by backend, model and day. By `tag` a line counts once for every tag of its job.
+        """
+        in_vain, cost = ledger.c.kind == "uncertain", cast(ledger.c.cost, BigInteger)
+        guessed = (
+            func.max(cast(ledger.c.estimated, BigInteger)) if self._db.is_sqlite else func.bool_or(ledger.c.estimated)
+        )
         query = (
             select(
-                group.label("group"),
+                _group(by).label("group"),
+                ledger.c.backend,
                 ledger.c.model,
-                func.sum(case((uncertain, 0), else_=1)),
+                _DAY.label("day"),
+                func.sum(case((in_vain, 0), else_=1)),
                 func.sum(ledger.c.input_tokens),
                 func.sum(ledger.c.cached_tokens),
                 func.sum(ledger.c.output_tokens),
                 func.sum(ledger.c.reasoning_tokens),
                 func.sum(ledger.c.cache_write_tokens),
-                _picos(func.sum(cast(ledger.c.cost, BigInteger))),
-                _picos(func.sum(case((uncertain, cast(ledger.c.cost, BigInteger)), else_=0))),
-                func.max(cast(ledger.c.estimated, BigInteger))
-                if self._db.is_sqlite
-                else func.bool_or(ledger.c.estimated),
+                _picos(func.sum(cost)),
+                _picos(func.sum(case((in_vain, cost), else_=0))),
+                _picos(func.sum(case((_WASTED, cost), else_=0))),
+                guessed,
             )
-            .join(jobs, jobs.c.id == ledger.c.job_id)
-            .group_by("group", ledger.c.model)
-            .order_by("group", ledger.c.model)
+            .group_by("group", ledger.c.backend, ledger.c.model, "day")
+            .order_by("group", ledger.c.backend, ledger.c.model, "day")
         )
-        if by.startswith("tag:"):
-            query = query.outerjoin(tags, and_(tags.c.job_id == ledger.c.job_id, tags.c.key == by[4:]))
-        if since is not None:
-            query = query.where(ledger.c.at >= since)
-        if job_id is not None:
-            query = query.where(ledger.c.job_id == job_id)
         with self._db.read() as tx:
             return [
                 Total(
                     _name(by, key),
+                    backend,
                     model,
+                    _date(day),
                     rows,
                     Usage(*(int(number) for number in tokens)),
                     int(cost) * PICO,
                     int(vain) * PICO,
+                    int(waste) * PICO,
                     bool(guessed),
                 )
-                for key, model, rows, *tokens, cost, vain, guessed in tx.execute(query)
+                for key, backend, model, day, rows, *tokens, cost, vain, waste, guessed in tx.execute(
+                    _narrowed(query, by, since, job_id)
+                )
             ]
+
+    def documents(self, by: str, since: datetime | None = None, job_id: str | None = None) -> dict[str | None, int]:
+        """How many documents of how many jobs were paid for, by group as in `totals`; under None, in all.
+
+        A document that two jobs read counts twice, one that two groups have counts in both.
+        """
+        groups = self._documents(by, since, job_id)
+        of_jobs = groups if by == "job" else self._documents("job", since, job_id)
+        found: dict[str | None, int] = dict(groups.items())
+        found[None] = sum(of_jobs.values())
+        return found
+
+    def _documents(self, by: str, since: datetime | None, job_id: str | None) -> dict[str, int]:
+        which = select(_group(by).label("group"), requests.c.job_id, requests.c.document).distinct()
+        each = _narrowed(which, by, since, job_id).subquery()
+        with self._db.read() as tx:
+            counted = tx.execute(select(each.c.group, func.count()).group_by(each.c.group))
+            return {_name(by, key): number for key, number in counted}
+
+
+def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str | None) -> Select[Any]:
+    """A query of ledger lines with what its groups and conditions need."""
+    same_row = and_(requests.c.job_id == ledger.c.job_id, requests.c.seq == ledger.c.seq)
+    found = query.select_from(ledger).join(requests, same_row)
+    if by == "tag":
+        found = found.outerjoin(tags, tags.c.job_id == ledger.c.job_id)
+    elif by.startswith("tag:"):
+        found = found.outerjoin(tags, and_(tags.c.job_id == ledger.c.job_id, tags.c.key == by[4:]))
+    if since is not None:
+        found = found.where(ledger.c.at >= since)
+    return found if job_id is None else found.where(ledger.c.job_id == job_id)
+
+
+# The line that paid for the answer we hold is of the shard where that answer lies. All others were paid in vain.
+_WASTED = or_(
+    ledger.c.kind != "settled",
+    requests.c.state != RequestState.SUCCEEDED,
+    requests.c.result_shard != ledger.c.shard_id,
+)
+_DAY = cast(ledger.c.at, BigInteger) // DAY
+
+
+def _tagged(tag: tuple[str, str]) -> Select[tuple[str]]:
+    key, value = tag
+    return select(tags.c.job_id).where(tags.c.key == key, tags.c.value == value)
 
 
 def _picos(total: ColumnElement[int]) -> ColumnElement[int]:
@@ -107,11 +187,14 @@ def _picos(total: ColumnElement[int]) -> ColumnElement[int]:
 
 
 def _group(by: str) -> ColumnElement[Any]:
+    if by == "tag":
+        return func.coalesce(tags.c.key + "=" + tags.c.value, "")
     if by.startswith("tag:"):
         return func.coalesce(tags.c.value, "")
     columns: dict[str, ColumnElement[Any]] = {
         "job": ledger.c.job_id,
-        "day": cast(ledger.c.at, BigInteger) // DAY,
+        "day": _DAY,
+        "task": requests.c.task,
         "model": ledger.c.model,
         "backend": ledger.c.backend,
     }
@@ -119,4 +202,8 @@ def _group(by: str) -> ColumnElement[Any]:
 
 
 def _name(by: str, key: object) -> str:
-    return (date(1970, 1, 1) + timedelta(days=int(str(key)))).isoformat() if by == "day" else str(key)
+    return _date(key).isoformat() if by == "day" else str(key)
+
+
+def _date(day: object) -> date:
+    return date(1970, 1, 1) + timedelta(days=int(str(day)))

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import bindparam, delete, exc, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, exc, func, insert, select, true, update
 
 from orchestrator import tokens
 from orchestrator.errors import InputError
 from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_FRESH, IS_WAITING, jobs, keeps_from, ledger, requests, shards
+from orchestrator.store.tables import (
+    HAS_KEY,
+    IS_FRESH,
+    IS_ORIGINAL,
+    IS_WAITING,
+    jobs,
+    keeps_from,
+    ledger,
+    requests,
+    shards,
+)
 
 PAGE = 5000
 CARRIED = (
-    "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream",
-    "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens", "tier",
-    "error_code", "error_message",
+    "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
+    "answered_by", "upstream", "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
+    "cache_write_tokens", "tier", "error_code", "error_message",
 )  # fmt: skip
 
 
@@ -89,10 +100,16 @@ class Rows:
             tx.execute(delete(requests).where(requests.c.job_id == job_id))
 
     def add(
-        self, job_id: JobId, rows: Sequence[tuple[Row, Span]], earlier: dict[str, Earlier], now: datetime
+        self,
+        job_id: JobId,
+        rows: Sequence[tuple[Row, Span]],
+        earlier: Mapping[str, Earlier],
+        now: datetime,
+        twins: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         """Record rows with where their lines lie; those in `earlier` (by custom_id) carry that outcome over, unpaid.
 
+        `twins` (by place) are not sent: they take the outcome of the row at the place they name, when it has one.
         Raises InputError naming a custom_id that the job has already.
         """
         fresh: list[dict[str, Any]] = []
@@ -100,7 +117,7 @@ class Rows:
         for row, span in rows:
             known = earlier.get(row.custom_id)
             if known is None:
-                fresh.append(_new(job_id, row, span, now))
+                fresh.append({**_new(job_id, row, span, now), "twin_of": twins.get(row.seq)})
             else:
                 carried.append({**_new(job_id, row, span, now), **known.facts, "carried_from": known.job_id})
         try:
@@ -140,17 +157,34 @@ class Rows:
                 row for row in tx.execute(query) if row.job_id in age and wanted[row.custom_id] == row.fingerprint
             ]
         rows.sort(key=lambda row: age[row.job_id])
-        return {
-            row.custom_id: Earlier(
-                row.custom_id,
-                row.fingerprint,
-                RequestState(row.state),
-                row.error_code,
-                row.job_id,
-                {name: getattr(row, name) for name in CARRIED},
-            )
-            for row in rows
-        }
+        return {row.custom_id: _earlier(row) for row in rows}
+
+    def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
+        """The newest answer that a job of this home got afresh to each request, model and backend.
+
+        By cache key, backend, and the model's name that was asked for there. With `checked`, only answers that have
+        passed the checks of a task: rows of a ready batch file were put to none.
+        """
+        c = requests.c
+        query = (
+            select(requests, shards.c.backend)
+            .join(shards, shards.c.id == c.result_shard)
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(HAS_KEY, c.cache_key.in_(keys), c.state == RequestState.SUCCEEDED, jobs.c.home == home)
+            .where(c.sent_model.is_not(None), c.task != "" if checked else true())
+            .order_by(c.settled_at, c.job_id, c.seq)
+        )
+        with self._db.read() as tx:
+            return {(row.cache_key, row.backend, row.sent_model): _earlier(row) for row in tx.execute(query)}
+
+    def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
+        """The places of the job's rows that are asked for themselves, by cache key, model and task."""
+        c = requests.c
+        # The job is told apart here and not in the query, which would look at every row of it.
+        query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY, c.cache_key.in_(keys))
+        with self._db.read() as tx:
+            rows = tx.execute(query)
+            return {(row.cache_key, row.model, row.task): row.seq for row in rows if row.job_id == job_id}
 
     def same(self, job_id: JobId, other_id: JobId) -> int:
         """How many rows of a job stand in another at the same place, with the same identity and fingerprint."""
@@ -171,7 +205,7 @@ class Rows:
             return tx.execute(query).first() is not None
 
     def open_work(self, job_id: JobId) -> list[Work]:
-        """The rows of a job without outcome, by what decides their cost and place."""
+        """The rows of a job without outcome that are sent, by what decides their cost and place."""
         c = requests.c
         groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
         query = (
@@ -182,7 +216,7 @@ class Rows:
                 func.sum(c.max_output).label("most"),
                 func.count(c.max_output).label("bounded"),
             )
-            .where(c.job_id == job_id, c.state == RequestState.PENDING)
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None))
             .group_by(*groups)
             .order_by(*groups)
         )
@@ -207,7 +241,7 @@ class Rows:
                 c.task == task,
                 c.prompt_version == prompt_version,
                 c.state == RequestState.SUCCEEDED,
-                IS_FRESH,
+                IS_ORIGINAL,
             )
             .order_by(c.settled_at.desc())
             .limit(newest)
@@ -216,6 +250,32 @@ class Rows:
         with self._db.read() as tx:
             query = select(recent.c.output_tokens, func.count()).group_by(recent.c.output_tokens)
             return {int(tokens): count for tokens, count in tx.execute(query)}
+
+    def cut_at(self, runs: Sequence[JobId], task: str, prompt_version: str) -> int | None:
+        """The highest bound, in tokens, at which an answer to a task was cut off in these runs; None: none was."""
+        c = requests.c
+        query = select(func.max(c.max_output)).where(
+            c.job_id.in_(runs),
+            c.task == task,
+            c.prompt_version == prompt_version,
+            c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)),
+            c.output_tokens >= c.max_output,
+            IS_ORIGINAL,
+        )
+        with self._db.read() as tx:
+            found = tx.scalar(query)
+        return None if found is None else int(found)
+
+    def mean_outputs(self, job_id: JobId) -> dict[str, float]:
+        """The mean tokens of the answers that a job got itself, by task."""
+        c = requests.c
+        query = (
+            select(c.task, func.avg(c.output_tokens))
+            .where(c.job_id == job_id, c.state == RequestState.SUCCEEDED, IS_FRESH)
+            .group_by(c.task)
+        )
+        with self._db.read() as tx:
+            return {task: float(mean) for task, mean in tx.execute(query)}
 
     def avoided(self, job_id: JobId) -> list[str | None]:
         """Which backends rows that wait have to keep away from; None stands for rows that may go anywhere."""
@@ -263,11 +323,13 @@ class Rows:
         backend: str,
         settled: Sequence[Settled],
         now: datetime,
+        model: str | None = None,
     ) -> int:
         """Give rows their outcome and book what they cost, in one transaction; how many had none before.
 
-        Rows that have an outcome already, or are in another shard by now, are left as they are: doing it again
-        after a crash changes nothing.
+        `model` is the name that the backend was asked for; other jobs take no answer of which it is not known. Twins
+        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now, are left
+        as they are: doing it again after a crash changes nothing.
         """
         if not settled:
             return 0
@@ -283,7 +345,8 @@ class Rows:
                 open_rows = open_rows.with_for_update()
             fresh = [by_seq[seq] for seq in tx.scalars(open_rows)]
             if fresh:
-                tx.execute(_SETTLE, [_settled(shard_id, job_id, row, now) for row in fresh])
+                tx.execute(_SETTLE, [_settled(shard_id, job_id, row, now, model) for row in fresh])
+                self._end_twins(tx, job_id, _FIRST.c.seq.in_([row.outcome.seq for row in fresh]))
             booked = [
                 _booked(shard_id, job_id, backend, row.outcome, kind, price, now)
                 for row in fresh
@@ -293,6 +356,18 @@ class Rows:
             if booked:
                 tx.execute(insert(ledger), booked)
             return len(fresh)
+
+    @staticmethod
+    def _end_twins(tx: Connection, job_id: JobId, first: ColumnElement[bool]) -> int:
+        """Give twins the outcome of the row that was sent for them, where it has one; how many."""
+        c = requests.c
+        statement = (
+            update(requests)
+            .where(c.job_id == job_id, c.twin_of == _FIRST.c.seq, c.state == RequestState.PENDING)
+            .where(_FIRST.c.job_id == job_id, _FIRST.c.state != RequestState.PENDING, first)
+            .values({name: _FIRST.c[name] for name in CARRIED})
+        )
+        return tx.execute(statement).rowcount
 
     def free(self, shard_id: ShardId, seqs: Sequence[int], *, count_attempt: bool, avoid: str | None = None) -> None:
         """Rows of a shard that have no outcome wait for another one: anywhere, or not at `avoid`."""
@@ -316,20 +391,18 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
-        """Give rows that no shard at a backend holds an outcome without a result; how many."""
+        """Give rows that no shard at a backend holds, and their twins, an outcome without a result; how many."""
         planned = select(shards.c.id).where(
             shards.c.job_id == job_id, shards.c.state.in_((ShardState.PENDING, ShardState.CANCELLED))
         )
         c = requests.c
         statement = (
             update(requests)
-            .where(
-                c.job_id == job_id, c.state == RequestState.PENDING, c.shard_id.is_(None) | c.shard_id.in_(planned)
-            )
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, IS_WAITING | c.shard_id.in_(planned))
             .values(state=state, error_code=code, error_message=message, settled_at=now)
         )
         with self._db.write() as tx:
-            return tx.execute(statement).rowcount
+            return tx.execute(statement).rowcount + self._end_twins(tx, job_id, true())
 
     def retry(self, job_id: JobId, states: Sequence[RequestState]) -> int:
         """Rows with these outcomes, and with a request to send, become pending again, and the job goes on.
@@ -350,6 +423,7 @@ class Rows:
                 error_message=None,
                 result_shard=None,
                 result_kind=None,
+                sent_model=None,
                 answered_by=None,
                 upstream=None,
                 latency_ms=None,
@@ -360,6 +434,8 @@ class Rows:
                 cache_write_tokens=0,
                 tier=None,
                 avoid=None,
+                # Again from the first of the alias's list: the last may be at a backend that refused it.
+                model=case((c.model.like("%@_"), func.substr(c.model, 1, func.length(c.model) - 2)), else_=c.model),
                 cost=Decimal(0),
             )
         )
@@ -384,11 +460,11 @@ class Rows:
             yield _finished(row)
 
     def usage(self, job_id: JobId) -> Usage:
-        """Tokens of the job's own answers; carried ones are not among them."""
+        """Tokens of the job's own answers; carried ones and those of twins are not among them."""
         c = requests.c
         columns = (c.input_tokens, c.cached_tokens, c.output_tokens, c.reasoning_tokens, c.cache_write_tokens)
         query = select(*(func.coalesce(func.sum(column), 0) for column in columns)).where(
-            c.job_id == job_id, c.carried_from.is_(None)
+            c.job_id == job_id, IS_ORIGINAL
         )
         with self._db.read() as tx:
             return Usage(*(int(value) for value in tx.execute(query).one()))
@@ -413,6 +489,14 @@ class Rows:
             return [(code, message or "", number) for code, message, number in tx.execute(query)]
 
 
+_FIRST = requests.alias("first")
+
+
+def _earlier(row: Any) -> Earlier:
+    facts = {name: getattr(row, name) for name in CARRIED}
+    return Earlier(row.custom_id, row.fingerprint, RequestState(row.state), row.error_code, row.job_id, facts)
+
+
 def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
     code, message = row.problem or (None, None)
     return {
@@ -430,6 +514,8 @@ def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
         "cut_from_tokens": row.cut_from_tokens,
         "inputs": row.inputs,
         "max_output": row.max_output,
+        "trimmed_tokens": row.trimmed_tokens,
+        "cache_key": row.cache_key,
         "state": RequestState.PENDING if code is None else RequestState.FAILED,
         "settled_at": None if code is None else now,
         "error_code": code,
@@ -449,7 +535,7 @@ _SETTLE = (
 )  # fmt: skip
 
 
-def _settled(shard_id: ShardId, job_id: JobId, row: Settled, now: datetime) -> dict[str, Any]:
+def _settled(shard_id: ShardId, job_id: JobId, row: Settled, now: datetime, model: str | None) -> dict[str, Any]:
     outcome, price = row.outcome, row.price
     span = outcome.span
     return {
@@ -461,6 +547,7 @@ def _settled(shard_id: ShardId, job_id: JobId, row: Settled, now: datetime) -> d
         "result_kind": outcome.kind,
         "result_offset": span.offset if span else None,
         "result_length": span.length if span else None,
+        "sent_model": model,
         "answered_by": outcome.model,
         "upstream": outcome.upstream,
         "latency_ms": outcome.latency_ms,
@@ -480,7 +567,7 @@ def _booked(
     shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, kind: str, price: Price, now: datetime
 ) -> dict[str, Any]:
     # The tokens stand with what was settled: those of a send without an answer nobody knows.
-    usage = outcome.usage if kind == "settled" else Usage()
+    usage = Usage() if kind == "uncertain" else outcome.usage
     return {
         "job_id": job_id,
         "seq": outcome.seq,
@@ -503,6 +590,8 @@ def _booked(
 
 def _finished(row: Any) -> FinishedRow:
     result = None
+    # A twin has its outcome from the job itself.
+    is_twin = row.twin_of is not None and row.state != RequestState.PENDING
     if row.result_shard is not None and row.result_kind is not None:
         result = (row.result_shard, row.result_kind, Span(row.result_offset, row.result_length))
     return FinishedRow(
@@ -524,7 +613,8 @@ def _finished(row: Any) -> FinishedRow:
         row.cost,
         row.error_code,
         row.error_message,
-        row.carried_from,
+        row.job_id if is_twin else row.carried_from,
         row.backend,
         row.batch_id,
+        row.settled_at,
     )

@@ -13,7 +13,7 @@ from orchestrator.errors import StateConflict
 from orchestrator.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
 from orchestrator.sharding import Range
 from orchestrator.store.database import Database
-from orchestrator.store.tables import keeps_from, requests, shards
+from orchestrator.store.tables import IS_WAITING, keeps_from, requests, shards
 from orchestrator.wire import BatchStatus
 
 PAGE = 1000
@@ -44,8 +44,7 @@ class Shards:
                 c.endpoint == rows.endpoint,
                 c.model == rows.model,
                 c.seq.between(rows.first, rows.last),
-                c.state == RequestState.PENDING,
-                c.shard_id.is_(None),
+                IS_WAITING,
                 keeps_from(avoid),
             )
             .values(shard_id=shard.id)

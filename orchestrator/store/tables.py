@@ -154,7 +154,10 @@ requests = Table(
     Column("cut_from_tokens", Integer),
     Column("inputs", Integer, nullable=False, server_default="1"),
     Column("max_output", Integer),
-    Column("avoid", String(40)),
+    Column("trimmed_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_key", String(32)),
+    Column("twin_of", Integer),
+    Column("avoid", Text),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, default=0),
     Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL"), index=True),
@@ -163,6 +166,7 @@ requests = Table(
     Column("result_kind", String(8)),
     Column("result_offset", BigInteger),
     Column("result_length", Integer),
+    Column("sent_model", Text),
     Column("answered_by", Text),
     Column("upstream", Text),
     Column("latency_ms", Integer),
@@ -182,8 +186,16 @@ requests = Table(
 # A night's unchanged documents add a carried row each: only what was answered afresh is looked up by custom_id.
 IS_FRESH = requests.c.carried_from.is_(None)
 Index("ix_requests_answers", requests.c.custom_id, sqlite_where=IS_FRESH, postgresql_where=IS_FRESH)
+# What is asked, or was, for the row itself: other rows with the same body may take that answer.
+IS_ORIGINAL = and_(IS_FRESH, requests.c.twin_of.is_(None))
+HAS_KEY = and_(requests.c.cache_key.is_not(None), IS_ORIGINAL)
+Index("ix_requests_cache", requests.c.cache_key, sqlite_where=HAS_KEY, postgresql_where=HAS_KEY)
+IS_TWIN = requests.c.twin_of.is_not(None)
+Index("ix_requests_twins", requests.c.job_id, requests.c.twin_of, sqlite_where=IS_TWIN, postgresql_where=IS_TWIN)
 # A literal, not a parameter: SQLite takes a partial index only where the query says the same words.
-IS_WAITING = and_(requests.c.state == literal_column("'pending'"), requests.c.shard_id.is_(None))
+IS_WAITING = and_(
+    requests.c.state == literal_column("'pending'"), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None)
+)
 Index(
     "ix_requests_waiting",
     requests.c.job_id,

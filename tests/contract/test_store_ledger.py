@@ -34,7 +34,12 @@ def paid(store: Store) -> Store:
 
 
 def summed(totals: list[Total]) -> list[tuple[str, str, int, str]]:
-    return [(total.group, total.model, total.rows, f"{total.cost:f}") for total in totals]
+    """By group and model: the day, by which totals are split as well, shows in the sums by day."""
+    sums: dict[tuple[str, str], tuple[int, Decimal]] = {}
+    for total in totals:
+        rows, cost = sums.get((total.group, total.model), (0, Decimal(0)))
+        sums[total.group, total.model] = (rows + total.rows, cost + total.cost)
+    return [(*key, rows, f"{cost:f}") for key, (rows, cost) in sums.items()]
 
 
 SUMS = {
@@ -50,6 +55,7 @@ SUMS = {
     ],
     "model": [("big", "big", 1, "0.200000000000"), ("tiny", "tiny", 3, "1000000.100000000002")],
     "backend": [("gpu", "big", 1, "0.200000000000"), ("gpu", "tiny", 3, "1000000.100000000002")],
+    "task": [("t", "big", 1, "0.200000000000"), ("t", "tiny", 3, "1000000.100000000002")],
     "tag:team": [
         ("legal", "big", 1, "0.200000000000"),
         ("legal", "tiny", 2, "0.100000000001"),
@@ -59,6 +65,13 @@ SUMS = {
         ("", "tiny", 1, "1000000.000000000001"),
         ("x", "big", 1, "0.200000000000"),
         ("x", "tiny", 2, "0.100000000001"),
+    ],
+    "tag": [
+        ("client=x", "big", 1, "0.200000000000"),
+        ("client=x", "tiny", 2, "0.100000000001"),
+        ("team=legal", "big", 1, "0.200000000000"),
+        ("team=legal", "tiny", 2, "0.100000000001"),
+        ("team=sales", "tiny", 1, "1000000.000000000001"),
     ],
 }
 

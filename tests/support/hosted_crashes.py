@@ -30,6 +30,7 @@ from orchestrator.errors import BackendError, JobFilesError, RefusedError, State
 from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline, intake
+from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
@@ -234,6 +235,7 @@ class Run:
                     planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
                 ),
+                SharedBudgets(store, self._config, self.now),
                 self.now,
             )
             job = self._job(store)

@@ -158,11 +158,11 @@ class KillRun:
         """Rows of a synchronous API: what was in flight at a kill may be paid again, and is booked as uncertain."""
         if books.merged != [row.custom_id for row in self._schedule.rows]:
             yield f"the output has {len(books.merged)} rows: {books.merged[:5]}"
-        (total,) = store.ledger.totals("job", job_id=job.id)
+        uncertain = sum(total.uncertain for total in store.ledger.totals("job", job_id=job.id))
         doubts = booked_twice(store, job)
         settled = sum((cost_of(usage_of(row.tokens)) for row in self._schedule.rows), Decimal(0))
-        if total.cost - total.uncertain != settled:
-            yield f"${total.cost - total.uncertain} are settled where {settled} are right"
+        if books.cost - uncertain != settled:
+            yield f"${books.cost - uncertain} are settled where {settled} are right"
         for row in self._schedule.rows:
             billed, seq = books.asked.get(row.digest, 0), books.rows[row.custom_id].seq
             in_doubt = doubts.get(seq, Decimal(0)) / cost_of(usage_of(row.tokens))

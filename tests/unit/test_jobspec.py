@@ -98,7 +98,7 @@ BAD = {
     "a field misspelt": (GOOD + "deadlin: 8h\n", f":9: deadlin: {UNKNOWN}\n  hint: did you mean 'deadline'?"),
     "a field of nothing": (
         GOOD + "output: {path: x, xyzzy: 1}\n",
-        f":9: output.xyzzy: {UNKNOWN}\n  hint: known fields: format, path",
+        f":9: output.xyzzy: {UNKNOWN}\n  hint: known fields: format, partition, path, table, url, url_env",
     ),
     "a task's field misspelt": (
         GOOD.replace(TASK, TASK + "    max_token: 5\n"),
@@ -185,7 +185,44 @@ BAD = {
     "allow a word": (GOOD + "allow: local\n", ":9: allow: must be a mapping (`key: value`)"),
     "an unknown format": (
         GOOD + "output:\n  path: x\n  format: xml\n",
-        ":11: output.format: Input should be 'jsonl' or 'batch'",
+        ":11: output.format: Input should be 'jsonl', 'csv', 'parquet' or 'batch'",
+    ),
+    "an output without a place": (GOOD + "output: {format: csv}\n", ":9: output: name either a `path` or a `table`"),
+    "an output in two places": (
+        GOOD + "output: {path: x, table: t, url_env: X}\n",
+        ":9: output: name either a `path` or a `table`",
+    ),
+    "a table without an address": (
+        GOOD + "output: {table: t}\n",
+        ":9: output: a `table` has either `url` or `url_env`, and no format or partition",
+    ),
+    "a table with a format": (
+        GOOD + "output: {table: t, url_env: X, format: csv}\n",
+        ":9: output: a `table` has either `url` or `url_env`, and no format or partition",
+    ),
+    "a table with a partition": (
+        GOOD + "output: {table: t, url_env: X, partition: night}\n",
+        ":9: output: a `table` has either `url` or `url_env`, and no format or partition",
+    ),
+    "a file with a database": (
+        GOOD + "output: {path: x, url_env: X}\n",
+        ":9: output: `url` and `url_env` are for a `table`",
+    ),
+    "a table with a password": (
+        GOOD + "output: {table: t, url: 'postgres://me:secret@host/db'}\n",
+        ":9: output.url: may hold no password: `url_env` names the variable of a table's, a storage has its own",
+    ),
+    "a storage with a password": (
+        GOOD + "output: {path: 's3://me:secret@bucket/x'}\n",
+        ":9: output.path: may hold no password: `url_env` names the variable of a table's, a storage has its own",
+    ),
+    "a table in no database": (
+        GOOD + "output: {table: t, url: 'mysql://host/db'}\n",
+        ":9: output.url: is no database such as sqlite:///FILE or postgresql://HOST/NAME",
+    ),
+    "a table with a name of two words": (
+        GOOD + "output: {table: 'a b', url_env: X}\n",
+        ":9: output.table: String should match pattern '^[A-Za-z_][A-Za-z0-9_]*$'",
     ),
     "a tag that is a number": (GOOD + "tags: {a: 1}\n", ":9: tags.a: Input should be a valid string"),
     "a key twice": (GOOD + "name: x\n", ":9: name: the key 'name' is given twice (first in line 1)"),

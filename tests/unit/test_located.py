@@ -202,7 +202,7 @@ name = "one"
         (("backends", "gpu", "quoted"), 8),
         (("backends", "gpu", "limits", "max_rows"), 11),
         (("backends", "my gpu", "idle"), 14),
-        (("things", "name"), 17),
+        (("things", 0, "name"), 17),
         (("backends", "gpu", "missing"), 6),
         (("nothing",), None),
     ],

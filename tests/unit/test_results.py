@@ -231,15 +231,28 @@ TEXTS = {
     "chat, cut": (chat("ye", "length"), Answer("ye", "length", False)),
     "chat, tools": (chat(None, tool_calls=[{"id": "1"}]), Answer(None, "stop", True)),
     "chat, no tools": (chat(None, tool_calls=[]), Answer(None, "stop", False)),
+    "chat, refused": (chat(None, refusal="I may not."), Answer(None, "stop", False, "I may not.")),
+    "chat, not refused": (chat("yes", refusal=None), Answer("yes", "stop", False)),
+    "chat, refused in another shape": (chat(None, refusal=["no"]), Answer(None, "stop", False, "['no']")),
     "completion": ({"choices": [{"text": "yes", "finish_reason": "stop"}]}, Answer("yes", "stop", False)),
     "responses": (RESPONSES, Answer("ja", None, False)),
+    "responses, refused": (
+        {"output": [{"content": [{"type": "refusal", "refusal": "No."}]}]}, Answer(None, None, False, "No."),
+    ),
+    "responses, cut": (
+        {**RESPONSES, "incomplete_details": {"reason": "max_output_tokens"}}, Answer("ja", "length", False),
+    ),
+    "responses, filtered": (
+        {**RESPONSES, "incomplete_details": {"reason": "content_filter"}}, Answer("ja", "content_filter", False),
+    ),
+    "responses, whole": ({**RESPONSES, "incomplete_details": None}, Answer("ja", None, False)),
     "responses, a tool": ({"output": [{"type": "function_call"}]}, Answer(None, None, True)),
     "embedding": (EMBEDDING, Answer(None, None, True)),
     "no choices": ({"choices": []}, Answer(None, None, False)),
     "nothing": ({}, Answer(None, None, False)),
     "another shape": ({"choices": "x"}, Answer(None, None, False)),
     "deep": ({"data": None, "output": [[[]]]}, Answer(None, None, True)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "answer"), TEXTS.values(), ids=TEXTS.keys())
@@ -252,6 +265,12 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "text that was cut": (None, Answer("ye", "length", False), None, ""),
     "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model answered with nothing"),
     "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model answered with nothing"),
+    "refused": (None, Answer(None, "stop", False, "I may not."), "refusal", "the model refused: I may not."),
+    "refused under a schema": (SCHEMA, Answer(None, "stop", False, "No."), "refusal", "the model refused: No."),
+    "withheld": (None, Answer("", "content_filter", False), "content_filter", "the provider's content filter"),
+    "the rest withheld": (None, Answer("ye", "content_filter", False), "content_filter", "the provider's content"),
+    "JSON withheld": (SCHEMA, Answer('{"mon', "content_filter", False), "content_filter", "the provider's content"),
+    "whole JSON, then withheld": (SCHEMA, Answer('{"months": 1}', "content_filter", False), None, ""),
     "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
     "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer ended at max_tokens"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
@@ -313,13 +332,23 @@ def merged(row: FinishedRow, line: dict[str, Any] | None, check: OutputCheck | N
     return dict(json.loads(raw))
 
 
+@pytest.mark.parametrize(
+    ("model", "carried_from", "rung"), [("small", None, 1), ("small@3", None, 3), ("small@3", "job-0", None)], ids=str
+)
+def test_a_merged_row_says_which_model_of_its_list_was_asked(
+    model: str, carried_from: str | None, rung: int | None
+) -> None:
+    row = finished(model=model, carried_from=carried_from)
+    assert merged(row, answered(chat("yes")))["provenance"]["rung"] == rung
+
+
 def test_a_merged_row_says_what_and_where_from() -> None:
     assert merged(finished(), answered(chat("yes\nno"))) == {
         "custom_id": "a", "document": "docs/a", "task": "t", "status": "succeeded", "output": "yes\nno",
         "error": None,
         "provenance": {
             "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "tier": "batch", "attempt": 1,
-            "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
+            "rung": 1, "tokens": {"input": 10, "cached": 3, "cache_write": 5, "output": 4, "reasoning": 2},
             "cost_usd": "0.000000000001", "latency_ms": 5,
             "finish_reason": "stop", "prompt_version": "v", "document_cut_from_tokens": None, "carried_from": None,
         },

@@ -1,0 +1,120 @@
+"""Documents with less in them that says nothing: blanks, invisible characters, headers and footers of pages. Pure.
+
+What is taken away depends on the document alone, so that a document's text is the same whatever others come and go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+RULES_VERSION = 1
+"""Part of the fingerprint where a text is cleaned up. Raise it whenever a rule changes what is left."""
+PAGE_BREAK = "\f"
+MARGIN_LINES = 3
+"""So many lines at the top and at the foot of a page may be its header and footer."""
+FEWEST_PAGES = 3
+
+# Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D belong to the spelling of
+# some languages and to emoji, and stay.
+_INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
+_BLANKS = r"[ \t\u00a0\u2000-\u200a\u202f\u205f\u3000]"
+_GAP = re.compile(rf"(?<=\S)(?:{_BLANKS}{{2,}}|\t)(?=\S)")
+_TRAILING = re.compile(rf"{_BLANKS}+$")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_NUMBER = re.compile(r"\d{1,5}")
+
+
+def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
+    """The text without what is asked to go; a text of which nothing would be left stays as it is."""
+    found = _without_margins(text) if boilerplate else text
+    found = _without_blanks(found) if whitespace else found
+    return found if found.strip() else text
+
+
+def _without_blanks(text: str) -> str:
+    """Runs of blanks within lines, blanks at their ends, runs of empty lines and invisible characters are taken out.
+
+    Indents stay, and so does all between code fences. Where two lines in a row have gaps they are columns: those
+    lines keep them.
+    """
+    lines: list[str] = []
+    for line, is_code in _fenced(text.split("\n")):
+        kept = line if is_code else _TRAILING.sub("", line.translate(_INVISIBLE))
+        if kept or is_code or (lines and lines[-1]):
+            lines.append(kept)
+    while lines and not lines[-1]:
+        lines.pop()
+    gaps = [_GAP.search(line) is not None for line in lines]
+    return "\n".join(
+        line if is_code or before or after else _GAP.sub(" ", line)
+        for (line, is_code), before, after in zip(_fenced(lines), [False, *gaps], [*gaps[1:], False], strict=False)
+    )
+
+
+def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
+    """The lines, each with whether it is a fence or code between two; a fence that is left open holds the rest."""
+    fence = ""
+    for line in lines:
+        found = _FENCE.match(line.translate(_INVISIBLE))
+        if fence:
+            yield line, True
+            if found is not None and found[1].startswith(fence) and line.strip() == found[1]:
+                fence = ""
+        else:
+            fence = "" if found is None else found[1]
+            yield line, found is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line at the edge of a page. `marks` are what it may be known by on the others.
+
+    A mark is the line itself, or the line without a number, and by how much that number is off the page's.
+    """
+
+    index: int
+    marks: frozenset[tuple[str, int | None]]
+
+
+def _without_margins(text: str) -> str:
+    """Lines that stand at the top, or at the foot, of most pages are left on the first of them alone.
+
+    A number in such a line may be the page's own. Documents of fewer than FEWEST_PAGES pages stay as they are.
+    """
+    pages = [page.split("\n") for page in text.split(PAGE_BREAK)]
+    if len(pages) < FEWEST_PAGES:
+        return text
+    for is_foot in (False, True):
+        edges = [_edge(page, number, is_foot=is_foot) for number, page in enumerate(pages, 1)]
+        on_pages = Counter(mark for edge in edges for mark in {mark for line in edge for mark in line.marks})
+        repeated = {mark for mark, many in on_pages.items() if 2 * many > len(pages) and many >= FEWEST_PAGES}
+        told: set[tuple[str, int | None]] = set()
+        for page, edge in zip(pages, edges, strict=True):
+            gone = []
+            for line in edge:
+                known = line.marks & repeated
+                if not known:
+                    break  # what stands further in is the page's own text
+                if known & told:
+                    gone.append(line.index)
+                told |= known
+            for index in sorted(gone, reverse=True):
+                del page[index]
+    return PAGE_BREAK.join("\n".join(page) for page in pages)
+
+
+def _edge(page: list[str], number: int, *, is_foot: bool) -> list[_Line]:
+    """The outermost lines of a page that are not empty, from its edge inwards."""
+    order = range(len(page) - 1, -1, -1) if is_foot else range(len(page))
+    there = [index for index in order if page[index].strip()][:MARGIN_LINES]
+    return [_Line(index, _marks(" ".join(page[index].split()), number)) for index in there]
+
+
+def _marks(line: str, number: int) -> frozenset[tuple[str, int | None]]:
+    numbered = {
+        (f"{line[: found.start()]}#{line[found.end() :]}", int(found[0]) - number) for found in _NUMBER.finditer(line)
+    }
+    return frozenset({(line, None), *numbered})

@@ -1,0 +1,150 @@
+"""`orch report`: what was paid, and whether forecasts can be trusted."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.clock import now
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.reports import CostReport, Listed
+
+GROUPS = ("job", "day", "task", "model", "backend", "tag")
+
+
+def since_option(function: click.decorators.FC) -> click.decorators.FC:
+    """`--since`."""
+    return click.option("--since", metavar="WHEN", help="From then on: 7d, 12h, or a date.")(function)
+
+
+@click.group()
+def report() -> None:
+    """Reports."""
+
+
+@report.command("cost")
+@click.option(
+    "--by",
+    default="job",
+    show_default=True,
+    metavar="GROUP",
+    help="job, day, task, model, backend, tag (every tag), or tag:KEY.",
+)
+@click.option("--job", "job_id", metavar="JOB", help="One job only.")
+@since_option
+@click.option(
+    "--compare", metavar="PROVIDER:MODEL", help="The hosted model to compare with, and for models without list price."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@json_option
+def report_cost(
+    by: str,
+    job_id: str | None,
+    since: str | None,
+    compare: str | None,
+    as_csv: bool,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """What was paid, what was foreseen, and what the same tokens cost at list prices."""
+    if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
+        raise UsageError(f"--by {by}: is none of {', '.join(GROUPS)}, tag:KEY")
+    with opened() as context:
+        built = _built(context, by, parsed_since(since), job_id, compare or context.config.report.compare)
+        if html is not None:
+            _write_page(built, html, since)
+        if as_json:
+            print_json(built.to_json())
+        elif as_csv:
+            click.echo(built.to_csv(), nl=False)
+        elif html is None:
+            from orchestrator.console import out
+            from orchestrator.console_reports import cost_table
+
+            console = out()
+            console.print(cost_table(built, console.width))
+        return 0
+
+
+@report.command("forecast")
+@since_option
+@json_option
+def report_forecast(since: str | None, as_json: bool) -> int:
+    """How forecasts held against what came, and whether to trust them."""
+    from orchestrator.calibration import calibrate
+
+    with opened() as context:
+        lines = calibrate(context.store.forecasts.since(parsed_since(since)))
+        if as_json:
+            print_json([line.to_json() for line in lines])
+        elif not lines:
+            say("orch: no forecasts yet; each batch that is sent makes some")
+        else:
+            from orchestrator.console import out
+            from orchestrator.console_reports import forecast_table
+
+            out().print(forecast_table(lines))
+        return 0
+
+
+def _built(context: Context, by: str, since: datetime | None, job_id: str | None, compare: str) -> CostReport:
+    from orchestrator.reports import Facts, cost_report, estimates
+
+    ledger = context.store.ledger
+    job = context.store.jobs.get(job_id).id if job_id else None
+    lines = ledger.totals(by, since, job)
+    # A line of several tags is in several groups, and once in the total.
+    whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
+    found = estimates(by, context.store.forecasts.since(since), whole) if by in ("job", "day") else {}
+    facts = Facts(lines, whole, ledger.documents(by, since, job), found)
+    return cost_report(by, facts, compare, _list_prices(context), now())
+
+
+def _list_prices(context: Context) -> Listed:
+    """What the models of the backends of orch.toml cost at once."""
+    from orchestrator.errors import InputError
+    from orchestrator.pipeline.prices import ByToken, prices_of
+    from orchestrator.pricing import Rates, Tier, rates
+
+    settings = context.config
+    known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
+
+    def listed(backend: str, model: str, at: datetime) -> Rates:
+        prices = known.get(backend)
+        if not isinstance(prices, ByToken):
+            raise InputError(f"{backend} has no prices by the token")
+        return rates(prices.provider, model, tier=Tier.STANDARD, at=at, overrides=prices.overrides)
+
+    return listed
+
+
+def _write_page(built: CostReport, path: Path, since: str | None) -> None:
+    from orchestrator.htmlreports import cost_page
+
+    try:
+        path.write_text(cost_page(built, now(), since), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    say(f"orch: the report is in {path}")
+
+
+def parsed_since(text: str | None) -> datetime | None:
+    """What `--since` says as a time. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        if text[:-1].isdecimal() and text[-1] in "mhd":
+            unit = {"m": "minutes", "h": "hours", "d": "days"}[text[-1]]
+            return now() - timedelta(**{unit: int(text[:-1])})
+        return datetime.fromisoformat(text).astimezone()
+    except OverflowError:
+        raise UsageError(f"--since {text}: is further back than a calendar reaches") from None
+    except ValueError:
+        raise UsageError(f"--since {text}: write 7d, 12h or a date such as 2026-11-01") from None

@@ -1,0 +1,107 @@
+"""Merged rows as people use them: JSONL, CSV, Parquet, in a file, a folder of nights, a bucket, or a SQL table.
+
+It reads the merged lines that `results.merged_row` writes and knows no store of ours: whoever calls it has the lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError
+from orchestrator.exports import places
+from orchestrator.exports.formats import Counted, Format, encode
+from orchestrator.jobspec import JobSpec, Output
+from orchestrator.model import Job, JobKind
+
+__all__ = ["ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "places", "tasks_of", "write"]
+Tasks = Mapping[str, Mapping[str, Any] | None]
+ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written and where: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
+
+    place: str
+    rows: int
+    jsonl_bytes: int
+    bytes: int | None
+
+    def __str__(self) -> str:
+        said = f"{self.rows:,} rows in {self.place}"
+        if self.bytes is None or self.bytes == self.jsonl_bytes:
+            return said
+        return f"{said}, {_size(self.bytes)} (as JSONL {_size(self.jsonl_bytes)})"
+
+
+def _size(number: int) -> str:
+    for unit, scale in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number:,} bytes"
+
+
+def tasks_of(job: Job) -> Tasks:
+    """The tasks of a job and the schemas of their answers; a ready batch file has none."""
+    if job.kind is JobKind.BATCH:
+        return {}
+    return {task.id: task.output_schema for task in JobSpec.model_validate(job.spec).tasks}
+
+
+def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
+    """Write a job's lines to a path or an address, whole or not at all.
+
+    `lines` are merged lines, for `batch` OpenAI's result lines. Raises StorageError.
+    """
+    counted = Counted(lines)
+    with places.opened(place) as file:
+        encode(file, counted, form, job.id, tasks_of(job))
+        size = file.tell()
+    return Written(str(place), counted.rows, counted.bytes, size)
+
+
+def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
+    """Put a job's lines where its job file says. `night` names the partition, where it is partitioned.
+
+    Raises StorageError, and InputError where a variable that holds an address is not set any more.
+    """
+    folder = Path(job.source).parent
+    if output.path is not None:
+        return write(_place(output, output.path, job, folder, night), output.format, job, lines)
+    from orchestrator.exports import sqltable
+    from orchestrator.exports.layout import Layout
+
+    table, counted = str(output.table), Counted(lines)
+    url = sqltable.address(_url(output), folder)
+    sqltable.replace(url, table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
+    return Written(f"table {table}", counted.rows, counted.bytes, None)
+
+
+def _place(output: Output, path: str, job: Job, folder: Path, night: date) -> str | Path:
+    if output.partition is not None:
+        # The job's name, not its id: a night that is run again replaces what it wrote.
+        path = f"{path.rstrip('/')}/night={night.isoformat()}/{job.name}.{ENDINGS[output.format]}"
+    return places.located(path, folder)
+
+
+def _url(output: Output) -> str:
+    if output.url is not None:
+        return output.url
+    name = str(output.url_env)
+    url = os.environ.get(name)
+    if not url:
+        raise InputError(f"the variable {name} is not set", field="output.url_env", hint="it holds the address")
+    return url
+
+
+def check(output: Output) -> None:
+    """Raises UsageError or InputError for an output that nothing here could write; nothing is opened."""
+    if output.path is None:
+        _url(output)
+    elif places.is_address(output.path):
+        places.check_address(output.path, "output.path")

@@ -1,0 +1,189 @@
+"""JSON Schema -> what a column holds, and whether a value fits in. Pure.
+
+A schema says more than a column can (unions, patterns, `allOf`); what has no plain type is kept as JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+MAX_DEPTH = 16
+"""Deeper than this a schema's parts are JSON text: no reader of tables shows such columns."""
+INT64 = range(-(2**63), 2**63)
+
+
+class Plain(StrEnum):
+    """What one cell holds."""
+
+    TEXT = "text"
+    INTEGER = "integer"  # 64 bits
+    NUMBER = "number"  # a double
+    BOOLEAN = "boolean"
+    JSON = "json"  # text: anything that has no type of its own
+    MONEY = "money"  # US dollars, twelve digits behind the point
+    INSTANT = "instant"  # aware UTC
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """Any number of one kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named fields, each of its kind; at least one."""
+
+    fields: tuple[tuple[str, Kind], ...]
+
+
+Kind = Plain | ListOf | Struct
+
+
+class Unfit(Exception):
+    """A value that its column cannot hold as it is."""
+
+
+def kind_of(schema: Any) -> Kind:
+    """What values of a JSON Schema are as a column."""
+    return _kind(schema, schema, frozenset(), 0)
+
+
+def _kind(schema: Any, root: Any, seen: frozenset[str], depth: int) -> Kind:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return Plain.JSON
+    reference = schema.get("$ref")
+    if reference is not None:
+        # One that leads back to itself has no end as a column.
+        target = None if reference in seen else _at(root, reference)
+        return _kind(target, root, seen | {reference}, depth)
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            members = {_kind(part, root, seen, depth) for part in schema[union] if not _is_null(part)}
+            return members.pop() if len(members) == 1 else Plain.JSON
+    match sorted(_types(schema)):
+        case ["string"]:
+            return Plain.TEXT
+        case ["integer"]:
+            return Plain.INTEGER
+        case ["number"] | ["integer", "number"]:
+            return Plain.NUMBER
+        case ["boolean"]:
+            return Plain.BOOLEAN
+        case ["array"] if "items" in schema and "prefixItems" not in schema:
+            return ListOf(_kind(schema["items"], root, seen, depth + 1))
+        case ["object"]:
+            return _struct(schema.get("properties", {}), root, seen, depth)
+        case _:
+            return Plain.JSON
+
+
+def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], depth: int) -> Kind:
+    # DuckDB takes names that differ by case alone for one, and none that is empty.
+    if not properties or "" in properties or len({name.casefold() for name in properties}) < len(properties):
+        return Plain.JSON
+    return Struct(tuple((name, _kind(part, root, seen, depth + 1)) for name, part in properties.items()))
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """The types that a schema names, or that its `enum` or `const` show; without null, which any column may be."""
+    said = schema.get("type")
+    if said is not None:
+        found = {said} if isinstance(said, str) else set(said)
+    elif "properties" in schema:
+        found = {"object"}
+    else:
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        found = {_NAMES.get(type(value), "other") for value in values}
+    return found - {"null"}
+
+
+_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "null"
+
+
+def _at(root: Any, reference: str) -> Any:
+    """What a `$ref` inside the schema points to; None for any other, and for one that leads nowhere."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return None
+    here = root
+    for part in reference[2:].split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        here = here.get(name) if isinstance(here, Mapping) else None
+    return here
+
+
+def flattened(kind: Kind) -> Kind:
+    """The kind without lists, for formats that have none: they are JSON text there."""
+    match kind:
+        case ListOf():
+            return Plain.JSON
+        case Struct(fields):
+            return Struct(tuple((name, flattened(inner)) for name, inner in fields))
+        case _:
+            return kind
+
+
+def fit(value: Any, kind: Kind) -> Any:
+    """A decoded JSON value as its column takes it; a field that is missing is None.
+
+    Raises Unfit where something of it would be lost.
+    """
+    if value is None:
+        return None
+    match kind:
+        case ListOf(item):
+            return [fit(part, item) for part in _of(value, list)]
+        case Struct(fields):
+            if not _of(value, dict).keys() <= {name for name, _ in fields}:
+                raise Unfit
+            return {name: fit(value.get(name), inner) for name, inner in fields}
+        case Plain.TEXT:
+            return _of(value, str)
+        case Plain.BOOLEAN:
+            return _of(value, bool)
+        case Plain.INTEGER:
+            return _integer(value)
+        case Plain.NUMBER:
+            return _number(value)
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _of(value: Any, wanted: type) -> Any:
+    if not isinstance(value, wanted):
+        raise Unfit
+    return value
+
+
+def _integer(value: Any) -> int:
+    # JSON Schema takes 3.0 for an integer as well.
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+        raise Unfit
+    whole = int(value)
+    if whole not in INT64:
+        raise Unfit
+    return whole
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unfit
+    try:
+        number = float(value)
+    except OverflowError:
+        raise Unfit from None
+    if number != value:
+        raise Unfit
+    return number

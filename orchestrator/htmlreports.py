@@ -1,0 +1,159 @@
+"""Reports as HTML pages that need nothing else: style, plot and figures are in the one file. Pure."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from orchestrator.reports import CostLine, CostReport
+from orchestrator.reportwords import cost_cells, cost_notes, money
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from matplotlib.axes import Axes
+
+DAYS, GROUPS = 31, 12
+"""How many days or groups a plot shows: the newest, the dearest."""
+PAID, LIST = "#2b6cb0", "#b8c4d4"
+
+
+def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
+    """A cost report as a page; `at` is when it was made, `since` how far back it goes, as the user said it."""
+    total = report.total
+    columns, *rows, sums = cost_cells(report)
+    facts = [
+        ("paid", money(total.cost)),
+        ("list price", money(total.listed.cost)),
+        ("saved", money(total.saved)),
+        ("wasted", money(total.wasted)),
+        ("rows", f"{total.rows:,}"),
+        ("documents", f"{total.documents:,}"),
+    ]
+    return _page().render(
+        title=f"Cost by {report.by}",
+        made=f"{at.astimezone():%Y-%m-%d %H:%M %Z}",
+        since=since,
+        facts=facts,
+        plot=_bars(report.by, _shown(report)) if report.lines else "",
+        left_out=len(report.lines) - len(_shown(report)),
+        columns=columns,
+        rows=rows,
+        sums=sums,
+        notes=cost_notes(report),
+    )
+
+
+def _shown(report: CostReport) -> Sequence[CostLine]:
+    if report.by == "day":
+        return report.lines[-DAYS:]
+    return sorted(report.lines, key=lambda line: max(line.cost, line.listed.cost), reverse=True)[:GROUPS]
+
+
+def _bars(by: str, lines: Sequence[CostLine]) -> str:
+    """What was paid beside the list price, as SVG: days from left to right, other groups one below the other."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    by_day, drawn = by == "day", io.StringIO()
+    sums = {
+        "list price": (LIST, -0.2, [float(line.listed.cost) for line in lines]),
+        "paid": (PAID, 0.2, [float(line.cost) for line in lines]),
+    }
+    # Text stays text, in the reader's own font; a name with two dollar signs is no formula.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False, "font.size": 11}):
+        # Straight from Figure: pyplot would look for a display, and keep every figure.
+        figure = Figure(figsize=(5, 3 if by_day else 1 + 0.4 * len(lines)), layout="constrained")
+        axes = figure.subplots()
+        for label, (color, shift, dollars) in sums.items():
+            places = [place + shift for place in range(len(lines))]
+            (axes.bar if by_day else axes.barh)(places, dollars, 0.4, color=color, label=label)
+        _name_axes(axes, by_day, [line.group[5:] if by_day else _short(line.group or "—") for line in lines])
+        with warnings.catch_warnings():
+            # Its own font may lack a character of a name; the reader's will have it.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+_SAID_OF_ITSELF = ("Date", "Creator", "Format", "Type")
+
+
+def _name_axes(axes: Axes, by_day: bool, names: Sequence[str]) -> None:
+    if by_day:
+        step = 1 + len(names) // 7
+        axes.set_xticks(range(0, len(names), step), names[::step])
+    else:
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+    money_axis = axes.yaxis if by_day else axes.xaxis
+    money_axis.set_major_formatter(lambda dollars, _: money(Decimal(repr(float(dollars)))))
+    axes.locator_params(axis="y" if by_day else "x", nbins=5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:19]}…"
+
+
+@lru_cache(maxsize=1)
+def _page() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(autoescape=True, undefined=StrictUndefined).from_string(_COST_PAGE)
+
+
+_COST_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6eaf0; --soft: #9aa5b5; --line: #323b48; --back: #14181f; --card: #1d232c }
+}
+body { font: 16px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  margin: 0 auto; max-width: 70rem; padding: 1rem }
+h1 { font-size: 1.4rem; margin: 0 }
+.made, .notes, figcaption { color: var(--soft); font-size: .85rem }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .6rem; margin: 1rem 0 }
+dl div { background: var(--card); border-radius: .5rem; padding: .6rem .8rem }
+dt { color: var(--soft); font-size: .8rem }
+dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums }
+figure { margin: 1rem 0; max-width: 36rem }
+figure svg { width: 100%; height: auto }
+figure svg text { fill: var(--ink) !important }
+figure svg path[style*="stroke: #000000"] { stroke: var(--soft) !important }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 100% }
+th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line) }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back);
+  max-width: 14rem; overflow: hidden; text-overflow: ellipsis }
+th { color: var(--soft); font-weight: 600 }
+tfoot td { font-weight: 700; border: 0 }
+</style>
+<h1>{{ title }}</h1>
+<p class="made">{% if since %}since {{ since }}, {% endif %}made {{ made }}</p>
+<dl>{% for name, value in facts %}
+<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>{% endfor %}
+</dl>
+{% if plot %}<figure>{{ plot | safe }}
+{% if left_out %}<figcaption>{{ left_out }} more are in the table alone</figcaption>{% endif %}</figure>
+<div class="wide"><table>
+<thead><tr>{% for name in columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody>
+<tfoot><tr>{% for cell in sums %}<td>{{ cell }}</td>{% endfor %}</tr></tfoot>
+</table></div>
+{% else %}<p>Nothing was paid for.</p>{% endif %}
+{% for note in notes %}<p class="notes">{{ note }}</p>
+{% endfor %}</html>
+"""

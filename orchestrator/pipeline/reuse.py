@@ -1,0 +1,101 @@
+"""Answers that need not be asked for: of earlier runs, of other jobs, and of another row of the same job.
+
+Each request has two marks. Its `fingerprint` says whether the outcome that an earlier run of the same job file has
+still holds; its `cache_key` finds the very same request wherever it stands. And what earlier answers say of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import cache
+
+from orchestrator.config import Config
+from orchestrator.jobspec import AUTO, Task
+from orchestrator.ladder import above
+from orchestrator.model import Job, JobId, JobKind, RequestState, Row
+from orchestrator.pipeline.routes import models_of, objections
+from orchestrator.requests import bound_from, resolve_model, written_bound
+from orchestrator.results import is_passing
+from orchestrator.store import Store
+from orchestrator.store.rows import Earlier
+
+RUNS = 10
+"""So many earlier runs of a job file say how long its answers are."""
+Asked = Callable[[str], Collection[tuple[str, str]]]
+"""The backends that may take rows of a model, each with its name there."""
+
+
+def asked_of(config: Config, job: Job) -> Asked:
+    """Where rows of a job may be answered, and under which names: there another job's answer must have come from."""
+    models = models_of(config, job)
+    usable = config.backends.keys() - objections(config, job).keys()
+
+    @cache
+    def places(model: str) -> frozenset[tuple[str, str]]:
+        if model not in models:
+            return frozenset((backend, model) for backend in usable)  # a ready batch file may name the model itself
+        rungs = (model, *above(model, models))
+        names = {(backend, resolve_model(rung, backend, models)) for rung in rungs for backend in usable}
+        return frozenset((backend, name) for backend, name in names if name is not None)
+
+    return places
+
+
+def earlier_runs(store: Store, job: Job) -> list[JobId]:
+    """The runs of the same job file whose answers may be carried over, oldest first."""
+    if not job.options.get("carry", True):
+        return []
+    return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
+
+
+def to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
+    """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
+    found = store.rows.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
+    return {
+        row.custom_id: known
+        for row in rows
+        if (known := found.get(row.custom_id)) is not None
+        and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
+    }
+
+
+def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:
+    """The answers that other jobs got to the very same requests, from a backend and model that this one might ask."""
+    if not job.options.get("carry", True):
+        return {}
+    keys = {row.cache_key for row in rows if row.cache_key is not None and asked(row.model)}
+    # A task's answers are checked; what answered a ready batch file was not.
+    answers = store.rows.answers(job.home, keys, checked=job.kind is JobKind.DOCUMENTS) if keys else {}
+    found: dict[str, Earlier] = {}
+    for row in rows:
+        for backend, model in sorted(asked(row.model)) if row.cache_key in keys else ():
+            if (answer := answers.get((row.cache_key or "", backend, model))) is not None:
+                found[row.custom_id] = answer
+                break
+    return found
+
+
+def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
+    """The rows that ask what another row of the job asks, each by its place with the place of the first."""
+    keys = {row.cache_key for row in rows if row.cache_key is not None}
+    first = store.rows.originals(job.id, keys) if keys else {}
+    found: dict[int, int] = {}
+    for row in rows:
+        if row.cache_key is not None:
+            place = first.setdefault((row.cache_key, row.model, row.task), row.seq)
+            if place != row.seq:
+                found[row.seq] = place
+    return found
+
+
+def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
+    """How many tokens an answer may have: as a task says, or as earlier runs of the job file say."""
+    runs = [run.id for run in store.jobs.of_series(job.series)[:RUNS]]
+
+    def bound(task: Task, prompt_version: str) -> int:
+        if task.max_tokens != AUTO:
+            return written_bound(task, prompt_version)
+        seen = store.rows.output_lengths(runs, task.id, prompt_version)
+        return bound_from(seen, store.rows.cut_at(runs, task.id, prompt_version))
+
+    return bound

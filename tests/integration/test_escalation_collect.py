@@ -1,0 +1,226 @@
+"""Answers that fail their check go on with the next model of their alias's list; all of them are paid for, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.backends import LineProblem
+from orchestrator.home import Home
+from orchestrator.ladder import Standing, Step
+from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline import collect
+from orchestrator.results import OutputCheck
+from orchestrator.store import Store
+from tests.support.lanes import lane
+from tests.support.stored import NOW, added, ranges, shard
+
+ROWS = 4
+PER_ROW = Decimal("0.001")
+UP = Standing(step=Step("m@2", ("big", "large"), None))
+TOP = Standing()
+LACKING = Standing(lacks=frozenset({"flex"}))
+ALONE = Standing(lacks=frozenset({"flex"}), is_alone=True)
+CODES = ("truncated", "refusal", "content_filter", "empty_answer", "invalid_json", "schema_mismatch")
+
+
+def line(row: int, kind: str = "good") -> bytes:
+    text, finish, refusal, status = "{}", "stop", None, 200
+    match kind:
+        case "truncated":
+            text, finish = '{"a', "length"
+        case "refusal":
+            text, refusal = "", "No."
+        case "content_filter":
+            text, finish = '{"a', "content_filter"
+        case "empty_answer":
+            text = " "
+        case "invalid_json":
+            text = "hm"
+        case "schema_mismatch":
+            text = "[]"
+        case "refused":
+            status = 400
+        case "full":
+            status = 429
+    body: dict[str, Any] = {
+        "choices": [{"message": {"content": text, "refusal": refusal}, "finish_reason": finish}], "model": "tiny",
+        "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+    }  # fmt: skip
+    if status != 200:
+        body = {"error": {"message": "no", "code": "c"}}
+    if kind == "garbled":
+        body = {"error": {"message": "no", "code": "c"}, "usage": body["usage"]}
+    response = {"status_code": status, "body": body}
+    return json.dumps({"custom_id": f"r{row}", "response": response, "error": None}).encode()
+
+
+class Desk:
+    """A store and a home; batches of a job are collected by hand."""
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self.store, self.home, self.jobs = store, Home(folder), 0
+
+    def job(self, **facts: Any) -> Job:
+        self.jobs += 1
+        return added(self.store, ROWS, f"job-{self.jobs}", **facts)
+
+    def sent(self, job: Job, number: int = 1, **facts: Any) -> Shard:
+        """The batch of all rows that wait, over."""
+        [found] = ranges(self.store, job)
+        new = shard(job, number, rows=found.rows, model=found.model)
+        self.store.shards.add(new, found)
+        for state in (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED):
+            self.store.shards.move(self.store.shards.get(new.id), state)
+        return replace(self.store.shards.get(new.id), **{"provider_status": "completed", **facts})
+
+    def collect(
+        self, job: Job, of: Shard, lines: list[bytes], standing: Standing, *, problems: tuple[LineProblem, ...] = (),
+        elsewhere: bool = True, is_own: bool = True,
+    ) -> collect.Tally:  # fmt: skip
+        path = self.home.results(of.id, "output")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\n".join(lines))
+        where, checks = lane(cost=PER_ROW, is_own=is_own), {"t": OutputCheck({"type": "object"})}
+        current = self.store.jobs.get(job.id)
+        ended = collect.Ended(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
+        return collect.collect(self.store, self.home, ended)
+
+    def rows(self, job: Job) -> list[FinishedRow]:
+        return list(self.store.rows.finished(job.id))
+
+    def ends(self, job: Job) -> list[str | None]:
+        """Each row's code; its state where it has none."""
+        return [row.error_code or row.state for row in self.rows(job)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
+        yield Desk(tmp_path, store)
+
+
+def test_bad_answers_go_on_and_the_last_ones_stand(desk: Desk) -> None:
+    job = desk.job()
+    kinds = ["good", "truncated", "refused", "schema_mismatch"]
+    tally = desk.collect(job, desk.sent(job), [line(row, kind) for row, kind in enumerate(kinds)], UP)
+
+    assert str(tally) == "1 failed, 1 succeeded, 2 go on with big or large: 1 schema_mismatch, 1 truncated"
+    assert desk.ends(job) == ["succeeded", "pending", "c", "pending"]
+    assert desk.store.ledger.spent(job.id) == 4 * PER_ROW
+
+    tally = desk.collect(job, desk.sent(job, 2), [line(3, "refusal"), line(1)], TOP)
+    assert str(tally) == "1 failed, 1 succeeded"
+    assert desk.ends(job) == ["succeeded", "succeeded", "c", "refusal"]
+    assert [(row.model, row.attempt) for row in desk.rows(job)] == [("m", 0), ("m@2", 0), ("m", 0), ("m@2", 0)]
+    assert desk.store.ledger.spent(job.id) == 6 * PER_ROW
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "hosted"])
+def test_every_bad_answer_goes_on_wherever_it_was_given(desk: Desk, code: str, is_own: bool) -> None:
+    job = desk.job()
+    lines = [line(row, code) for row in range(ROWS)]
+    tally = desk.collect(job, desk.sent(job), lines, UP, is_own=is_own)
+    assert tally.climbed == {code: ROWS}
+    assert [row.seq for row in desk.store.rows.waiting(job.id)] == list(range(ROWS))
+
+
+def test_what_is_no_answer_is_no_bad_answer(desk: Desk) -> None:
+    job = desk.job()
+    desk.collect(job, desk.sent(job), [line(row, "garbled") for row in range(ROWS)], UP)
+    assert desk.ends(job) == ["c"] * ROWS
+
+
+def test_rows_that_wait_for_room_keep_from_backends_that_lack_their_model(desk: Desk) -> None:
+    job = desk.job()
+    desk.collect(job, desk.sent(job), [line(row, "full") for row in range(ROWS)], LACKING, is_own=False)
+    assert desk.store.rows.avoided(job.id) == ["flex"]
+
+
+def test_a_cancelled_job_asks_no_further(desk: Desk) -> None:
+    job = desk.job()
+    sent = desk.sent(job)
+    desk.store.jobs.request_cancel(job.id, "by the user", NOW)
+    desk.collect(job, sent, [line(0, "schema_mismatch"), line(1)], UP)
+    assert desk.ends(job) == ["schema_mismatch", "succeeded", "cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("on_late", "hours", "end"),
+    [("expire", -1, "truncated"), ("expire", 0, "truncated"), ("expire", 1, "pending"), ("expire", None, "pending"),
+     ("finish", -1, "pending")],
+    ids=str,
+)  # fmt: skip
+def test_behind_the_deadline_a_bad_answer_stands_where_rows_expire(
+    desk: Desk, on_late: str, hours: float | None, end: str
+) -> None:
+    deadline = None if hours is None else NOW + timedelta(hours=hours)
+    job = desk.job(spec={"on_late": on_late}, deadline_at=deadline)
+    desk.collect(job, desk.sent(job), [line(row, "truncated") for row in range(ROWS)], UP)
+    assert desk.ends(job) == [end] * ROWS
+
+
+def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -> None:
+    job = desk.job()
+    sent = desk.sent(job, pulled_at=NOW, provider_status="cancelled")
+    desk.collect(job, sent, [line(0, "refusal"), line(1)], UP)
+    assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id)] == [(0, "m@2")]
+    assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id, "gpu")] == [(2, "m"), (3, "m")]
+
+
+@pytest.mark.parametrize(
+    ("standing", "avoid"), [(TOP, "gpu"), (LACKING, "flex,gpu"), (ALONE, "flex")], ids=["none", "one", "alone"]
+)
+def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
+    desk: Desk, standing: Standing, avoid: str
+) -> None:
+    job = desk.job()
+    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing)
+    assert desk.store.rows.avoided(job.id) == [avoid]
+
+
+@pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])
+def test_what_one_backend_will_never_do_goes_only_where_the_model_is(
+    desk: Desk, standing: Standing, end: str
+) -> None:
+    problems = (LineProblem("model_not_found", "no such model"),)
+    job = desk.job()
+    desk.collect(
+        job, desk.sent(job, provider_status="failed"), [], standing, problems=problems, is_own=False
+    )  # fmt: skip
+    assert desk.ends(job) == [end] * ROWS
+
+
+@settings(deadline=None, max_examples=30)
+@given(kinds=st.lists(st.sampled_from(["good", "refused", "missing", *CODES]), min_size=ROWS, max_size=ROWS))
+def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    lines = [line(row, kind) for row, kind in enumerate(kinds) if kind != "missing"]
+    with Store.open(f"sqlite:///{folder / 'orch.db'}") as store:
+        desk = Desk(folder, store)
+        job = desk.job()
+        sent = desk.sent(job)
+        desk.collect(job, sent, lines, UP)
+        once = desk.rows(job), store.ledger.spent(job.id), store.ledger.totals("job")
+        desk.collect(job, sent, lines, UP)
+        assert (desk.rows(job), store.ledger.spent(job.id), store.ledger.totals("job")) == once
+
+        climbed = {row for row, kind in enumerate(kinds) if kind in CODES}
+        waits = {row.seq: row.model for row in store.rows.waiting(job.id)}
+        missing = {row for row, kind in enumerate(kinds) if kind == "missing"}
+        assert waits == dict.fromkeys(climbed, "m@2") | dict.fromkeys(missing, "m")
+        assert store.ledger.spent(job.id) == PER_ROW * len(lines)
+        done = {row.seq for row in desk.rows(job) if row.state is not RequestState.PENDING}
+        assert done == set(range(ROWS)) - climbed - missing

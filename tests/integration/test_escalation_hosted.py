@@ -1,0 +1,75 @@
+"""A job whose alias lists models, at hosted backends: bad answers go on with the next, and all of them are booked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from orchestrator.ladder import Names
+from tests.support.hostedjob import RATES, Desk, script, table
+
+PRICES = "".join(
+    f"[prices.{model}]\n{table(RATES)}batch = {{input = 20, output = 80}}\n" for model in ("big", "huge")
+)
+SCHEMA = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
+
+
+def job_file(desk: Desk, texts: Sequence[str], models: Sequence[Names], **spec: Any) -> Path:
+    folder = desk.folder / "documents"
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    path = desk.folder / "job.yaml"
+    task = {"id": "t", "prompt": "What of it?", "model": "analyst", "max_tokens": 60, "schema": SCHEMA}
+    # JSON is YAML.
+    given = {"name": "night", "documents": "documents", "tasks": [task], "models": {"analyst": models}, **spec}
+    path.write_text(json.dumps(given), encoding="utf-8")
+    return path
+
+
+def told(desk: Desk, job: Any) -> list[tuple[str, str, int, int]]:
+    """Of each row: how it ended, who answered, on which rung, at which try."""
+    found = []
+    for row in desk.rows(job).values():
+        end = row["status"] if row["error"] is None else f"{row['status']}: {row['error']['code']}"
+        found.append((end, row["provenance"]["model"], row["provenance"]["rung"], row["provenance"]["attempt"]))
+    return found
+
+
+def test_bad_answers_go_on_with_the_next_model_and_everything_is_paid_for_once(desk: Desk) -> None:
+    desk.backends({"openai": {}}, PRICES)
+    # Each batch has the rows that the one before gave up; its lines are told from 1.
+    for nth, lines in ((1, [2, 3, 4]), (2, [2, 3]), (3, [2])):
+        script(desk, "rows", verb="create", nth=nth, row="length", lines=lines)
+    job = desk.run(job_file(desk, ["Fine.", "Too long.", "Longer.", "Longest."], ["m", "big", "huge"]))
+
+    assert told(desk, job) == [
+        ("succeeded", "m", 1, 1),
+        ("succeeded", "big", 2, 1),
+        ("succeeded", "huge", 3, 1),
+        ("failed: truncated", "huge", 3, 1),
+    ]
+    assert desk.events(job, "collected") == [
+        "1 succeeded, 3 go on with big: 3 truncated",
+        "1 succeeded, 2 go on with huge: 2 truncated",
+        "1 failed, 1 succeeded",
+    ]
+    assert sorted(desk.billed().values()) == [1, 2, 3, 3]
+    report = {total.model: total for total in desk.store.ledger.totals("model")}
+    bill = {line["model"]: line for line in desk.provider.bill()["lines"]}
+    assert {model: total.rows for model, total in report.items()} == {"m": 4, "big": 3, "huge": 2}
+    assert {model: total.usage.output_tokens for model, total in report.items()} == {
+        model: line["output"] for model, line in bill.items()
+    }
+    assert sum((total.cost for total in report.values()), Decimal(0)) == desk.cost(job)
+
+
+def test_a_row_goes_on_only_to_a_backend_that_has_the_next_model(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}, "claude": {}}, PRICES)
+    script(desk, "rows", verb="create", row="length", lines=[1])
+    job = desk.run(job_file(desk, ["Too long.", "Fine."], [{"openai": "m", "azure": "m"}, {"claude": "big"}]))
+    assert told(desk, job) == [("succeeded", "big", 2, 1), ("succeeded", "m", 1, 1)]
+    assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "claude"
