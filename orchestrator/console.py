@@ -17,7 +17,7 @@ from rich.text import Text
 from orchestrator.durations import duration
 from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
-from orchestrator.planner import Cost, Plan
+from orchestrator.planner import Cost, Outlook, Plan
 from orchestrator.reportwords import money as money
 
 PLAIN_SECONDS = 10.0
@@ -124,18 +124,28 @@ def _head(detail: JobDetail) -> Table:
     told = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     table.add_row("rows", f"{counts.total:,}: {told}" if told else "0")
     if detail.carried:
-        table.add_row("unchanged", f"{detail.carried:,} rows carry the answer of an earlier run")
+        table.add_row("reused", f"{detail.carried:,} rows have the answer of an earlier run or another job")
     table.add_row("tokens", tokens(detail.usage))
     table.add_row("cost", money(line.cost) + (f" of ${line.job.budget:f}" if line.job.budget is not None else ""))
     if not line.state.is_final:
         table.add_row("rate", f"{line.rate:,.1f} rows/s, {_eta(line)} to go")
     if line.job.deadline_at is not None:
         table.add_row("deadline", line.job.deadline_at.astimezone().strftime("%Y-%m-%d %H:%M"))
+    if detail.outlook is not None:
+        table.add_row("outlook", _outlook(detail.outlook, dated=line.job.deadline_at is not None))
     if detail.tags:
         table.add_row("tags", ", ".join(f"{key}={value}" for key, value in detail.tags.items()))
     if line.job.output_path:
         table.add_row("results", line.job.output_path)
     return table
+
+
+def _outlook(outlook: Outlook, *, dated: bool) -> str:
+    told = [f"{_chance(outlook.chance)} in time"] if dated else []
+    told.append(f"{money(outlook.expected)} more expected")
+    if outlook.rescue is not None:
+        told.append(f"what still runs at {_clock(outlook.rescue.at)} goes to {' and '.join(outlook.rescue.to)}")
+    return "; ".join(told)
 
 
 def tokens(usage: Usage) -> str:

@@ -43,6 +43,7 @@ from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.reuse import asked_of
 from orchestrator.pipeline.routes import models_of
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
@@ -135,6 +136,7 @@ class Engine:
             open=self.open,
             planning=lambda job: Planning(store, config, job, now(), budgets.left),
             models=lambda job: models_of(config, job),
+            asked=lambda job: asked_of(config, job),
         )
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
 

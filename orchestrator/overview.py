@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
 from orchestrator.store.jobs import Event
+
+if TYPE_CHECKING:
+    from orchestrator.planner import Outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class JobDetail:
     events: Sequence[Event]
     tags: dict[str, str]
     problem: str | None = None
+    outlook: Outlook | None = None
 
     @property
     def held(self) -> list[Shard]:
@@ -85,6 +89,7 @@ class JobDetail:
                 "output": self.usage.output_tokens,
             },
             "problem": self.problem,
+            "outlook": None if self.outlook is None else _outlook_json(self.outlook),
             "tags": self.tags,
             "reasons": [{"code": code, "message": text, "rows": rows} for code, text, rows in self.reasons],
             "shards": [_shard_json(shard) for shard in self.shards],
@@ -93,6 +98,18 @@ class JobDetail:
                 for event in self.events
             ],
         }
+
+
+def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+    rescue = outlook.rescue
+    return {
+        "chance": round(outlook.chance, 4),
+        "expected_usd": f"{outlook.expected:f}",
+        "rescue": None
+        if rescue is None
+        else {"at": _iso(rescue.at), "to": list(rescue.to), "needed": round(rescue.needed, 4)},
+        "reason": outlook.reason,
+    }
 
 
 def _shard_json(shard: Shard) -> dict[str, Any]:

@@ -16,13 +16,14 @@ import click
 from orchestrator import overview
 from orchestrator.clock import now
 from orchestrator.home import Home
-from orchestrator.model import Shard, ShardState
+from orchestrator.model import Job, Shard, ShardState
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.place import Place, locate
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
+    from orchestrator.planner import Outlook
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,6 +57,16 @@ class Context:
         found = overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
         return found if problem or not running else replace(found, problem=self._problem(running))
+
+    def outlook(self, job: Job) -> Outlook | None:
+        """What is foreseen of a job, None where it is over, not built yet, or no backend may take its rows."""
+        if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
+            return None
+        from orchestrator.pipeline.budget import SharedBudgets
+        from orchestrator.pipeline.planning import Planning
+
+        at = now()
+        return Planning(self.store, self.config, job, at, SharedBudgets(self.store, self.config, now).left).outlook()
 
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""

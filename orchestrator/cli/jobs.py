@@ -155,6 +155,9 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "documents": report.documents,
                 "requests": report.requests,
                 "unchanged": report.carried,
+                "cached": report.cached,
+                "twins": report.twins,
+                "trimmed_tokens": report.trimmed_tokens,
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
@@ -162,7 +165,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
         )
         return
     click.echo(f"documents  {report.documents:,}")
-    click.echo(f"requests   {report.requests:,} ({report.carried:,} unchanged, so not sent)")
+    click.echo(f"requests   {report.requests:,}" + "".join(f", {told}" for told in report.saved))
     click.echo(f"input      about {report.input_bytes // 4:,} tokens")
     for key, code, text in report.problems:
         click.echo(f"problem    {key}: {code}: {text}")

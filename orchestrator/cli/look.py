@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -39,6 +40,7 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
                 out().print(job_table(lines))
             return 0
         detail = context.detail(job_id)
+        detail = replace(detail, outlook=context.outlook(detail.line.job))
         if as_json:
             print_json(detail.to_json())
         else:

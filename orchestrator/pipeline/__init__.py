@@ -90,12 +90,12 @@ class Pipeline:
             if job.options.get("dry_run"):
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
-            report = build.build(self._store, self._home, job, self._now())
+            report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
             if build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
             self._store.jobs.mark_built(job.id, self._now())
-        self._note(job, "built", f"{report.requests:,} requests of {report.documents:,} documents")
+        self._note(job, "built", str(report))
         return True
 
     def _plan(self, job: Job, *, moved: bool) -> bool:

@@ -53,6 +53,9 @@ class BuildReport:
     trimmed_tokens: int = 0
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        return ", ".join([f"{self.requests:,} requests of {self.documents:,} documents", *self.saved])
+
     @property
     def saved(self) -> list[str]:
         """What is not sent, and why, for people."""

@@ -118,7 +118,7 @@ def collect(store: Store, home: Home, ended: Ended) -> Tally:
     climbing: list[Settled] = []
 
     def settle() -> None:
-        store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now)
+        store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
         pending.clear()
         if step is not None:
             store.climbs.climb(shard, climbing, step, now)

@@ -18,13 +18,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from orchestrator import exports
 from orchestrator.config import Config
 from orchestrator.errors import InputError, RefusedError, UsageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind
-from orchestrator.pipeline import build
+from orchestrator.pipeline import build, reuse
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
 from orchestrator.planner import Plan
@@ -160,7 +161,7 @@ def submit(
             if unfinished is not None:
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
-            report = build.build(store, home, job, now(), progress)
+            report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
@@ -175,11 +176,8 @@ def submit(
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
-    reason = f"{report.requests:,} requests of {report.documents:,} documents"
-    if report.carried:
-        reason += f", {report.carried:,} unchanged since an earlier run"
-    store.jobs.note(job.id, "built", reason, now())
-    return Intake(store.jobs.get(job.id), How.NEW, reason, report, plan)
+    store.jobs.note(job.id, "built", str(report), now())
+    return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
 
 
 def _fitting(planning: Planning) -> Plan | None:
@@ -242,7 +240,7 @@ def rehearse(
     job = draft(path, config, home, options, now())
     route_for(config, job)
     _check_deadline(job)
-    with _rehearsed(store, home, job, now(), progress) as (job, report):
+    with _rehearsed(store, home, config, job, now(), progress) as (job, report):
         return Intake(
             job,
             How.NEW,
@@ -254,14 +252,15 @@ def rehearse(
 
 @contextmanager
 def _rehearsed(
-    store: Store, home: Home, job: Job, now: datetime, progress: build.Progress
+    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: build.Progress
 ) -> Iterator[tuple[Job, build.BuildReport]]:
     """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with build.claim(home, job):
         try:
             store.jobs.add(job, {})
-            yield job, build.build(store, home, job, now, progress, remember=False)
+            asked = reuse.asked_of(config, job)
+            yield job, build.build(store, home, job, now, progress, remember=False, asked=asked)
         finally:
             build.discard(store, home, job)
 

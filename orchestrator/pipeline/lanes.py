@@ -12,6 +12,7 @@ from orchestrator.model import Job, Outcome, Price, Usage
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.planning import Planning
+    from orchestrator.pipeline.reuse import Asked
 
 Models = Mapping[str, str | dict[str, str]]
 
@@ -55,8 +56,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Every backend by name, opened at its first use; and the planner's view of a job."""
+    """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called."""
 
     open: Callable[[str], Lane]
     planning: Callable[[Job], Planning]
     models: Callable[[Job], Models]
+    asked: Callable[[Job], Asked]

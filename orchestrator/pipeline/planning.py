@@ -16,7 +16,18 @@ from orchestrator.ladder import Standing
 from orchestrator.model import Forecast, Job, JobKind, Shard, ShardState
 from orchestrator.pipeline.prospects import ASSUMED_CANCEL, DAY, Prospects, unfinished
 from orchestrator.pipeline.routes import objections, plan_for, standing_of
-from orchestrator.planner import BatchOption, Decision, Open, Option, PacedOption, Plan, Rescue, Running, Send, Terms
+from orchestrator.planner import (
+    BatchOption,
+    Decision,
+    Open,
+    Option,
+    Outlook,
+    PacedOption,
+    Plan,
+    Running,
+    Send,
+    Terms,
+)
 from orchestrator.store import Store
 from orchestrator.store.rows import Work
 
@@ -47,16 +58,6 @@ class Orders:
     sends: tuple[Sending, ...]
     reason: str
     next_look: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """How a job stands: P(all rows done by the deadline), what the open rows are expected to cost, and the rescue."""
-
-    chance: float
-    expected: Decimal
-    rescue: Rescue | None
-    reason: str
 
 
 class Planning:

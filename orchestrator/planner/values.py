@@ -205,3 +205,13 @@ class Decision:
     chance: float
     expected: Decimal
     rescue: Rescue | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How a job stands: P(all rows done by the deadline), what the open rows are expected to cost, and the rescue."""
+
+    chance: float
+    expected: Decimal
+    rescue: Rescue | None
+    reason: str

@@ -34,6 +34,7 @@ from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.reuse import asked_of
 from orchestrator.pipeline.routes import models_of
 from orchestrator.place import Place
 from orchestrator.store import Store
@@ -234,6 +235,7 @@ class Run:
                     open=lambda name: lanes.get(name) or lanes.setdefault(name, self._lane(name)),
                     planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
+                    asked=lambda job: asked_of(self._config, job),
                 ),
                 SharedBudgets(store, self._config, self.now),
                 self.now,
