@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from orchestrator.ladder import Ladder
 from orchestrator.located import load_toml, validated
@@ -257,6 +257,48 @@ class Budget(_Strict):
         return key, value
 
 
+SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size_bytes(value: Any) -> int:
+    """`50GB`, `1.5 TB` or a number of bytes. Raises ValueError."""
+    text = str(value) if isinstance(value, int | str) else ""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,3})?)\s*([KMGT]?B|)", text.strip().upper())
+    if found is None or (size := int(Decimal(found[1]) * SIZES[found[2]])) == 0:
+        raise ValueError(f"{value!r} is no size such as 500MB, 50GB or 2TB")
+    return size
+
+
+def _days(value: Any) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no time such as "90d" or "36h"')
+    return window_seconds(value)
+
+
+Seconds = Annotated[int, BeforeValidator(_days)]
+Bytes = Annotated[int, BeforeValidator(size_bytes)]
+
+
+class Retention(_Strict):
+    """How long what finished jobs leave is kept, in seconds, and what the home may take, in bytes; None: no end.
+
+    `results` is for a job's files, `jobs` for its rows in the database and its lines of the ledger. The `keep_last`
+    newest finished runs of each job file stay whatever their age.
+    """
+
+    results: Seconds | None = None
+    jobs: Seconds | None = None
+    keep_last: int = Field(2, ge=1)
+    max_bytes: Bytes | None = None
+    min_free: Bytes = 256 * 10**6
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Retention:
+        if self.jobs is not None and self.results is not None and self.jobs < self.results:
+            raise ValueError("jobs is shorter than results: without its job nobody finds a result, so give jobs as much")
+        return self
+
+
 class File(_Strict):
     """The whole of orch.toml."""
 
@@ -267,6 +309,7 @@ class File(_Strict):
     prices: dict[str, ModelPrice] = Field(default_factory=dict, description="by the model's name at its provider")
     report: Report = Report()
     budgets: tuple[Budget, ...] = ()
+    retention: Retention = Retention()
 
     @field_validator("budgets")
     @classmethod
@@ -287,6 +330,7 @@ class Config:
     prices: Mapping[str, ModelPrice]
     report: Report
     budgets: tuple[Budget, ...] = ()
+    retention: Retention = Retention()
 
     @property
     def path(self) -> Path | None:
@@ -306,4 +350,6 @@ def load(place: Place | None = None) -> Config:
     if place.path is not None:
         data, lines = load_toml(place.path)
         file = validated(File, data, lines, place.path)
-    return Config(place, file.backends, file.models, file.prices, file.report, file.budgets)
+    return Config(
+        place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention
+    )  # fmt: skip

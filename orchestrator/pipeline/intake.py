@@ -93,6 +93,8 @@ def read_spec(path: Path, config: Config) -> JobSpec:
                 field="allow.backends",
                 hint=f"known: {', '.join(config.backends) or 'none'}",
             )
+    if spec.output is not None:
+        exports.check(spec.output)
     return spec
 
 

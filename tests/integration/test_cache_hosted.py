@@ -32,7 +32,9 @@ def test_another_jobs_answers_are_taken_and_nothing_is_sent(desk: Desk) -> None:
 
 
 def test_a_batch_file_takes_answers_of_another_batch_file(desk: Desk) -> None:
-    lines = [chat_line(f"r{number}", f"what of {number}?", MODEL, max_tokens=50, temperature=0) for number in range(3)]
+    lines = [
+        chat_line(f"r{number}", f"what of {number}?", MODEL, max_tokens=50, temperature=0) for number in range(3)
+    ]
     desk.run(lines)
     second = desk.run([{**line, "custom_id": f"again-{line['custom_id']}"} for line in lines])
     assert desk.ends(second) == {f"again-r{number}": "succeeded" for number in range(3)}

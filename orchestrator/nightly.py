@@ -1,0 +1,93 @@
+"""Reads what the report of a night and `orch diff` are made of: from the store, and result lines from the home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import date, datetime
+
+import msgspec
+
+from orchestrator import morning, results
+from orchestrator.differences import Asked, Difference, Said, difference
+from orchestrator.errors import StorageError
+from orchestrator.home import Home
+from orchestrator.model import FinishedRow, Job, RequestState, job_state
+from orchestrator.morning import Facts, JobReport, NightReport
+from orchestrator.pipeline.finish import checks_of
+from orchestrator.pipeline.merge import ResultLines
+from orchestrator.store import Store
+from orchestrator.store.comparisons import Comparisons
+
+
+def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
+    """What is different between two runs; of each kind the first `most` rows are named."""
+    known = store.comparisons
+    return difference(
+        before.id,
+        after.id,
+        known.only_in(after.id, before.id),
+        known.only_in(before.id, after.id),
+        _moved(known, home, before, after),
+        most,
+    )
+
+
+def _moved(
+    known: Comparisons, home: Home, before: Job, after: Job
+) -> Iterator[tuple[Asked, Said | None, Said | None]]:
+    with closing(ResultLines(home.results)) as lines:
+        for old, new in known.moved(before.id, after.id):
+            asked = Asked(new.custom_id, new.document, new.task)
+            yield asked, _said(lines, old, before), _said(lines, new, after)
+
+
+def _said(lines: ResultLines, row: FinishedRow, job: Job) -> Said | None:
+    """What a row came to; None where its line is gone, or is nested too deeply to be read."""
+    if row.state is not RequestState.SUCCEEDED:
+        return Said(row.state, row.error_code)
+    try:
+        merged = results.merged_row(row, lines.read(row), checks_of(job).get(row.task))
+        return Said(row.state, msgspec.json.decode(merged)["output"])
+    except (StorageError, RecursionError):
+        return None
+
+
+def before(store: Store, job: Job) -> Job | None:
+    """The run of the same job file before this one that has results."""
+    runs = store.jobs.of_series(job.series)
+    return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
+
+
+def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = morning.MOST) -> JobReport:
+    """A job's part of the report, as it stands now."""
+    earlier = before(store, job)
+    counts = store.jobs.counts([job.id])[job.id]
+    state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
+    known = store.comparisons
+    removed = () if earlier is None else known.removed_documents(earlier.id, job.id)
+    facts = Facts(
+        job=job,
+        state=state,
+        counts=counts,
+        documents=morning.fates(known.documents(earlier and earlier.id, job.id), removed, most),
+        before=earlier and earlier.id,
+        answers=None if earlier is None else compare(store, home, earlier, job, most),
+        lines=store.ledger.totals("backend", None, job.id),
+        forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],
+        events=store.jobs.events(job.id),
+        reasons=store.rows.reasons(job.id),
+        held=[shard.held for shard in store.shards.of_job(job.id) if shard.held and not shard.state.is_final],
+    )
+    return morning.job_report(facts, now)
+
+
+def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime) -> NightReport:
+    """The report of a night with these jobs."""
+    oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
+    return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
+
+
+def jobs_of(store: Store, night: date) -> list[Job]:
+    """The jobs that were made in a night."""
+    return [job for job in store.jobs.newest() if morning.night_of(job.created_at) == night]

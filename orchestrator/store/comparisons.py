@@ -1,0 +1,134 @@
+"""Two runs side by side, row by row: what came, what went, and whose answer is another one. Nothing is held whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, literal, or_, select
+
+from orchestrator.differences import Asked
+from orchestrator.model import FinishedRow, JobId, RequestState, Span, Usage
+from orchestrator.morning import DocumentRun
+from orchestrator.store.database import Database
+from orchestrator.store.tables import requests
+
+PAGE = 2000
+
+_MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
+_PLAIN = (
+    "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "attempt", "answered_by",
+    "upstream", "latency_ms", "tier", "cost", "error_code", "error_message", "carried_from", "settled_at",
+)  # fmt: skip
+_PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
+_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens")
+_COLUMNS = (*_PLAIN, *_PLACE, *_TOKENS, "state")
+
+
+class Comparisons:
+    """Verbs on two runs; `before` and `after` are jobs, of one series or not."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def documents(self, before: JobId | None, after: JobId) -> Iterator[DocumentRun]:
+        """Every document of a run, beside the run before, in input order."""
+        mine, theirs = _MINE.c, _THEIRS.c
+        both = and_(theirs.job_id == before, theirs.custom_id == mine.custom_id)
+        changed = mine.fingerprint != theirs.fingerprint
+        asked = and_(changed, mine.prompt_version != theirs.prompt_version)
+        of_other_model = and_(changed, _declared(mine.model) != _declared(theirs.model))
+        has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
+        query = (
+            select(
+                mine.document.label("name"),
+                func.count().label("rows"),
+                func.count(theirs.seq).label("known"),
+                _number(changed).label("changed"),
+                _number(asked).label("asked"),
+                _number(of_other_model).label("other_model"),
+                _number(has_failed).label("failed"),
+                _number(and_(has_failed, mine.length == 0)).label("unreadable"),
+                _number(mine.state == RequestState.PENDING).label("open"),
+                func.min(case((has_failed, mine.error_code))).label("code"),
+                func.min(case((has_failed, mine.error_message))).label("message"),
+            )
+            .select_from(_MINE.outerjoin(_THEIRS, both))
+            .where(mine.job_id == after)
+            .group_by(mine.document)
+            .order_by(func.min(mine.seq))
+        )
+        for row in self._db.stream(query, PAGE):
+            yield DocumentRun(**row._mapping)
+
+    def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
+        """The documents that only the run before had, by name."""
+        theirs, mine = _documents(before).subquery("theirs"), _documents(after).subquery("mine")
+        query = (
+            select(theirs.c.document)
+            .select_from(theirs.outerjoin(mine, mine.c.document == theirs.c.document))
+            .where(mine.c.document.is_(None))
+            .order_by(theirs.c.document)
+        )
+        for row in self._db.stream(query, PAGE):
+            yield row.document
+
+    def only_in(self, job_id: JobId, other: JobId) -> Iterator[Asked]:
+        """The rows of a run that the other does not have, in input order."""
+        mine, theirs = _MINE.c, _THEIRS.c
+        query = (
+            select(mine.custom_id, mine.document, mine.task)
+            .select_from(_MINE.outerjoin(_THEIRS, _same_row(other)))
+            .where(mine.job_id == job_id, theirs.seq.is_(None))
+            .order_by(mine.seq)
+        )
+        for row in self._db.stream(query, PAGE):
+            yield Asked(*row)
+
+    def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
+        """The rows that both runs have an outcome for, before and after, where the answer may be another one.
+
+        Those whose answer is the same line of the same file, as it is of what carried over, are left out.
+        """
+        mine, theirs = _MINE.c, _THEIRS.c
+        sides = [side[name].label(f"{key}_{name}") for key, side in (("m", mine), ("t", theirs)) for name in _COLUMNS]
+        places = [mine[name].is_distinct_from(theirs[name]) for name in _PLACE]
+        query = (
+            select(*sides)
+            .select_from(_MINE.join(_THEIRS, _same_row(before)))
+            .where(mine.job_id == after, mine.state != RequestState.PENDING, theirs.state != RequestState.PENDING)
+            .where(or_(mine.state != theirs.state, mine.error_code.is_distinct_from(theirs.error_code), *places))
+            .order_by(mine.seq)
+        )
+        for row in self._db.stream(query, PAGE):
+            values = row._mapping
+            yield tuple(_finished({name: values[f"{key}_{name}"] for name in _COLUMNS}) for key in "tm")  # type: ignore[misc]
+
+
+def _same_row(other: JobId) -> ColumnElement[bool]:
+    return and_(_THEIRS.c.job_id == other, _THEIRS.c.custom_id == _MINE.c.custom_id)
+
+
+def _documents(job_id: JobId) -> Select[tuple[str]]:
+    return select(requests.c.document).where(requests.c.job_id == job_id).distinct()
+
+
+def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, literal(1)), else_=literal(0)))
+
+
+def _declared(model: ColumnElement[str]) -> ColumnElement[str]:
+    """A model as its alias was declared, without the number of its rung."""
+    return case((model.like("%@_"), func.substr(model, 1, func.length(model) - 2)), else_=model)
+
+
+def _finished(values: dict[str, Any]) -> FinishedRow:
+    shard, kind, offset, length = (values[name] for name in _PLACE)
+    return FinishedRow(
+        **{name: values[name] for name in _PLAIN},
+        state=RequestState(values["state"]),
+        result=None if shard is None or kind is None else (shard, kind, Span(offset, length)),
+        usage=Usage(*(values[name] for name in _TOKENS)),
+        backend=None,
+        batch_id=None,
+    )
