@@ -48,7 +48,9 @@ class FieldChange:
 
     def to_json(self) -> dict[str, Any]:
         """The stable form. A side that has no such field is left out."""
-        sides = {name: value for name, value in (("before", self.before), ("after", self.after)) if value is not MISSING}
+        sides = {
+            name: value for name, value in (("before", self.before), ("after", self.after)) if value is not MISSING
+        }
         return {"field": self.field, **sides}
 
 

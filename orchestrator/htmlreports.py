@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -16,6 +17,7 @@ from orchestrator.reportwords import cost_cells, cost_notes, money
 if TYPE_CHECKING:
     from jinja2 import Template
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DAYS, GROUPS = 31, 12
 """How many days or groups a plot shows: the newest, the dearest."""
@@ -56,27 +58,40 @@ def _shown(report: CostReport) -> Sequence[CostLine]:
 
 def _bars(by: str, lines: Sequence[CostLine]) -> str:
     """What was paid beside the list price, as SVG: days from left to right, other groups one below the other."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    by_day, drawn = by == "day", io.StringIO()
+    by_day = by == "day"
     sums = {
         "list price": (LIST, -0.2, [float(line.listed.cost) for line in lines]),
         "paid": (PAID, 0.2, [float(line.cost) for line in lines]),
     }
-    # Text stays text, in the reader's own font; a name with two dollar signs is no formula.
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False, "font.size": 11}):
+    with plotting():
         # Straight from Figure: pyplot would look for a display, and keep every figure.
         figure = Figure(figsize=(5, 3 if by_day else 1 + 0.4 * len(lines)), layout="constrained")
         axes = figure.subplots()
         for label, (color, shift, dollars) in sums.items():
             places = [place + shift for place in range(len(lines))]
             (axes.bar if by_day else axes.barh)(places, dollars, 0.4, color=color, label=label)
-        _name_axes(axes, by_day, [line.group[5:] if by_day else _short(line.group or "—") for line in lines])
-        with warnings.catch_warnings():
-            # Its own font may lack a character of a name; the reader's will have it.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
+        _name_axes(axes, by_day, [line.group[5:] if by_day else short(line.group or "—") for line in lines])
+        return svg_of(figure)
+
+
+@contextmanager
+def plotting() -> Iterator[None]:
+    """How plots are drawn: text stays text, in the reader's own font; a name with two dollar signs is no formula."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False, "font.size": 11}):
+        yield
+
+
+def svg_of(figure: Figure) -> str:
+    """A figure as SVG, to be put into a page; the same figure gives the same text."""
+    drawn = io.StringIO()
+    with warnings.catch_warnings():
+        # Its own font may lack a character of a name; the reader's will have it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
     text = drawn.getvalue()
     return text[text.index("<svg") :]
 
@@ -98,7 +113,8 @@ def _name_axes(axes: Axes, by_day: bool, names: Sequence[str]) -> None:
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """A name as an axis has room for it."""
     return name if len(name) <= 20 else f"{name[:19]}…"
 
 
@@ -109,13 +125,7 @@ def _page() -> Template:
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(_COST_PAGE)
 
 
-_COST_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
+STYLE = """:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6eaf0; --soft: #9aa5b5; --line: #323b48; --back: #14181f; --card: #1d232c }
 }
@@ -138,7 +148,18 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0; ba
   max-width: 14rem; overflow: hidden; text-overflow: ellipsis }
 th { color: var(--soft); font-weight: 600 }
 tfoot td { font-weight: 700; border: 0 }
-</style>
+"""
+"""What the pages look like, on a phone and on a wide screen, by day and by night."""
+_COST_PAGE = (
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+"""
+    + STYLE
+    + """</style>
 <h1>{{ title }}</h1>
 <p class="made">{% if since %}since {{ since }}, {% endif %}made {{ made }}</p>
 <dl>{% for name, value in facts %}
@@ -157,3 +178,4 @@ tfoot td { font-weight: 700; border: 0 }
 {% for note in notes %}<p class="notes">{{ note }}</p>
 {% endfor %}</html>
 """
+)

@@ -167,15 +167,16 @@ def _weekdays(field: str) -> str:
         return field
     names: list[str] = []
     for item in field.lower().split(","):
-        found = re.fullmatch(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]))?", item)
+        found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
         if found is None:
             raise ValueError(f'"{item}" is no day of the week; write mon-fri, sat,sun or 1-5')
-        first = 0 if found[1] is None else _weekday(found[1])
+        one, begins, ends, step = found.groups()
+        first = _weekday(one or begins or "0")
         # `sun` ends a range as 7, so that fri-sun is three days.
-        last = 6 if found[1] is None else first if found[2] is None else _weekday(found[2]) or 7
+        last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
         if last < first:
             raise ValueError(f'"{item}" ends before it begins; the week goes from sun or mon')
-        names += _WEEKDAYS[first : last + 1 : int(found[3] or 1)]
+        names += _WEEKDAYS[first : last + 1 : int(step or 1)]
     return ",".join(dict.fromkeys(names))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.config import Retention
@@ -54,11 +54,11 @@ class Verdict:
     bytes: int = 0
 
 
-def month_start(now: datetime) -> datetime:
-    """When the month began by this machine's clocks: what is booked since then counts in running budgets."""
-    # A day more, since a night's budget may reach back over the first.
+def counts_since(now: datetime) -> datetime:
+    """What is booked since then may count in a budget's period that runs: this month's, by this machine's clocks."""
     first = now.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-    return min(first.astimezone(UTC), now.astimezone(UTC))
+    # On the first of a month, the night that runs began in the one before.
+    return min(first.astimezone(UTC), now - timedelta(days=2))
 
 
 def plan(

@@ -188,7 +188,7 @@ def _against(
     if isinstance(option, BatchOption) and rows < option.min_rows:
         return f"{rows:,} rows are no batch; one has {option.min_rows:,} or more"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
-        return "would not be done" if p95 is None else f"would be done by {_clock(p95, now)} (p95)"
+        return "may not be done at all (p95)" if p95 is None else f"would be done by {_clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:
         return f"{dearer}, not needed"
     return f"no cheaper, and in time with {chance:.0%}"

@@ -6,6 +6,9 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
+    comparisons two runs side by side
+    house       what keeping house needs: what jobs leave, forgetting them, copies of the database
+    schedules   job files that are run by themselves, and their nights
 
 No connection, row or driver error leaves this package.
 """
@@ -13,12 +16,15 @@ No connection, row or driver error leaves this package.
 from __future__ import annotations
 
 from orchestrator.store.climbs import Climbs
+from orchestrator.store.comparisons import Comparisons
 from orchestrator.store.database import Database
 from orchestrator.store.forecasts import Forecasts
+from orchestrator.store.house import House
 from orchestrator.store.jobs import Jobs
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.limits import Limits
 from orchestrator.store.rows import Rows
+from orchestrator.store.schedules import Schedules
 from orchestrator.store.shards import Shards
 
 __all__ = ["Store"]
@@ -36,6 +42,9 @@ class Store:
         self.ledger = Ledger(self._database)
         self.limits = Limits(self._database)
         self.forecasts = Forecasts(self._database)
+        self.comparisons = Comparisons(self._database)
+        self.house = House(self._database)
+        self.schedules = Schedules(self._database)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engin
 
 from orchestrator.errors import OrchError, StorageError
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
 
 
@@ -36,6 +36,11 @@ class Database:
                     f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
                 )
             self._migrate()
+
+    @property
+    def path(self) -> Path | None:
+        """The database's file, None where it is no file."""
+        return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
         """Close every connection."""

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
+    Date,
     Dialect,
     Float,
     ForeignKey,
@@ -301,4 +302,55 @@ forecasts = Table(
     Column("known_at", Instant),
     UniqueConstraint("job_id", "kind", "shard_id", "task"),
     Index(None, "made_at"),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", String(80), primary_key=True),
+    Column("name", String(80), nullable=False, unique=True),
+    Column("home", String(32), nullable=False),
+    Column("config", Text, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("cron", Text, nullable=False),
+    Column("tz", Text, nullable=False),
+    Column("deadline", Text),
+    Column("budget", Money),
+    Column("misfire", String(8), nullable=False),
+    Column("grace_seconds", BigInteger, nullable=False),
+    Column("overlap", String(8), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("paused_at", Instant),
+)
+
+# Whoever inserts a night has it: the unique key is what makes it run once. Its job may be removed before it.
+nights = Table(
+    "nights",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("schedule_id", ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
+    Column("night", Date, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("job_id", String(80), index=True),
+    Column("created_at", Instant, nullable=False),
+    Column("ended_at", Instant),
+    UniqueConstraint("schedule_id", "night"),
+    Index(None, "state"),
+)
+
+# What was told, each thing once: `key` says what.
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("at", Instant, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), index=True),
+    Column("message", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("sent_at", Instant),
 )

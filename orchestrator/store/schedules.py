@@ -1,0 +1,141 @@
+"""Schedules and their nights. A night is had by whoever inserts it, and moves by compare-and-set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, select, update
+
+from orchestrator.errors import StateConflict, UsageError
+from orchestrator.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.store.database import Database
+from orchestrator.store.tables import nights, schedules
+
+_OPEN = (NightState.DUE, NightState.RUNNING)
+_AGAIN = (NightState.FAILED, NightState.SKIPPED, NightState.MISSED)
+
+
+def _schedule(row: Any) -> Schedule:
+    values = dict(row._mapping)
+    values["misfire"], values["overlap"] = Misfire(values["misfire"]), Overlap(values["overlap"])
+    values["grace"] = timedelta(seconds=values.pop("grace_seconds"))
+    return Schedule(**values)
+
+
+def _night(row: Any) -> Night:
+    values = dict(row._mapping)
+    return Night(**{**values, "state": NightState(values["state"])})
+
+
+class Schedules:
+    """Verbs on schedules and nights."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(self, schedule: Schedule) -> None:
+        """Record a new schedule. Raises UsageError where its name is taken."""
+        values = asdict(schedule)
+        values["grace_seconds"] = int(values.pop("grace").total_seconds())
+        with self._db.write() as tx:
+            added = tx.execute(self._db.upsert(schedules).values(**values).on_conflict_do_nothing()).rowcount
+        if added != 1:
+            raise UsageError(
+                f"there is a schedule {schedule.name} already",
+                hint=f"--name gives this one another; `orch schedule remove {schedule.name}` ends that one",
+            )
+
+    def find(self, name: str) -> Schedule | None:
+        """The schedule of that name, None where there is none."""
+        with self._db.read() as tx:
+            row = tx.execute(select(schedules).where(schedules.c.name == name)).first()
+        return None if row is None else _schedule(row)
+
+    def all(self) -> list[Schedule]:
+        """Every schedule of every home, by name."""
+        with self._db.read() as tx:
+            return [_schedule(row) for row in tx.execute(select(schedules).order_by(schedules.c.name))]
+
+    def pause(self, schedule_id: str, now: datetime) -> bool:
+        """No night comes from now on; False where that is so already, or it is gone."""
+        return self._set(schedule_id, schedules.c.paused_at.is_(None), paused_at=now)
+
+    def resume(self, schedule_id: str, now: datetime) -> bool:
+        """Nights come again, those after `now`; False where they do already, or it is gone."""
+        return self._set(schedule_id, schedules.c.paused_at.is_not(None), paused_at=None, since=now)
+
+    def _set(self, schedule_id: str, condition: ColumnElement[bool], **values: datetime | None) -> bool:
+        statement = update(schedules).where(schedules.c.id == schedule_id, condition).values(**values)
+        with self._db.write() as tx:
+            return tx.execute(statement).rowcount == 1
+
+    def remove(self, schedule_id: str) -> bool:
+        """Forget a schedule and its nights, not their jobs; False where it is gone already."""
+        with self._db.write() as tx:
+            return tx.execute(delete(schedules).where(schedules.c.id == schedule_id)).rowcount == 1
+
+    def claim(self, night: Night) -> bool:
+        """Record a night; False where somebody has it already, or its schedule is gone."""
+        values = {name: getattr(night, name) for name in Night.__slots__ if name != "id"}
+        there = select(schedules.c.id).where(schedules.c.id == night.schedule_id).with_for_update(key_share=True)
+        with self._db.write() as tx:
+            if tx.execute(there).first() is None:
+                return False
+            added = tx.execute(self._db.upsert(nights).values(**values).on_conflict_do_nothing())
+            return added.rowcount == 1
+
+    def nights(self, schedule_id: str | None = None, since: date | None = None) -> list[Night]:
+        """The nights of one schedule or of all, from a date on or all, in the order in which they were due."""
+        query = select(nights).order_by(nights.c.due_at, nights.c.id)
+        if schedule_id is not None:
+            query = query.where(nights.c.schedule_id == schedule_id)
+        if since is not None:
+            query = query.where(nights.c.night >= since)
+        return self._nights(query)
+
+    def unended(self) -> list[Night]:
+        """The nights that wait or run, of all schedules, in the order in which they were due."""
+        return self._nights(select(nights).where(nights.c.state.in_(_OPEN)).order_by(nights.c.due_at, nights.c.id))
+
+    def _nights(self, query: Any) -> list[Night]:
+        with self._db.read() as tx:
+            return [_night(row) for row in tx.execute(query)]
+
+    def night_of(self, schedule_id: str, night: date) -> Night | None:
+        """A schedule's night of a date."""
+        found = self._nights(select(nights).where(nights.c.schedule_id == schedule_id, nights.c.night == night))
+        return found[0] if found else None
+
+    def night_of_job(self, job_id: JobId) -> Night | None:
+        """The night that a job was made for, None where it was made by hand."""
+        found = self._nights(select(nights).where(nights.c.job_id == job_id).order_by(nights.c.id).limit(1))
+        return found[0] if found else None
+
+    def waits(self, night: Night, reason: str) -> None:
+        """Say what a due night waits for. Raises StateConflict."""
+        self._move(night, (NightState.DUE,), reason=reason)
+
+    def begun(self, night: Night, reason: str) -> None:
+        """A due night runs: its job is about to be made. Raises StateConflict."""
+        self._move(night, (NightState.DUE,), state=NightState.RUNNING, reason=reason)
+
+    def given(self, night: Night, job_id: JobId) -> None:
+        """Say which job a running night has. Raises StateConflict."""
+        self._move(night, (NightState.RUNNING,), job_id=job_id)
+
+    def ended(self, night: Night, state: NightState, reason: str, at: datetime) -> None:
+        """A night is at its end. Raises StateConflict where it was before."""
+        self._move(night, _OPEN, state=state, reason=reason, ended_at=at)
+
+    def again(self, night: Night, due_at: datetime, reason: str) -> None:
+        """A night that failed, or was left out, is due once more. Raises StateConflict."""
+        afresh = {"job_id": None, "ended_at": None, "created_at": due_at}
+        self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
+
+    def _move(self, night: Night, expected: tuple[NightState, ...], **values: Any) -> None:
+        here = (nights.c.schedule_id == night.schedule_id, nights.c.night == night.night)
+        with self._db.write() as tx:
+            if tx.execute(update(nights).where(*here, nights.c.state.in_(expected)).values(**values)).rowcount != 1:
+                raise StateConflict(f"the night of {night.night} is not where it was expected to be")
