@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 BYTES_PER_TOKEN = 4
+_A_MESSAGE, _A_REPLY = 3, 3
 _CHARS_PER_TOKEN_AT_MOST = 16
 # The encoder's time grows with the square of a run that has no break (64,000 letters or spaces: a minute), so a long
 # run is cut into pieces. They may give a token more than the whole; ordinary text has no such run.
@@ -23,6 +25,11 @@ def _encoding() -> Any:
 def estimate(size: int) -> int:
     """Tokens of `size` bytes of text, roughly."""
     return -(-size // BYTES_PER_TOKEN)
+
+
+def count(texts: Sequence[str]) -> int:
+    """Tokens of a prompt of so many messages, with what the chat format adds to each."""
+    return sum(len(_encode(text)) + _A_MESSAGE for text in texts) + _A_REPLY
 
 
 def _pieces(text: str) -> list[str]:

@@ -12,13 +12,15 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 
-from orchestrator import forecast, quota, tokens
+from orchestrator import forecast, quota
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.config import Backend, Config, LocalBackend, SyncBackend
 from orchestrator.errors import UsageError
 from orchestrator.forecast import Lengths, Pace, Seen
+from orchestrator.home import Home
 from orchestrator.model import Job, JobId, Shard, ShardState, Usage
+from orchestrator.pipeline.density import density
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.pipeline.routes import models_of, objections
@@ -66,6 +68,7 @@ class Prospects:
         self._work = work
         self._now = now
         self._sent: dict[str, list[Shard]] = {}
+        self._history: dict[tuple[str, str], tuple[dict[int, int], float]] = {}
 
     @cached_property
     def rows(self) -> int:
@@ -82,7 +85,7 @@ class Prospects:
 
     def _shape(self, model: str, parts: Sequence[Work]) -> Shape:
         rows = sum(part.rows for part in parts)
-        fed = sum(tokens.estimate(part.bytes) for part in parts) / rows
+        fed = sum(part.bytes * self._density(part) for part in parts) / rows
         lengths = [(part.rows, self.lengths(part)) for part in parts]
         mean = sum(many * one.mean for many, one in lengths) / rows
         p50 = round(sum(many * one.p50 for many, one in lengths) / rows)
@@ -96,8 +99,19 @@ class Prospects:
     def lengths(self, part: Work) -> Lengths:
         """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
-        seen = self._store.rows.output_lengths(self._runs, part.task, part.prompt_version)
-        return forecast.output_lengths(seen, most)
+        return forecast.output_lengths(self._known(part.task, part.prompt_version)[0], most)
+
+    def _density(self, part: Work) -> float:
+        return self._known(part.task, part.prompt_version)[1]
+
+    def _known(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
+        """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
+        key = (task, prompt_version)
+        if key not in self._history:
+            seen = self._store.rows.output_lengths(self._runs, *key)
+            home = Home(self._config.home)
+            self._history[key] = seen, density(self._store, home, self._job, self._runs, *key)
+        return self._history[key]
 
     @cached_property
     def options(self) -> list[Option]:

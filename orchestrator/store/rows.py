@@ -13,11 +13,24 @@ from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, exc, 
 
 from orchestrator import tokens
 from orchestrator.errors import InputError
-from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, ShardState, Span, Usage
+from orchestrator.model import (
+    FinishedRow,
+    JobId,
+    Outcome,
+    Price,
+    RequestState,
+    Row,
+    ShardId,
+    ShardState,
+    Span,
+    Usage,
+    Why,
+)
 from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
 from orchestrator.store.tables import (
     HAS_KEY,
+    IS_CANARY,
     IS_FRESH,
     IS_ORIGINAL,
     IS_WAITING,
@@ -38,7 +51,10 @@ CARRIED = (
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The outcome that an earlier run has for a request; `facts` are the columns that carry over."""
+    """The outcome that an earlier run has for a request; `facts` are the columns that carry over.
+
+    `cut_from_tokens` is how long the document was before it was cut, where it was.
+    """
 
     custom_id: str
     fingerprint: str
@@ -46,6 +62,19 @@ class Earlier:
     error_code: str | None
     job_id: str
     facts: dict[str, Any]
+    cut_from_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a row of an earlier run was made of, and how it ended."""
+
+    fingerprint: str
+    content: str | None
+    wording: str | None
+    prompt_version: str
+    model: str
+    state: RequestState
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +135,23 @@ class Rows:
         earlier: Mapping[str, Earlier],
         now: datetime,
         twins: Mapping[int, int] = MappingProxyType({}),
+        whys: Mapping[int, Why] = MappingProxyType({}),
     ) -> None:
         """Record rows with where their lines lie; those in `earlier` (by custom_id) carry that outcome over, unpaid.
 
         `twins` (by place) are not sent: they take the outcome of the row at the place they name, when it has one.
+        `whys` (by place) say why the others are asked.
         Raises InputError naming a custom_id that the job has already.
         """
         fresh: list[dict[str, Any]] = []
         carried: list[dict[str, Any]] = []
         for row, span in rows:
             known = earlier.get(row.custom_id)
+            made = _new(job_id, row, span, now, whys.get(row.seq))
             if known is None:
-                fresh.append({**_new(job_id, row, span, now), "twin_of": twins.get(row.seq)})
+                fresh.append({**made, "twin_of": twins.get(row.seq)})
             else:
-                carried.append({**_new(job_id, row, span, now), **known.facts, "carried_from": known.job_id})
+                carried.append({**made, **known.facts, "carried_from": known.job_id})
         try:
             with self._db.write() as tx:
                 for batch in (fresh, carried):
@@ -139,7 +171,7 @@ class Rows:
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         """The newest outcome that one of these runs (oldest first) got afresh for the same request.
 
-        `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
+        None for one that was released from quarantine since. `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
         """
         if not runs:
             return {}
@@ -157,7 +189,24 @@ class Rows:
                 row for row in tx.execute(query) if row.job_id in age and wanted[row.custom_id] == row.fingerprint
             ]
         rows.sort(key=lambda row: age[row.job_id])
-        return {row.custom_id: _earlier(row) for row in rows}
+        newest = {row.custom_id: row for row in rows}
+        return {key: _earlier(row) for key, row in newest.items() if row.released_at is None}
+
+    def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, Before]:
+        """What a run made these rows of, as far as it has them."""
+        c = requests.c
+        columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state)
+        query = select(*columns).where(c.job_id == job_id, c.custom_id.in_(custom_ids))
+        with self._db.read() as tx:
+            return {row[0]: Before(*row[1:6], RequestState(row[6])) for row in tx.execute(query)}
+
+    def gone(self, job_id: JobId, previous: JobId) -> Iterator[str]:
+        """The documents, in their order, of which one run has rows and a later one has none."""
+        c = requests.c
+        before, now = (select(c.document).where(c.job_id == run) for run in (previous, job_id))
+        found = before.except_(now).subquery()
+        for row in self._db.stream(select(found.c.document).order_by(found.c.document), PAGE):
+            yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
         """The newest answer that a job of this home got afresh to each request, model and backend.
@@ -171,7 +220,8 @@ class Rows:
             .join(shards, shards.c.id == c.result_shard)
             .join(jobs, jobs.c.id == c.job_id)
             .where(HAS_KEY, c.cache_key.in_(keys), c.state == RequestState.SUCCEEDED, jobs.c.home == home)
-            .where(c.sent_model.is_not(None), c.task != "" if checked else true())
+            # What was asked with the fault of a first answer shown is no answer to this request.
+            .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
             .order_by(c.settled_at, c.job_id, c.seq)
         )
         with self._db.read() as tx:
@@ -198,14 +248,17 @@ class Rows:
         with self._db.read() as tx:
             return tx.scalar(query) or 0
 
-    def has_waiting(self, job_id: JobId) -> bool:
-        """Whether a row of the job waits for a shard."""
-        query = select(requests.c.seq).where(requests.c.job_id == job_id, IS_WAITING).limit(1)
+    def has_waiting(self, job_id: JobId, *, canary: bool = False) -> bool:
+        """Whether a row of the job waits for a shard; with `canary`, one of those that go first."""
+        query = select(requests.c.seq).where(requests.c.job_id == job_id, IS_WAITING, _among(canary)).limit(1)
         with self._db.read() as tx:
             return tx.execute(query).first() is not None
 
-    def open_work(self, job_id: JobId) -> list[Work]:
-        """The rows of a job without outcome that are sent, by what decides their cost and place."""
+    def open_work(self, job_id: JobId, *, canary: bool = False) -> list[Work]:
+        """The rows of a job without outcome that are sent, by what decides their cost and place.
+
+        With `canary`, only those that go first.
+        """
         c = requests.c
         groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
         query = (
@@ -216,7 +269,7 @@ class Rows:
                 func.sum(c.max_output).label("most"),
                 func.count(c.max_output).label("bounded"),
             )
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None))
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None), _among(canary))
             .group_by(*groups)
             .order_by(*groups)
         )
@@ -251,6 +304,35 @@ class Rows:
             query = select(recent.c.output_tokens, func.count()).group_by(recent.c.output_tokens)
             return {int(tokens): count for tokens, count in tx.execute(query)}
 
+    def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
+        """Of the answers that these runs got to a task: how many, their prompts' tokens, and the bytes of their lines."""
+        c = requests.c
+        query = select(
+            func.count(), func.coalesce(func.sum(c.input_tokens), 0), func.coalesce(func.sum(c.length), 0)
+        ).where(
+            c.job_id.in_(runs),
+            c.task == task,
+            c.prompt_version == prompt_version,
+            c.state == RequestState.SUCCEEDED,
+            c.input_tokens > 0,
+            IS_ORIGINAL,
+        )
+        with self._db.read() as tx:
+            rows, tokens, size = tx.execute(query).one()
+            return rows, int(tokens), int(size)
+
+    def sample(self, job_id: JobId, task: str, many: int) -> list[Span]:
+        """Where the request lines of up to so many rows of a task lie, spread evenly over the job."""
+        c = requests.c
+        mine = (c.job_id == job_id, c.task == task, c.length > 0)
+        with self._db.read() as tx:
+            rows = tx.scalar(select(func.count()).where(*mine)) or 0
+            step = max(1, rows // many)
+            numbered = select(c.offset, c.length, func.row_number().over(order_by=c.seq).label("nth")).where(*mine)
+            picked = numbered.subquery()
+            query = select(picked.c.offset, picked.c.length).where(picked.c.nth % step == 0).limit(many)
+            return [Span(offset, length) for offset, length in tx.execute(query)]
+
     def cut_at(self, runs: Sequence[JobId], task: str, prompt_version: str) -> int | None:
         """The highest bound, in tokens, at which an answer to a task was cut off in these runs; None: none was."""
         c = requests.c
@@ -283,12 +365,15 @@ class Rows:
         with self._db.read() as tx:
             return sorted(tx.scalars(query), key=lambda name: name or "")
 
-    def waiting(self, job_id: JobId, avoid: str | None = None) -> Iterator[Waiting]:
-        """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place."""
+    def waiting(self, job_id: JobId, avoid: str | None = None, *, canary: bool = False) -> Iterator[Waiting]:
+        """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place.
+
+        With `canary`, only those that go first.
+        """
         c = requests.c
         query = (
             select(c.seq, c.endpoint, c.model, c.length, c.inputs, c.max_output, c.attempt)
-            .where(c.job_id == job_id, IS_WAITING, keeps_from(avoid))
+            .where(c.job_id == job_id, IS_WAITING, keeps_from(avoid), _among(canary))
             .order_by(c.endpoint, c.model, c.seq)
         )
         for row in self._db.stream(query, PAGE):
@@ -434,6 +519,12 @@ class Rows:
                 cache_write_tokens=0,
                 tier=None,
                 avoid=None,
+                released_at=None,
+                again=0,
+                offset=func.coalesce(c.first_offset, c.offset),
+                length=func.coalesce(c.first_length, c.length),
+                first_offset=None,
+                first_length=None,
                 # Again from the first of the alias's list: the last may be at a backend that refused it.
                 model=case((c.model.like("%@_"), func.substr(c.model, 1, func.length(c.model) - 2)), else_=c.model),
                 cost=Decimal(0),
@@ -443,17 +534,19 @@ class Rows:
         over = {"finished_at": None, "output_path": None, "cancel_requested_at": None, "cancel_reason": None}
         with self._db.write() as tx:
             tx.execute(again)
+            # Whoever tries a stopped job again wants all of it.
+            tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
             tx.execute(update(jobs).where(condition).values(**over, error=None))
             return number
 
-    def finished(self, job_id: JobId) -> Iterator[FinishedRow]:
-        """Every row of a job in input order; those without outcome too."""
+    def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
+        """Every row of a job in input order, or those of `only` these custom_ids; those without outcome too."""
         query = (
             select(requests, shards.c.backend, shards.c.batch_id)
             .outerjoin(shards, shards.c.id == requests.c.result_shard)
-            .where(requests.c.job_id == job_id)
+            .where(requests.c.job_id == job_id, true() if only is None else requests.c.custom_id.in_(only))
             .order_by(requests.c.seq)
         )
         for row in self._db.stream(query, PAGE):
@@ -492,12 +585,19 @@ class Rows:
 _FIRST = requests.alias("first")
 
 
+def _among(canary: bool) -> ColumnElement[bool]:
+    return IS_CANARY if canary else true()
+
+
 def _earlier(row: Any) -> Earlier:
     facts = {name: getattr(row, name) for name in CARRIED}
-    return Earlier(row.custom_id, row.fingerprint, RequestState(row.state), row.error_code, row.job_id, facts)
+    state = RequestState(row.state)
+    return Earlier(
+        row.custom_id, row.fingerprint, state, row.error_code, row.job_id, facts, row.cut_from_tokens
+    )  # fmt: skip
 
 
-def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
+def _new(job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None) -> dict[str, Any]:
     code, message = row.problem or (None, None)
     return {
         "job_id": job_id,
@@ -516,6 +616,9 @@ def _new(job_id: JobId, row: Row, span: Span, now: datetime) -> dict[str, Any]:
         "max_output": row.max_output,
         "trimmed_tokens": row.trimmed_tokens,
         "cache_key": row.cache_key,
+        "why": why,
+        "content": row.content,
+        "wording": row.wording,
         "state": RequestState.PENDING if code is None else RequestState.FAILED,
         "settled_at": None if code is None else now,
         "error_code": code,
@@ -617,4 +720,5 @@ def _finished(row: Any) -> FinishedRow:
         row.backend,
         row.batch_id,
         row.settled_at,
+        None if row.why is None else Why(row.why),
     )
