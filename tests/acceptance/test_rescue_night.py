@@ -1,9 +1,10 @@
-"""A night that goes wrong, on real processes: the hosted batch stalls, its rows come home in time, the sums are right."""
+"""A night that goes wrong, on real processes: the hosted batch stalls, its rows come home, the sums are right."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
-from tests.support.cli import CONFIG, Orch
+from tests.support.cli import CONFIG, Orch, Process, kill_group
 from tests.support.hostedjob import HOUR, KEY, USUAL, cost_of, plain, settings_of, write_toml
 from tests.support.process import upstreams, wait_until
 
@@ -50,9 +51,30 @@ def rows_file(folder: Path, name: str) -> str:
     return str(path)
 
 
-def test_a_batch_that_stalls_is_brought_home_in_time(
-    provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path: Path
-) -> None:
+@dataclass
+class Night:
+    """A job of ROWS rows whose hosted batch has stalled, a few minutes before it is brought home."""
+
+    orch: Callable[..., Any]
+    start: Callable[[], Process]
+    provider: Emulator
+    job: str
+    deadline: datetime
+
+    def check(self) -> dict[str, Any]:
+        """Every row is there once, and paid for as it is billed; the job in full."""
+        found: dict[str, Any] = self.orch("status", self.job)
+        assert (found["state"], found["requests"]["succeeded"]) == ("completed", ROWS)
+        assert {shard["backend"] for shard in found["shards"]} == {"openai", "gpu"}
+        lines = self.orch("report", "cost", "--by", "backend", "--job", self.job)["lines"]
+        cost = {line["group"]: Decimal(line["cost_usd"]) for line in lines}
+        assert cost["openai"] == cost_of(self.provider.bill())
+        assert sum(cost.values()) == Decimal(found["cost_usd"])
+        return found
+
+
+@pytest.fixture
+def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path: Path) -> Night:
     def orch(*arguments: str) -> Any:
         return json.loads(run_orch(*arguments, "--json", env=night, timeout=WAIT).stdout)
 
@@ -64,31 +86,43 @@ def test_a_batch_that_stalls_is_brought_home_in_time(
     assert [route["backend"] for route in plan["routes"]] == ["openai"]
     assert plan["rescue"]["to"] == ["gpu"]
 
-    running = run_orch.start("run", job_file, "--deadline", "8h", "--quiet", env=night)
-    [job] = wait_until(lambda: [one for one in orch("status") if one["name"] == "tonight"], WAIT)
-    shards = wait_until(lambda: [s for s in orch("status", job["job"])["shards"] if s["batch_id"]], WAIT)
-    assert [shard["backend"] for shard in shards] == ["openai"]
-    outlook = orch("status", job["job"])["outlook"]
-    assert outlook["chance"] > 0.98
-    assert outlook["rescue"]["to"] == ["gpu"]
-    # Nothing happens for hours. What the machine itself takes counts a sixth of what it did when it was measured.
-    deadline = datetime.fromisoformat(job["deadline_at"])
-    provider.clock.set(datetime.fromisoformat(outlook["rescue"]["at"]) - timedelta(minutes=5), speed=SPEED / 6)
-    assert running.wait(WAIT) == 0
+    def start() -> Process:
+        return run_orch.start("run", job_file, "--quiet", env=night)
 
-    found = orch("status", job["job"])
-    assert found["state"] == "completed"
-    assert found["requests"]["succeeded"] == ROWS
-    assert {shard["backend"] for shard in found["shards"]} == {"openai", "gpu"}
+    job = orch("submit", job_file, "--deadline", "8h")["job"]
+    running = start()
+    shards = wait_until(lambda: [shard for shard in orch("status", job)["shards"] if shard["batch_id"]], WAIT)
+    assert [shard["backend"] for shard in shards] == ["openai"]
+    found = orch("status", job)
+    assert found["outlook"]["chance"] > 0.98
+    assert found["outlook"]["rescue"]["to"] == ["gpu"]
+    kill_group(running)
+    running.wait(WAIT)
+    # Nothing happens for hours. What the machine itself takes counts a sixth of what it did when it was measured.
+    at = datetime.fromisoformat(found["outlook"]["rescue"]["at"]) - timedelta(minutes=5)
+    provider.clock.set(at, speed=SPEED / 6)
+    return Night(orch, start, provider, job, datetime.fromisoformat(found["deadline_at"]))
+
+
+def test_a_batch_that_stalls_is_brought_home_in_time(stalled: Night) -> None:
+    assert stalled.start().wait(WAIT) == 0
+    found = stalled.check()
     [rescued] = [event for event in found["events"] if event["kind"] == "rescued"]
     assert "rows pulled back" in rescued["reason"]
-    assert datetime.fromisoformat(found["finished_at"]) <= deadline
+    assert datetime.fromisoformat(found["finished_at"]) <= stalled.deadline
 
-    by_backend = {
-        line["group"]: line for line in orch("report", "cost", "--by", "backend", "--job", job["job"])["lines"]
-    }
-    assert Decimal(by_backend["openai"]["cost_usd"]) == cost_of(provider.bill())
-    assert sum(Decimal(line["cost_usd"]) for line in by_backend.values()) == Decimal(found["cost_usd"])
-    fetched = run_orch("fetch", job["job"], "--format", "jsonl", env=night).stdout.splitlines()
-    assert sum(Decimal(json.loads(line)["provenance"]["cost_usd"]) for line in fetched) == Decimal(found["cost_usd"])
-    assert sorted(json.loads(line)["custom_id"] for line in fetched) == sorted(f"r{n}" for n in range(ROWS))
+
+def test_a_rescue_that_is_killed_again_and_again_loses_no_row(stalled: Night) -> None:
+    def has(kind: str, backend: str) -> bool:
+        found = stalled.orch("status", stalled.job)
+        of = {shard["shard"]: shard["backend"] for shard in found["shards"]}
+        told = [(event["kind"], of[event["shard"]]) for event in found["events"] if event["shard"]]
+        return (kind, backend) in told
+
+    for kind, backend in (("rescued", "openai"), ("collected", "openai"), ("submitted", "gpu")):
+        running = stalled.start()
+        wait_until(lambda kind=kind, backend=backend: has(kind, backend), WAIT)
+        kill_group(running)
+        running.wait(WAIT)
+    assert stalled.start().wait(WAIT) == 0
+    stalled.check()
