@@ -190,13 +190,12 @@ class Prospects:
         there = [one for one in sent if one.state in _AT_BACKEND]
         ahead = sum(unfinished(one, one.rows) for one in there if one.job_id != self._job.id)
         pace = forecast.pace(_rates(sent), assumed=self._assumed(backend), ahead=float(ahead))
-        running = [one for one in there if one.job_id == self._job.id and one.state is ShardState.SUBMITTED]
-        began = min((one.submitted_at for one in running if one.submitted_at is not None), default=self._now)
-        seconds = (self._now - began).total_seconds()
+        mine = [one for one in sent if one.job_id == self._job.id]
+        seconds = _busy(mine, self._now)
         if seconds < MEASURED_AFTER:
             return pace
         # Nothing done yet is half a row: an engine that is still loading stands still for a while, not for good.
-        done = sum(one.provider_completed + one.provider_failed for one in running)
+        done = sum(one.provider_completed + one.provider_failed for one in mine)
         return pace.now(max(done, 0.5) / seconds, seconds)
 
     def _assumed(self, backend: LocalBackend | SyncBackend) -> float:
@@ -247,11 +246,24 @@ def _cancelled(sent: Sequence[Shard]) -> list[float]:
     ]
 
 
+def _busy(sent: Sequence[Shard], now: datetime) -> float:
+    """For how many seconds at least one of these shards was at its backend."""
+    total, until = 0.0, None
+    for shard in sent:  # in the order in which they were sent
+        assert shard.submitted_at is not None, "it was sent"
+        begin, end = shard.submitted_at, shard.ended_at or now
+        if until is not None:
+            begin = max(begin, until)
+        total += max(0.0, (end - begin).total_seconds())
+        until = end if until is None else max(until, end)
+    return total
+
+
 def _rates(sent: Sequence[Shard]) -> list[float]:
     """Rows a second of batches that came to their end, where they took long enough to say so."""
     rates = []
     for shard in sent:
-        if shard.submitted_at is None or shard.ended_at is None or shard.pulled_at is not None:
+        if shard.submitted_at is None or shard.ended_at is None:
             continue
         seconds = (shard.ended_at - shard.submitted_at).total_seconds()
         done = shard.provider_completed + shard.provider_failed

@@ -126,3 +126,32 @@ def test_a_rescue_that_is_killed_again_and_again_loses_no_row(stalled: Night) ->
         running.wait(WAIT)
     assert stalled.start().wait(WAIT) == 0
     stalled.check()
+
+
+def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
+    provider: Emulator, run_orch: Orch, tmp_path: Path
+) -> None:
+    provider.settings(**USUAL, latency_ms=1)
+    provider.clock.set(speed=10.0)
+    with upstreams(tmp_path) as start:
+        stuck = start(slots=1, latency_ms=60_000)
+        local = {"kind": "local", "upstreams": [stuck.base_url], "location": "local", "idle": True}
+        write_toml(run_orch.home / CONFIG, {"gpu": local, "flex": settings_of(provider, "flex")})
+        environment = {**provider.environment, "FLEX_KEY": KEY}
+
+        def orch(*arguments: str) -> Any:
+            return json.loads(run_orch(*arguments, "--json", env=environment, timeout=WAIT).stdout)
+
+        job_file = rows_file(tmp_path, "tonight")
+        job = orch("submit", job_file, "--deadline", "1h")["job"]
+        running = run_orch.start("run", job_file, "--quiet", env=environment)
+        wait_until(lambda: [shard for shard in orch("status", job)["shards"] if shard["batch_id"]], WAIT)
+        deadline = datetime.fromisoformat(orch("status", job)["deadline_at"])
+        provider.clock.set(deadline - timedelta(minutes=4))
+        assert running.wait(WAIT) == 0, run_orch.output(running)
+    found = orch("status", job)
+    assert found["requests"]["succeeded"] == ROWS
+    assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
+    [left] = [event for event in found["events"] if event["kind"] == "rescued"]
+    assert "leave gpu, which would not have them done in time" in left["reason"]
+    assert datetime.fromisoformat(found["finished_at"]) <= deadline
