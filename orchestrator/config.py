@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
-from orchestrator.ladder import Ladder
+from orchestrator.aliases import Ladder
 from orchestrator.located import load_toml, validated
 from orchestrator.place import Place, locate
 
@@ -295,8 +304,51 @@ class Retention(_Strict):
     @model_validator(mode="after")
     def _goes_together(self) -> Retention:
         if self.jobs is not None and self.results is not None and self.jobs < self.results:
-            raise ValueError("jobs is shorter than results: without its job nobody finds a result, so give jobs as much")
+            raise ValueError("jobs is shorter than results: without its job nobody finds a result")
         return self
+
+
+class Smtp(_Strict):
+    """A mail server. `tls`: `starttls` (on 587, as most have it), `tls` from the first byte (465), or `none`."""
+
+    host: str = Field(min_length=1)
+    port: int = Field(587, ge=1, le=65535)
+    sender: str = Field(alias="from", pattern=r"^[^@\s<>]+@[^@\s<>]+$")
+    user_env: str | None = None
+    password_env: str | None = None
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Smtp:
+        if (self.user_env is None) != (self.password_env is None):
+            raise ValueError("user_env and password_env go together: name the variables of both")
+        if self.user_env is not None and self.tls == "none":
+            raise ValueError('with tls = "none" anybody could read the password on its way')
+        return self
+
+
+class Reports(_Strict):
+    """Where reports and alerts go, all of the ways that are named. `webhook_env` names the variable with its URL."""
+
+    webhook_env: str | None = None
+    email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
+    smtp: Smtp | None = None
+    folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Reports:
+        if self.email_to and self.smtp is None:
+            raise ValueError('email_to needs a server: smtp = {host = "mail.example.com", from = "orch@example.com"}')
+        if self.smtp is not None and not self.email_to:
+            raise ValueError('smtp is for mail: say to whom, email_to = ["me@example.com"]')
+        return self
+
+
+class Alerts(_Strict):
+    """When to tell of a job that runs: P(deadline kept) is below `chance`, more than `failed_share` of its rows failed."""
+
+    chance: float = Field(0.8, gt=0, le=1)
+    failed_share: float = Field(0.1, ge=0, lt=1)
 
 
 class File(_Strict):
@@ -310,6 +362,8 @@ class File(_Strict):
     report: Report = Report()
     budgets: tuple[Budget, ...] = ()
     retention: Retention = Retention()
+    reports: Reports = Reports()
+    alerts: Alerts = Alerts()
 
     @field_validator("budgets")
     @classmethod
@@ -330,7 +384,9 @@ class Config:
     prices: Mapping[str, ModelPrice]
     report: Report
     budgets: tuple[Budget, ...] = ()
-    retention: Retention = Retention()
+    retention: Retention = field(default_factory=Retention)
+    reports: Reports = field(default_factory=Reports)
+    alerts: Alerts = field(default_factory=Alerts)
 
     @property
     def path(self) -> Path | None:
@@ -351,5 +407,6 @@ def load(place: Place | None = None) -> Config:
         data, lines = load_toml(place.path)
         file = validated(File, data, lines, place.path)
     return Config(
-        place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention
+        place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
+        file.alerts,
     )  # fmt: skip

@@ -13,10 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from orchestrator import gold
+from orchestrator.aliases import Ladder
 from orchestrator.errors import InputError
-from orchestrator.ladder import Ladder
 from orchestrator.located import Lines, line_of, load_yaml, validated
 
 MAX_BUDGET = 9_000_000
@@ -71,6 +81,9 @@ class Task(_Strict):
         None, alias="schema", description="JSON Schema that the answer must fit"
     )
     extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
+    retries: int = Field(
+        0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
+    )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
 
     @field_validator("output_schema")
@@ -192,6 +205,14 @@ class Output(_Strict):
         return self
 
 
+class Canary(_Strict):
+    """A few rows go first; where they come back badly, the job ends before the others are sent."""
+
+    rows: int = Field(20, ge=1, le=1000, description="how many go first, spread over tasks and document lengths")
+    max_failed: float = Field(0.25, ge=0, le=1, description="the share of them that may fail")
+    max_cost: float = Field(2.0, gt=0, description="what they may cost, times the forecast")
+
+
 _Documents = str | DocumentSource | Annotated[tuple[DocumentSource, ...], Field(min_length=1)]
 
 
@@ -214,6 +235,13 @@ class JobSpec(_Strict):
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)
+    canary: Canary | None = Field(None, description="a few rows go first; off unless asked for")
+    gold: str | None = Field(
+        None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"
+    )
+    quality_threshold: float | None = Field(
+        None, gt=0, le=1, description="the share of known fields that answers must have, or `output` is not delivered"
+    )
     output: Output | None = None
     tags: dict[str, str] = Field(default_factory=dict, description="for cost reports")
 
@@ -229,6 +257,14 @@ class JobSpec(_Strict):
     def _is_a_deadline(cls, value: str | None) -> str | None:
         if value is not None:
             deadline_at(value, datetime.now(UTC))
+        return value
+
+    @field_validator("quality_threshold")
+    @classmethod
+    def _has_gold(cls, value: float | None, info: ValidationInfo) -> float | None:
+        # A `gold` that is no text has an error of its own.
+        if value is not None and info.data.get("gold", "") is None:
+            raise ValueError("needs `gold`, the file of known answers")
         return value
 
     @field_validator("tasks")
@@ -289,6 +325,8 @@ def load(path: Path) -> JobSpec:
         for field, template in (("prompt", task.prompt), ("system", task.system)):
             if template is not None:
                 _check_template(template, path, lines, ("tasks", index, field))
+    if spec.gold is not None:
+        gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
     return spec
 
 

@@ -10,40 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import Discriminator, Field, Tag
 
 MOST = 9
 """Rungs of an alias; a row is paid for at most so often for bad answers."""
 Names = str | dict[str, str]
 """A model's name at every backend, or at each that is named."""
-
-
-def _form(value: Any) -> str | None:
-    match value:
-        case str():
-            return "(name)"
-        case dict():
-            return "(names)"
-        case list() | tuple():
-            return "(list)"
-    return None
-
-
-_NAMES = Annotated[str, Tag("(name)")] | Annotated[dict[str, str], Tag("(names)")]
-_NO_MODEL = "must be a model's name or a mapping of backends to names"
-_List = Annotated[
-    tuple[Annotated[_NAMES, Discriminator(_form, custom_error_type="no_model", custom_error_message=_NO_MODEL)], ...],
-    Field(min_length=1, max_length=MOST),
-]
-Ladder = Annotated[
-    _NAMES | Annotated[_List, Tag("(list)")],
-    Discriminator(
-        _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
-    ),
-]
-"""What an alias stands for in a file: `Names`, or a tuple of them."""
 _RUNG = re.compile(r"(.+)@([2-9])")
 
 
