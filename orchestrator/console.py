@@ -17,7 +17,7 @@ from rich.text import Text
 from orchestrator.durations import duration
 from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
-from orchestrator.planner import Cost, Outlook, Plan
+from orchestrator.planner import Cost, Outlook, Plan, Refusal, Route
 from orchestrator.reportwords import money as money
 
 PLAIN_SECONDS = 10.0
@@ -172,25 +172,26 @@ def _shards(shards: Sequence[Shard]) -> Table:
 
 def plan_table(plan: Plan, deadline: datetime | None) -> RenderableType:
     """Routes taken and refused, what it all costs, and what would hold where nothing does."""
-    by = "P(in time)" if deadline is None else f"P(by {deadline.astimezone():%H:%M})"
-    table = _table("", "route", "rows", "cost (p50–p95)", "done by (p50–p95)", by, "reason", right=("rows",))
+    chances = [] if deadline is None else [f"P(by {deadline.astimezone():%H:%M})"]
+    table = _table("", "route", "rows", "cost (p50–p95)", "done by (p50–p95)", *chances, "reason", right=("rows",))
+
+    def add(mark: str, one: Route | Refusal, rows: str, style: str = "") -> None:
+        cost = "—" if one.cost is None else _span(one.cost)
+        chance = [] if deadline is None else ["—" if one.chance is None else _chance(one.chance)]
+        done = _until(one.done_p50, one.done_p95)
+        table.add_row(mark, one.backend, rows, cost, done, *chance, one.reason, style=style)
+
     for route in plan.routes:
-        table.add_row(
-            "✓", route.backend, f"{route.rows:,}", _span(route.cost), _until(route.done_p50, route.done_p95),
-            _chance(route.chance), route.reason,
-        )  # fmt: skip
+        add("✓", route, f"{route.rows:,}")
     for refused in plan.refused:
-        cost = "—" if refused.cost is None else _span(refused.cost)
-        chance = "—" if refused.chance is None else _chance(refused.chance)
-        done = _until(refused.done_p50, refused.done_p95)
-        table.add_row("✗", refused.backend, "—", cost, done, chance, refused.reason, style="dim")
+        add("✗", refused, "—", "dim")
     parts: list[RenderableType] = [table]
-    if plan.rescue is not None:
+    if plan.rescue is not None and deadline is not None:
         what = f"what still runs at {_clock(plan.rescue.at)} goes to {' and '.join(plan.rescue.to)}"
         parts.append(Text(f"rescue: {what}; needed {_chance(plan.rescue.needed)}"))
     if plan.routes:
-        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}, in time with {_chance(plan.chance)}"
-        parts.append(Text(told))
+        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
+        parts.append(Text(told if deadline is None else f"{told}, in time with {_chance(plan.chance)}"))
     if not plan.verdict.holds:
         parts.append(Text(f"! {plan.verdict.reason}", style="red"))
         parts += [Text(f"  would hold: {option} {value}") for option, value in plan.verdict.nearest()]

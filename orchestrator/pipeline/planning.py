@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import cached_property
 
 from orchestrator import planner
+from orchestrator.canary import KIND
 from orchestrator.config import Config, LocalBackend, SyncBackend
 from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
@@ -31,8 +32,8 @@ from orchestrator.planner import (
 from orchestrator.store import Store
 from orchestrator.store.rows import Work
 
-NO_DEADLINE = timedelta(days=7)
-"""A job without a deadline is planned as if it had one this far away."""
+NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
+"""A job without a deadline is planned as if it had one this far away, and nobody minded much."""
 LOOK = timedelta(minutes=30)
 _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
@@ -41,13 +42,15 @@ _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 class Sending:
     """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
 
-    `avoid` names backends, with commas between them; None stands for rows that may go anywhere.
+    `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
+    rows that go before the others.
     """
 
     rows: int
     backend: str
     avoid: str | None
     reason: str
+    canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,14 @@ class Orders:
     next_look: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class First:
+    """The orders for rows that go before the others, and what they are to cost."""
+
+    orders: Orders
+    foreseen: tuple[Forecast, ...]
+
+
 class Planning:
     """The planner's view of a job at this moment. Reads only."""
 
@@ -70,18 +81,24 @@ class Planning:
         job: Job,
         now: datetime,
         left: Callable[[Job], Decimal | None] = lambda job: None,
+        *,
+        canary: bool = False,
     ) -> None:
-        """`left` is what budgets that jobs share leave of a job, None where there are none."""
+        """`left` is what budgets that jobs share leave of a job, None where there are none.
+
+        With `canary`, rows that go before the others are all that there is.
+        """
         self._store = store
         self._config = config
         self._job = job
         self._now = now
         self._left = left
+        self._canary = canary
 
     @cached_property
     def work(self) -> list[Work]:
         """The job's open rows, by what decides their cost and place."""
-        return self._store.rows.open_work(self._job.id)
+        return self._store.rows.open_work(self._job.id, canary=self._canary)
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -107,12 +124,16 @@ class Planning:
         job, budget = self._job, None
         if job.budget is not None:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id))
-        terms = Terms(deadline=job.deadline_at or self._now + NO_DEADLINE, budget=budget)
+        terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
+        if job.deadline_at is not None:
+            terms = Terms(deadline=job.deadline_at, budget=budget)
         if job.kind is not JobKind.DOCUMENTS:
             return terms
         spec = JobSpec.model_validate(job.spec)
-        local_only = spec.allow.location == "local"
-        return replace(terms, target=spec.target, late_cost=spec.late_cost, local_only=local_only)
+        terms = replace(terms, local_only=spec.allow.location == "local")
+        if job.deadline_at is None:
+            return terms
+        return replace(terms, target=spec.target, late_cost=spec.late_cost)
 
     @property
     def _binding(self) -> Terms:
@@ -163,12 +184,8 @@ class Planning:
     def turnaround(self, shard: Shard) -> Forecast:
         """What is foreseen of a shard that is sent now."""
         option = next(one for one in self.options if one.backend == shard.backend)
-        if isinstance(option, BatchOption):
-            p50, p95 = (min(DAY, option.turnaround.within(chance)) for chance in (0.5, 0.95))
-            source = option.turnaround.source
-        else:
-            p50, p95 = (min(DAY, option.pace.seconds_for(shard.rows, chance)) for chance in (0.5, 0.95))
-            source = option.pace.source
+        p50, p95 = (_seconds(option, shard.rows, chance) for chance in (0.5, 0.95))
+        source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
         return Forecast(
             shard.job_id, "turnaround", shard.backend, shard.model, self._now, p50, p95, source, shard_id=shard.id
         )
@@ -205,19 +222,62 @@ class Planning:
             sends = [Sending(self.lying.waiting, cheapest, None, f"the cheapest; {found.reason}")]
         return Orders(self._pulls(found), (*kept, *sends), found.reason, found.next_look)
 
+    def of_canary(self) -> Planning:
+        """The same view of the rows that go before the others."""
+        return Planning(self._store, self._config, self._job, self._now, self._left, canary=True)
+
+    def first(self, by: datetime | None) -> First | str:
+        """What to do with the rows of `of_canary`; or why they would not be back `by` then.
+
+        They go where they are back soonest, to a lane before any batch.
+        """
+        if not self._usable:
+            return First(self.orders(), ())
+        rows = max(1, self.lying.waiting)
+        lanes = [one for one in self._usable if isinstance(one, PacedOption)]
+        best = min(lanes or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
+        back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
+        if by is not None and back > by and self.lying.waiting:
+            return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
+        reason = f"the canary goes first; {best.backend} is the quickest"
+        sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
+        if self.lying.waiting:
+            sends.append(Sending(self.lying.waiting, best.backend, None, reason))
+        foreseen: tuple[Forecast, ...] = ()
+        # Rows that are paid by the hour cost more the fewer they are.
+        if not isinstance(self._config.backends[best.backend], LocalBackend):
+            p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
+            foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
+        look = self._now + LOOK if by is None else min(by, self._now + LOOK)
+        return First(Orders((), tuple(replace(one, canary=True) for one in sends), reason, look), foreseen)
+
     def _decision(self) -> Decision:
         return planner.replan(self.lying, self.options, self._binding, self._now)
 
     @cached_property
-    def _pulled_from(self) -> list[str]:
+    def _pulled_from(self) -> set[str]:
         """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
-        return sorted({shard.backend for shard in self.shards if shard.pulled_at is not None})
+        return {one.backend for one in self.shards if one.pulled_at and not self._is_paced(one.backend)}
+
+    def _is_paced(self, backend: str) -> bool:
+        return isinstance(self._config.backends.get(backend), LocalBackend | SyncBackend)
 
     @cached_property
+    def _avoided(self) -> list[str]:
+        """What rows that wait keep away from, each of them `avoid` of some."""
+        return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid is not None})
+
+    @cached_property
+    def _pulled(self) -> list[str]:
+        """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
+        if not self._has_lane:
+            return []
+        return [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
+
+    @property
     def _refused_by(self) -> list[str]:
-        """The backends that rows which wait were refused by; what was taken back in time is not among them."""
-        avoided = {work.avoid for work in self.work if work.shard_id is None and work.avoid is not None}
-        return sorted(avoided if not self._has_lane else avoided - set(self._pulled_from))
+        """The others: what those rows keep away from has refused them."""
+        return [avoid for avoid in self._avoided if avoid not in self._pulled]
 
     @cached_property
     def _has_lane(self) -> bool:
@@ -230,9 +290,7 @@ class Planning:
     @cached_property
     def lying(self) -> Open:
         """Where the job's open rows are; those that a backend has refused are not among them."""
-        pulled = 0
-        if self._has_lane:
-            pulled = sum(self._waiting(backend) for backend in self._pulled_from)
+        pulled = sum(self._waiting(avoid) for avoid in self._pulled)
         by_shard: dict[str, int] = {}
         for work in self.work:
             if work.shard_id is not None:
@@ -242,13 +300,13 @@ class Planning:
         coming, coming_at = 0, None
         for shard in self.shards:
             rows = unfinished(shard, by_shard.get(shard.id, 0))
-            if not rows:
-                continue
+            if not rows or shard.backend not in self._config.backends:
+                continue  # what a backend has that orch.toml has no more can be neither looked at nor taken back
             if shard.pulled_at is not None:
                 coming += rows
                 back = shard.pulled_at + timedelta(seconds=ASSUMED_CANCEL)
                 coming_at = back if coming_at is None else max(coming_at, back)
-            elif isinstance(self._config.backends.get(shard.backend), LocalBackend | SyncBackend):
+            elif self._is_paced(shard.backend):
                 paced[shard.backend] = paced.get(shard.backend, 0) + rows
             else:
                 running.append(Running(shard.id, shard.backend, rows, shard.submitted_at or self._now))
@@ -258,8 +316,8 @@ class Planning:
         """A send as orders. What was taken back in time goes first to a lane, and to no batch."""
         reason, left, found = self._reason(why), send.rows, []
         if any(isinstance(one, PacedOption) and one.backend == send.backend for one in self._usable):
-            for avoid in self._pulled_from:
-                if rows := min(left, self._waiting(avoid)):
+            for avoid in self._pulled:
+                if rows := min(left, 0 if send.backend in avoid.split(",") else self._waiting(avoid)):
                     found.append(Sending(rows, send.backend, avoid, reason))
                     left -= rows
         if left:
@@ -314,6 +372,13 @@ class Planning:
         """What speaks against each backend."""
         told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
         return told or "no backend is configured"
+
+
+def _seconds(option: Option, rows: int, chance: float) -> float:
+    """How long so many rows take at a backend, with this chance; a day at most."""
+    if isinstance(option, BatchOption):
+        return min(DAY, option.turnaround.within(chance))
+    return min(DAY, option.pace.seconds_for(rows, chance))
 
 
 def _is_assumed(option: Option) -> bool:

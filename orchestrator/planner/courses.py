@@ -104,9 +104,10 @@ class Course:
         return sum(stake.rows for stake in self.stakes)
 
     @property
-    def places(self) -> int:
-        """How many backends it sends rows to."""
-        return self.bets + sum(1 for rows in self.new if rows)
+    def effort(self) -> tuple[int, int]:
+        """How many backends it sends rows to, and how many times the fullest quota of theirs is filled."""
+        places = self.bets + sum(1 for rows in self.new if rows)
+        return places, max((stake.waves for stake in self.unsent), default=1)
 
     @property
     def is_unsafe(self) -> bool:

@@ -84,8 +84,8 @@ def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, 
 def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
     judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
-    # Of equally dear ones the one that takes rows to the fewest places.
-    judged.sort(key=lambda one: (not late and one.course.is_unsafe, round(one.value, 9), one.course.places))
+    # Of equally dear ones the simplest.
+    judged.sort(key=lambda one: (not late and one.course.is_unsafe, round(one.value, 9), one.course.effort))
     return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
 
 
@@ -94,7 +94,11 @@ def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chose
     judged = (one for course in courses for one in judge(course, ground, terms, late=True))
     some = (one for one in judged if one.pull is None or one.pull in FEW)
     found = [chosen for one in some if (chosen := _affordable(one, ground, terms))]
-    return max(found, key=lambda one: (round(one.chance, 2), -_tenths(one, ground), -one.expected), default=None)
+    return min(
+        found,
+        key=lambda one: (-round(one.chance, 2), _tenths(one, ground), round(one.expected, 9), one.course.effort),
+        default=None,
+    )
 
 
 def _tenths(one: Chosen, ground: Ground) -> int:
