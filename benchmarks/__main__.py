@@ -7,10 +7,26 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from benchmarks import build, hosted, order, routing, serve_cpu, serve_times, serve_vllm, startup, unknown_capacity
+from benchmarks import (
+    build,
+    changes,
+    hosted,
+    order,
+    routing,
+    serve_cpu,
+    serve_times,
+    serve_vllm,
+    startup,
+    unknown_capacity,
+)
 from benchmarks.serving import Unavailable
 
-PLAIN: dict[str, Callable[[], None]] = {"build": build.main, "order": order.main, "startup": startup.main}
+PLAIN: dict[str, Callable[[], None]] = {
+    "build": build.main,
+    "changes": changes.main,
+    "order": order.main,
+    "startup": startup.main,
+}
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "serve_cpu": serve_cpu.main,
     "unknown_capacity": unknown_capacity.main,

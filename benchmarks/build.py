@@ -84,9 +84,12 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.clock import now
-    from orchestrator.config import load
+    from orchestrator.config import LocalBackend, load
+    from orchestrator.engine import own_lane
     from orchestrator.home import Home
     from orchestrator.pipeline import intake, submit
+    from orchestrator.pipeline.governor import Room
+    from orchestrator.pipeline.planning import Sending
     from orchestrator.place import Place
     from orchestrator.store import Store
 
@@ -101,9 +104,11 @@ def ours(folder: Path, *, finish: bool) -> None:
         taken = intake.submit(store, home, config, folder / "job.yaml", options, now, lambda documents, rows: None)
         if finish:
             return
-        shards = submit.plan_shards(
-            store, taken.job, backend="local", reason="bench", max_rows=50_000, max_bytes=200 << 20, now=now()
-        )
+        settings = config.backends["local"]
+        assert isinstance(settings, LocalBackend)
+        lane = own_lane("local", settings, config, home.root / "none")
+        sending = Sending(DOCUMENTS, "local", None, "bench")
+        shards = submit.plan_shards(store, taken.job, lane, sending, lambda model: Room(50_000, None), now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS
     _answer_all(folder / "orch.db", taken.job.id)
 

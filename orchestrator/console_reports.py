@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
+from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.calibration import Calibration
+from orchestrator.differences import Difference
+from orchestrator.morningpages import change_cells
 from orchestrator.reports import CostReport
 from orchestrator.reportwords import (
     CALIBRATION_COLUMNS,
@@ -41,6 +44,38 @@ def forecast_table(lines: Sequence[Calibration]) -> RenderableType:
         table.add_row(*calibration_cells(line))
     verdicts = [Text(f"{calibration_name(line)}: {line.verdict}") for line in lines]
     return Group(table, Text("due: half of what came below its p50, 95 % of it below its p95"), Text(), *verdicts)
+
+
+def written(text: str) -> RenderableType:
+    """A report that is Markdown."""
+    return Markdown(text)
+
+
+def diff_view(found: Difference) -> RenderableType:
+    """What is different between two runs: counts, fields, and the first rows of each kind."""
+    added, removed = found.added.number, found.removed.number
+    head = f"{found.before} → {found.after}: {added:,} rows added, {removed:,} removed, {found.changed:,} changed"
+    parts: list[RenderableType] = [Text(head)]
+    if found.unread:
+        parts.append(Text(f"{found.unread:,} answers could not be compared: a result file is gone"))
+    if found.by_field:
+        fields = _table(("field",), ("changed",))
+        for name, number in found.by_field.items():
+            fields.add_row(Text(name), f"{number:,}")
+        parts += [Text(), fields]
+    rows = _table(("", "document", "field", "before", "after"), ())
+    for sign, kind in (("+", found.added), ("-", found.removed)):
+        for one in kind.first:
+            rows.add_row(sign, Text(one.document), Text(one.task), "", "")
+    for change in found.first:
+        for cells in change_cells(change):
+            rows.add_row("~", *map(Text, cells))
+    if rows.row_count:
+        parts += [Text(), rows]
+    left = added + removed + found.changed - len(found.added.first) - len(found.removed.first) - len(found.first)
+    if left:
+        parts.append(Text(f"and {left:,} more rows (--limit shows more)"))
+    return Group(*parts)
 
 
 def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:

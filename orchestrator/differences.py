@@ -36,6 +36,27 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentRun:
+    """A document in a run, beside the run before; all but the texts count rows.
+
+    `known` had the same task before, `changed` are asked otherwise than then: `asked` by other words, settings or
+    schema, `other_model` of another model. `code` and `message` are of a failure among them.
+    """
+
+    name: str
+    rows: int
+    known: int
+    changed: int
+    asked: int
+    other_model: int
+    failed: int
+    unreadable: int
+    open: int
+    code: str | None
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class FieldChange:
     """A field of an answer before and after; MISSING where the answer had none. `field` names nested ones as `a.b`.
 
@@ -48,10 +69,8 @@ class FieldChange:
 
     def to_json(self) -> dict[str, Any]:
         """The stable form. A side that has no such field is left out."""
-        sides = {
-            name: value for name, value in (("before", self.before), ("after", self.after)) if value is not MISSING
-        }
-        return {"field": self.field, **sides}
+        sides = {"before": self.before, "after": self.after}
+        return {"field": self.field, **{name: value for name, value in sides.items() if value is not MISSING}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +204,8 @@ def _outcome(said: Said) -> str:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of an answer; a list is one field."""
-    if isinstance(value, dict) and value:
+    """The fields of an answer; a list is one field, and so is what is empty within."""
+    if isinstance(value, dict) and (value or not name):
         for key, inner in value.items():
             yield from _flat(f"{name}.{key}" if name else key, inner)
     else:

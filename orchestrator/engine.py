@@ -6,15 +6,12 @@ another process is. A lock on the home, which the kernel drops with the process,
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +23,9 @@ from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, OwnBackend, SyncBackend
+from orchestrator.enginelock import Holder as Holder
+from orchestrator.enginelock import engine_lock as engine_lock
+from orchestrator.enginelock import running_engine as running_engine
 from orchestrator.errors import (
     AccountError,
     BackendError,
@@ -38,7 +38,7 @@ from orchestrator.errors import (
 )
 from orchestrator.home import Home
 from orchestrator.model import Job
-from orchestrator.pipeline import Pipeline
+from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
@@ -48,69 +48,13 @@ from orchestrator.pipeline.routes import models_of
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
+from orchestrator.watching import Standstill, Watch
 
 log = logging.getLogger(__name__)
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
 HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who has a home's engine."""
-
-    pid: int
-    command: str
-
-    def __str__(self) -> str:
-        return f"`{self.command}` (process {self.pid})"
-
-
-@contextmanager
-def engine_lock(home: Home) -> Iterator[Holder | None]:
-    """Hold a home's engine lock: gives None where it is ours now, or who has it."""
-    try:
-        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = home.lock.open("a+")
-    except OSError as error:
-        raise StorageError(f"cannot use {home.lock}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield _holder(home)
-            return
-        lock.seek(0)
-        lock.truncate()
-        command = " ".join(["orch", *sys.argv[1:]])
-        lock.write(json.dumps({"pid": os.getpid(), "command": command}))
-        lock.flush()
-        try:
-            yield None
-        finally:
-            lock.seek(0)
-            lock.truncate()
-
-
-def running_engine(home: Home) -> Holder | None:
-    """Who has a home's engine now, or None. Takes no lock that another could be refused by for long."""
-    if not home.lock.exists():
-        return None
-    with home.lock.open("r+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(home)
-    return None
-
-
-def _holder(home: Home) -> Holder:
-    try:
-        found = json.loads(home.lock.read_text())
-        return Holder(int(found["pid"]), str(found["command"]))
-    except (OSError, ValueError, KeyError):
-        return Holder(0, "orch")
 
 
 class Engine:
@@ -137,8 +81,10 @@ class Engine:
             planning=lambda job: Planning(store, config, job, now(), budgets.left),
             models=lambda job: models_of(config, job),
             asked=lambda job: asked_of(config, job),
+            shortage=lambda: disk.shortage(self._home, config.retention),
         )
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
+        self._watch = Watch(store, config)
 
     def __enter__(self) -> Engine:
         return self
@@ -146,6 +92,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.close()
         self._stack.close()
 
     def run(
@@ -167,6 +114,9 @@ class Engine:
             began = time.monotonic()
             moved = self._round(only, mine)
             self._look(mine)
+            if only is None and mine is None:
+                # Who waits for a job sees it; who does not is told.
+                self._watch.tick(lambda: Standstill(dict(self._problems), dict(self._health)), now())
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.

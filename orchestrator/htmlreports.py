@@ -125,7 +125,8 @@ def _page() -> Template:
     return Environment(autoescape=True, undefined=StrictUndefined).from_string(_COST_PAGE)
 
 
-STYLE = """:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
+STYLE = """\
+:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6eaf0; --soft: #9aa5b5; --line: #323b48; --back: #14181f; --card: #1d232c }
 }

@@ -107,6 +107,21 @@ class Job:
     error: str | None = None
 
 
+class Why(StrEnum):
+    """Why a build found something to ask, or nothing: a row against the one that the last run of its job file has."""
+
+    NEW = "new"  # the last run did not ask this of this document
+    DOCUMENT = "document changed"  # its text, or why it cannot be read
+    PROMPT = "prompt changed"  # the question or the system prompt
+    PARAMETERS = "parameters changed"  # schema, bound, temperature, clean-up and the like
+    MODEL = "model changed"  # another alias
+    READER = "reader changed"  # this version of orch reads documents in another way
+    FAILED = "failed before"
+    UNANSWERED = "no answer held"  # cancelled, expired, still open; or another job's answer that may not be used now
+    ASKED = "asked for (--new)"  # nothing changed, and it is asked again all the same
+    UNCHANGED = "unchanged"  # an earlier run has the outcome
+
+
 class NightState(StrEnum):
     """Where one night of a schedule stands."""
 
@@ -141,8 +156,8 @@ class Overlap(StrEnum):
 class Schedule:
     """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
 
-    `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is the
-    settings file that the schedule was made under. Nights that come after `since` are run.
+    `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
+    the settings file that the schedule was made under. Nights that come after `since` are run.
     """
 
     id: str
@@ -210,7 +225,8 @@ class Row:
     `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
     `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
     `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
-    `trimmed_tokens` are those that the clean-up took off the document, estimated.
+    `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
+    bytes and text, None where it could not be read; `wording` for the question's prompts.
     """
 
     seq: int
@@ -227,6 +243,8 @@ class Row:
     max_output: int | None = None
     cache_key: str | None = None
     trimmed_tokens: int = 0
+    content: str | None = None
+    wording: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +369,7 @@ class FinishedRow:
     backend: str | None
     batch_id: str | None
     settled_at: datetime | None = None
+    why: Why | None = None
 
 
 @dataclass(frozen=True, slots=True)

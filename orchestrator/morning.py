@@ -9,10 +9,11 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
-from orchestrator.differences import Difference
+from orchestrator.differences import Difference, DocumentRun
+from orchestrator.documents.types import DocumentProblem
 from orchestrator.durations import duration
 from orchestrator.model import Counts, Forecast, Job, JobState
-from orchestrator.rowerrors import classify
+from orchestrator.rowerrors import BAD_ANSWERS, classify
 
 MOST = 20
 """Documents, rows and rescues that are named; all are counted."""
@@ -29,27 +30,6 @@ class Fate(StrEnum):
     FAILED = "failed"  # an answer is missing
     UNREADABLE = "unreadable"  # no request could be made of it
     OPEN = "open"  # an answer is still waited for
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentRun:
-    """A document in a run, beside the run before; all but the texts count rows.
-
-    `known` had the same task before, `changed` are asked otherwise than then: `asked` by other words, settings or
-    schema, `other_model` of another model. `code` and `message` are of a failure among them.
-    """
-
-    name: str
-    rows: int
-    known: int
-    changed: int
-    asked: int
-    other_model: int
-    failed: int
-    unreadable: int
-    open: int
-    code: str | None
-    message: str | None
 
 
 def fate_of(run: DocumentRun) -> tuple[Fate, str]:
@@ -418,7 +398,9 @@ def advice_for(code: str) -> str:
     return known or classify(None, code, None, None).advice
 
 
-_ADVICE = {
+_ADVICE: dict[str, str] = {
+    **{code: advice for code, (_, advice) in BAD_ANSWERS.items()},
+    **dict.fromkeys(DocumentProblem, "mend the document, or take it out"),
     "cancelled": "submit the job again",
     "budget_exhausted": "raise the budget, then submit the job again",
     "batch_expired": "give the job more time, or a faster backend; the next run tries these rows again",

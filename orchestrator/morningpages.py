@@ -143,11 +143,11 @@ def _time(job: JobReport) -> Block:
         for one in job.turnarounds
     ]
     notes = [] if job.due is None else [due_words(job.due)]
-    rescues = [f"rows were taken back, {event.at:%H:%M} UTC: {event.reason}" for event in job.rescues]
+    rescues = [f"{event.at:%H:%M} UTC: {event.reason}" for event in job.rescues]
     if job.rescued > len(rescues):
         rescues.append(f"and {job.rescued - len(rescues):,} more times")
     if rescues and job.due is not None and job.due.met:
-        rescues.insert(0, "it was kept because rows were taken back in time and went elsewhere:")
+        rescues.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
     return Block("Time", columns, rows, [*notes, *rescues])
 
@@ -246,7 +246,7 @@ def _bars(bars: Sequence[tuple[str, float, str]], words: Callable[[float], str])
         axes.bar_label(drawn, [words(size) for _, size, _ in bars], padding=4)
         axes.set_yticks(places, [short(name) for name, _, _ in bars])
         axes.invert_yaxis()
-        axes.margins(x=0.25)
+        axes.margins(x=0.32)
         axes.xaxis.set_visible(False)
         axes.spines[:].set_visible(False)
         axes.tick_params(left=False)

@@ -62,6 +62,7 @@ def before(store: Store, job: Job) -> Job | None:
 def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = morning.MOST) -> JobReport:
     """A job's part of the report, as it stands now."""
     earlier = before(store, job)
+    since = None if earlier is None else earlier.id
     counts = store.jobs.counts([job.id])[job.id]
     state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
     known = store.comparisons
@@ -70,8 +71,8 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
         job=job,
         state=state,
         counts=counts,
-        documents=morning.fates(known.documents(earlier and earlier.id, job.id), removed, most),
-        before=earlier and earlier.id,
+        documents=morning.fates(known.documents(since, job.id), removed, most),
+        before=since,
         answers=None if earlier is None else compare(store, home, earlier, job, most),
         lines=store.ledger.totals("backend", None, job.id),
         forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from apscheduler.triggers.cron import CronTrigger
 
 from orchestrator.durations import duration
+from orchestrator.errors import InputError
 from orchestrator.model import Misfire, NightState, Overlap, Schedule
 
 LOOK_BACK = timedelta(days=31)
@@ -46,28 +47,28 @@ class Verdict:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A time zone by its name. Raises ValueError with a sentence for the user."""
+    """A time zone by its name. Raises InputError."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
-        raise ValueError(f"{name!r} is no time zone; {tip}") from None
+        raise InputError(f"{name!r} is no time zone; {tip}") from None
 
 
 def length(text: str) -> timedelta:
-    """A length of time such as 90m or 6h. Raises ValueError with a sentence for the user."""
+    """A length of time such as 90m or 6h. Raises InputError."""
     found = re.fullmatch(r"(\d{1,6})\s*([smhd])", text)
     span = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
     if not timedelta() < span <= LOOK_BACK:
-        raise ValueError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
+        raise InputError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
     return span
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
     """The instant (UTC) that a deadline means for a night: `8h` and `06:00` count from when the night is due.
 
-    An ISO time is itself, in `zone` where it names none. Raises ValueError with a sentence for the user.
+    An ISO time is itself, in `zone` where it names none. Raises InputError.
     """
     if found := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([smhd])", text):
         return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
@@ -75,16 +76,23 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
     try:
         if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
             today = local.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
-            times = (_instant(today + days * _DAY, zone, fold) for days in (0, 1) for fold in (0, 1))
+            times = (_instant(today + days * _DAY, zone, fold) for days in (0, 1, 2) for fold in (0, 1))
             return next(at for at in times if at > due_at)
         given = datetime.fromisoformat(text)
         return given.astimezone(UTC) if given.tzinfo else _instant(given, zone)
     except ValueError:
-        raise ValueError(f"{text!r} is no deadline of a night; write 06:00 or 8h") from None
+        raise InputError(f"{text!r} is no deadline of a night; write 06:00 or 8h") from None
+
+
+def check_deadline(text: str) -> None:
+    """Whether a deadline can hold for every night. Raises InputError."""
+    if not re.fullmatch(r"\d{1,2}:\d{2}|\d{1,6}(?:\.\d{1,6})?\s*[smhd]", text):
+        raise InputError(f"{text!r} is no deadline for every night; write 06:00, or 8h from when the night is due")
+    deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 
 
 def check_cron(cron: str) -> None:
-    """Whether a cron expression can mean nights. Raises ValueError with a sentence for the user."""
+    """Whether a cron expression can mean nights. Raises InputError."""
     dates: set[date] = set()
     at = datetime(2024, 1, 1, tzinfo=UTC)
     trigger = _trigger(cron)
@@ -93,14 +101,14 @@ def check_cron(cron: str) -> None:
         if fire is None:
             break
         if fire.date() in dates:
-            raise ValueError(
+            raise InputError(
                 f"{cron!r} comes more than once a day, and a schedule has one night a day: "
                 "write one minute and one hour, and make two schedules for two nights"
             )
         dates.add(fire.date())
         at = fire + timedelta(seconds=1)
     if not dates:
-        raise ValueError(f"{cron!r} never comes: no month has that day")
+        raise InputError(f"{cron!r} never comes: no month has that day")
 
 
 def due(schedule: Schedule, now: datetime, known: Collection[date]) -> list[Due]:
@@ -125,6 +133,16 @@ def night_at(schedule: Schedule, moment: datetime) -> date | None:
     return None
 
 
+def local(schedule: Schedule, at: datetime) -> str:
+    """An instant as the schedule's clocks show it, for people."""
+    return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
+
+
+def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
+    """An instant to come, for people."""
+    return f"{local(schedule, at)}, in {_told(at - now)}"
+
+
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
     """The nights due in `(after, until]`, in order."""
     zone = zone_of(schedule.tz)
@@ -146,19 +164,19 @@ def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
 def _trigger(cron: str) -> CronTrigger:
     fields = cron.split()
     if len(fields) != 5:
-        raise ValueError(
+        raise InputError(
             f"{cron!r} has {len(fields)} fields, not 5: minute, hour, day, month, day of the week; "
             'every night at 22:00 is "0 22 * * *"'
         )
     if fields[2] != "*" and fields[4] != "*":
-        raise ValueError(
+        raise InputError(
             f"{cron!r} names a day of the month and a day of the week, and programs differ in what that means: "
             "make a schedule for each"
         )
     try:
         return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
     except ValueError as error:
-        raise ValueError(f"{cron!r} is no cron expression: {error}") from None
+        raise InputError(f"{cron!r} is no cron expression: {error}") from None
 
 
 def _weekdays(field: str) -> str:

@@ -46,6 +46,12 @@ def custom_id(document_key: str, task_id: str) -> str:
     return f"{task_id}-{digest[:20]}"
 
 
+def content_of(document: Document) -> str:
+    """What a row's fingerprint knows of its document: 32 hex digits."""
+    # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
+    return sha256(f"{document.digest}\0{document.text}".encode()).hexdigest()[:32]
+
+
 BoundOf = Callable[[Task, str], int]
 
 
@@ -99,13 +105,14 @@ class _Question:
         # Not sorted: the order of a schema's properties is the order in which they are answered.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
+        self.wording = sha256(f"{task.prompt}\0{task.system or ''}".encode()).hexdigest()[:12]
         self.bound = bound_of(task, self.version)
         self.body = {**self.asked, "max_tokens": self.bound}
         digest.update(f"{extractor}\0{task.model}".encode())
         self.identity = digest.hexdigest()
 
-    def fingerprint(self, document_digest: str) -> str:
-        return sha256(f"{self.identity}\0{document_digest}".encode()).hexdigest()[:32]
+    def fingerprint(self, content: str) -> str:
+        return sha256(f"{self.identity}\0{content}".encode()).hexdigest()[:32]
 
     def messages(self, document: Document, text: str) -> list[dict[str, str]]:
         fields = {**document.fields, "text": text}
@@ -161,7 +168,7 @@ class Builder:
         """One request a task, in the order of the tasks; a problem of the document fails each of them."""
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
-                yield self._failed(question, document.key, "", (document.code.value, document.message))
+                yield self._failed(question, document.key, None, (document.code.value, document.message))
             return
         on = self._clean
         cleaned = (
@@ -169,39 +176,52 @@ class Builder:
             if on.is_on
             else document.text
         )
+        content = content_of(document)
         for question in self._questions:
             try:
-                yield self._request(question, document, cleaned)
+                yield self._request(question, document, content, cleaned)
             except _RENDERING as error:
                 problem = ("template", f"the prompt cannot be made for this document: {error}")
-                yield self._failed(question, document.key, document.digest, problem)
+                yield self._failed(question, document.key, content, problem)
 
-    def _request(self, question: _Question, document: Document, cleaned: str) -> Built:
+    def identities(self, key: str, content: str) -> list[tuple[str, str]]:
+        """The custom_id and fingerprint of each request that the document of this key and content would give."""
+        return [(custom_id(key, question.task.id), question.fingerprint(content)) for question in self._questions]
+
+    def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
+        """The rows of a document whose answers are here, without its text and so without lines.
+
+        `cut_from` says for each question how long the document was before it was cut, in tokens.
+        """
+        for question, tokens_before in zip(self._questions, cut_from, strict=True):
+            fingerprint = question.fingerprint(content)
+            yield Built(self._row(question, key, fingerprint, content, cut_from=tokens_before), b"")
+
+    def _request(self, question: _Question, document: Document, content: str, cleaned: str) -> Built:
         task = question.task
         text, cut_from = cleaned, None
         if task.max_document_tokens is not None:
             text, cut_from = tokens.cut(text, task.max_document_tokens)
         messages = question.messages(document, text)
         body = {"model": task.model, "messages": messages, **question.body}
-        # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
-        fingerprint = question.fingerprint(f"{document.digest}\0{document.text}")
         row = replace(
-            self._row(question, document.key, fingerprint, cut_from=cut_from),
+            self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from),
             cache_key=cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None,
             trimmed_tokens=_trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0,
         )
         line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
         return Built(row, msgspec.json.encode(line))
 
-    def _failed(self, question: _Question, key: str, digest: str, problem: tuple[str, str]) -> Built:
-        fingerprint = question.fingerprint(f"{digest}\0{problem[0]}\0{problem[1]}")
-        return Built(self._row(question, key, fingerprint, problem=problem), b"")
+    def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
+        fingerprint = question.fingerprint(f"{content or ''}\0{problem[0]}\0{problem[1]}")
+        return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
 
     def _row(
         self,
         question: _Question,
         key: str,
         fingerprint: str,
+        content: str | None,
         *,
         cut_from: int | None = None,
         problem: tuple[str, str] | None = None,
@@ -210,7 +230,7 @@ class Builder:
         row_id = custom_id(key, task.id)
         return Row(
             next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
-            cut_from, problem, max_output=question.bound,
+            cut_from, problem, max_output=question.bound, content=content, wording=question.wording,
         )  # fmt: skip
 
 

@@ -181,6 +181,11 @@ def answer_of(body: msgspec.Raw) -> Answer:
     return Answer(None, None, parsed.data is not None)
 
 
+def text_of(line: wire.ResultLine) -> str | None:
+    """What a result line's answer says, None where it has no text."""
+    return None if line.response is None else answer_of(_json_of(line.response)).text
+
+
 def _end_of(incomplete: Any) -> str | None:
     """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
     reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
@@ -360,6 +365,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
         "prompt_version": row.prompt_version,
         "document_cut_from_tokens": row.cut_from_tokens,
         "carried_from": row.carried_from,
+        "why": row.why,
     }
 
 

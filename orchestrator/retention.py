@@ -106,8 +106,8 @@ def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> st
     if not held:
         return None
     first, *more = sorted(held, key=lambda other: (-held[other], other))
-    others = f" and {len(more)} more" if more else ""
-    return f"{held[first]:,} rows of {first}{others} carry its answers"
+    others = f", {len(more)} more jobs some" if more else ""
+    return f"{first} carries {held[first]:,} of its answers{others}"
 
 
 def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> Verdict:
@@ -140,10 +140,10 @@ def _make_room(
         left.remove(job)
         keeping.discard(job.job_id)
         used -= job.bytes
-        reason = f"the home takes {words(used + job.bytes)}, and may take {words(most)}; of what may go, this is oldest"
-        verdicts[job.job_id] = replace(
-            verdicts[job.job_id], fate=Fate.FILES, reason=reason, bytes=job.bytes
+        reason = (
+            f"the home takes {words(used + job.bytes)}, and may take {words(most)}; of what may go, this is oldest"
         )
+        verdicts[job.job_id] = replace(verdicts[job.job_id], fate=Fate.FILES, reason=reason, bytes=job.bytes)
 
 
 def words(size: int) -> str:

@@ -12,7 +12,37 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Schedules, nights, alerts."""
+    """Schedules, nights, alerts; why a row is asked, and what saves reading documents again."""
+    for column in (
+        sa.Column("why", sa.String(length=24), nullable=True),
+        sa.Column("content", sa.String(length=32), nullable=True),
+        sa.Column("wording", sa.String(length=12), nullable=True),
+        sa.Column("canary", sa.Boolean(), nullable=True),
+        sa.Column("released_at", sa.BigInteger(), nullable=True),
+        sa.Column("again", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("first_offset", sa.BigInteger(), nullable=True),
+        sa.Column("first_length", sa.Integer(), nullable=True),
+    ):
+        op.add_column("requests", column)
+    for column in (
+        sa.Column("stamp", sa.Text(), nullable=True),
+        sa.Column("content", sa.String(length=32), nullable=True),
+        sa.Column("file", sa.Text(), nullable=True),
+        sa.Column("place", sa.Integer(), nullable=True),
+    ):
+        op.add_column("documents", column)
+    goes_first = sa.text("canary IS NOT NULL")
+    op.create_index(
+        "ix_requests_canary", "requests", ["job_id"], sqlite_where=goes_first, postgresql_where=goes_first
+    )
+    of_table = sa.text("file IS NOT NULL")
+    op.create_index(
+        "ix_documents_file",
+        "documents",
+        ["series", "file", "place"],
+        sqlite_where=of_table,
+        postgresql_where=of_table,
+    )
     op.create_table(
         "schedules",
         sa.Column("id", sa.String(length=80), nullable=False),
@@ -67,3 +97,15 @@ def upgrade() -> None:
         sa.UniqueConstraint("key", name=op.f("uq_alerts_key")),
     )
     op.create_index(op.f("ix_alerts_job_id"), "alerts", ["job_id"], unique=False)
+    op.create_table(
+        "quality",
+        sa.Column("job_id", sa.String(length=80), nullable=False),
+        sa.Column("hits", sa.Integer(), nullable=False),
+        sa.Column("fields", sa.Integer(), nullable=False),
+        sa.Column("rows", sa.Integer(), nullable=False),
+        sa.Column("absent", sa.Integer(), nullable=False),
+        sa.Column("withheld", sa.Text(), nullable=True),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_quality_job_id_jobs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_quality")),
+    )

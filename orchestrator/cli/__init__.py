@@ -29,13 +29,18 @@ COMMANDS = {
     "cancel": ("jobs", "End a job; rows that are done stay."),
     "retry": ("jobs", "Try rows of a finished job again."),
     "validate": ("check", "Check a job or batch file without running it."),
-    "report": ("report", "Reports: what was paid, and whether forecasts can be trusted."),
+    "report": ("report", "Reports: what a night brought, what was paid, whether forecasts can be trusted."),
+    "diff": ("diff", "Show what is different between the rows of two jobs."),
+    "quarantine": ("quarantine", "Rows that failed for good: list them, or let them be asked again."),
     "budget": ("budget", "Show what is left of the budgets that jobs share."),
     "doctor": ("check", "Check configuration, home, database, upstreams and hosted backends."),
     "reconcile": ("reconcile", "Compare what hosted backends have with what is known here."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of vLLM or any OpenAI-compatible endpoint."),
+    "gc": ("house", "Remove what finished jobs leave and nobody needs; show what the home takes."),
+    "backup": ("house", "Copy the home into one file while it runs, or check such a file."),
     "keys": ("keys", "API keys of `orch serve`."),
-    "up": ("jobs", "Be the engine until stopped: run queued jobs."),
+    "schedule": ("schedule", "Run job files every night: add, list, pause, resume, run, remove."),
+    "up": ("jobs", "Be the engine until stopped: run queued jobs, and what is scheduled."),
 }
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal, InvalidOperation
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ from orchestrator.engine import Engine, Holder, engine_lock, running_engine
 from orchestrator.errors import UsageError
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.model import Job, RequestState
-from orchestrator.pipeline import merge
+from orchestrator.pipeline import house, merge
 from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
+from orchestrator.scheduler import Scheduler
 
 FOLLOW_SECONDS = 0.5
 
 
-class _Money(click.ParamType[Decimal]):
+class Dollars(click.ParamType[Decimal]):
     name = "dollars"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
@@ -45,15 +47,24 @@ class _Money(click.ParamType[Decimal]):
 FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
-def job_options(function: Any) -> Any:
+def job_options(function: Callable[..., int]) -> Callable[..., int]:
+    """What the command line says of a job, as `options`."""
+
+    @wraps(function)
+    def command(
+        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, **others: Any
+    ) -> int:
+        return function(options=Options(deadline, budget, backend, new, verify), **others)
+
     for option in (
+        click.option("--verify", is_flag=True, help="Read every file, also those that did not move."),
         click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
         click.option("--backend", metavar="NAME", help="This backend alone."),
-        click.option("--budget", type=_Money(), help="A hard cap in dollars."),
+        click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
         click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
     ):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -62,10 +73,7 @@ def job_options(function: Any) -> Any:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
 @quiet_option
 @json_option
-def run(
-    file: Path, deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, output: Path | None,
-    quiet: bool, as_json: bool,
-) -> int:  # fmt: skip
+def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json: bool) -> int:
     """Submit a job or batch file, run it to its end, show the results.
 
     The same command again while the job is unfinished takes it up where it stopped.
@@ -73,8 +81,7 @@ def run(
     if output is not None:
         merge.check_output(output, file)
     with opened() as context, progress(quiet=quiet or as_json) as view:
-        intake = take_in(context.store, context.home, context.config, file,
-                         Options(deadline, budget, backend, new), now, view.reading)  # fmt: skip
+        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
         _say_taken_in(view, intake)
         detail = _finish(context, intake.job, view)
         view.stop()
@@ -88,15 +95,11 @@ def run(
 @click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
 @quiet_option
 @json_option
-def submit(
-    file: Path, deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, wait: bool, dry: bool,
-    quiet: bool, as_json: bool,
-) -> int:  # fmt: skip
+def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_json: bool) -> int:
     """Queue a job or batch file.
 
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
-    options = Options(deadline, budget, backend, new)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
@@ -158,6 +161,10 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "cached": report.cached,
                 "twins": report.twins,
                 "trimmed_tokens": report.trimmed_tokens,
+                "why": dict(report.whys),
+                "unread": report.unread,
+                "removed": report.removed,
+                "gone": report.gone,
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
@@ -165,7 +172,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
         )
         return
     click.echo(f"documents  {report.documents:,}")
-    click.echo(f"requests   {report.requests:,}" + "".join(f", {told}" for told in report.saved))
+    click.echo(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
     click.echo(f"input      about {report.input_bytes // 4:,} tokens")
     for key, code, text in report.problems:
         click.echo(f"problem    {key}: {code}: {text}")
@@ -349,7 +356,7 @@ class _Address(click.ParamType[tuple[str, int]]):
 )
 @quiet_option
 def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
-    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, and any that come.
+    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, any that come, and what is scheduled.
 
     With --webhooks, batches that a provider says are over are looked at at once. Port 0 takes a free one.
     """
@@ -368,9 +375,18 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
             url = stack.enter_context(hooks.listening(*webhooks, secrets, engine.pipeline.looks.push))
             for name in secrets:
                 say(f"orch: webhooks of {name} are taken at {url}{name}")
+        scheduler = Scheduler(context.store, context.home, context.config, now)
+        daily = house.Daily(context.store, context.home, context.config.retention)
         said: dict[str, str] = {}
 
+        def nights() -> None:
+            for text in scheduler.tick():
+                if not quiet:
+                    say(f"orch: {text}")
+
         def tick(engine: Engine) -> None:
+            nights()
+            daily.tick(now())
             if (engine.problem or "") != said.get("", "") and not quiet:
                 said[""] = engine.problem or ""
                 say(f"orch: {engine.problem or 'all is well again'}")
@@ -382,6 +398,7 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
                         say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
+        nights()  # before any round: a job that a night had made when it was cut off is the night's, not another's
         engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.clock import now
 from orchestrator.errors import UsageError
 from orchestrator.model import JobState
+from orchestrator.store.house import CLEARED
 
 if TYPE_CHECKING:
     from orchestrator.exports import Format
@@ -38,6 +40,8 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
                 from orchestrator.console import job_table, out
 
                 out().print(job_table(lines))
+            if not as_json:
+                _say_engine(context)
             return 0
         detail = context.detail(job_id)
         detail = replace(detail, outlook=context.outlook(detail.line.job))
@@ -48,6 +52,24 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
 
             out().print(job_detail(detail))
         return 1 if detail.line.state is JobState.FAILED else 0
+
+
+def _say_engine(context: Context) -> None:
+    """Whether an engine runs, and when the next night is."""
+    from orchestrator.enginelock import running_engine
+
+    holder = running_engine(context.home)
+    click.echo(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
+    active = [one for one in context.store.schedules.all() if one.paused_at is None]
+    if not active:
+        return
+    from orchestrator import nights
+
+    at = now()
+    coming = [(due.at, one) for one in active if (due := nights.next_due(one, at)) is not None]
+    for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
+        missing = "" if holder and holder.is_up else "; `orch up` alone runs nights, and it is not running"
+        click.echo(f"next night: {one.name}, {nights.ahead(one, due_at, at)}{missing}")
 
 
 def _watch(context: Context, job_id: str | None) -> int:
@@ -84,6 +106,11 @@ def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -
         job = context.store.jobs.get(job_id)
         if job.finished_at is None and not partial:
             raise UsageError(f"job {job.id} is not finished", hint="--partial gives what is done so far")
+        if (cleared := job.options.get(CLEARED)) is not None:
+            raise UsageError(
+                f"the result files of job {job.id} were removed by [retention] at {cleared}",
+                hint="its costs are in the reports; a job whose rows were put somewhere by `output:` has them there",
+            )
         place = None if output is None else place_of(output, job)
         if partial and job.finished_at is None:
             said = write_partial(context, job, place, form)

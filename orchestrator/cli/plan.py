@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,12 @@ from orchestrator.planner import Cost, Plan
 @job_options
 @quiet_option
 @json_option
-def plan(
-    file: Path,
-    deadline: str | None,
-    budget: Decimal | None,
-    backend: str | None,
-    new: bool,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """Show where a job would run, what it costs, when it is done, and why: routes taken and refused.
 
     Exit code 3 where no plan keeps the deadline and the budget; then it says what would.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
-        options = Options(deadline, budget, backend, new)
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
         view.stop()
         found = intake.plan

@@ -1,8 +1,8 @@
-"""`orch report`: what was paid, and whether forecasts can be trusted."""
+"""`orch report`: what a night brought, what was paid, and whether forecasts can be trusted."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from orchestrator.clock import now
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.morning import NightReport
     from orchestrator.reports import CostReport, Listed
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag")
@@ -94,6 +95,60 @@ def report_forecast(since: str | None, as_json: bool) -> int:
         return 0
 
 
+@report.command("night")
+@click.argument("which", metavar="[DATE|JOB]", required=False)
+@click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@json_option
+def report_night(which: str | None, as_markdown: bool, html: Path | None, as_json: bool) -> int:
+    """What became of documents, answers, money and time in a night, and what needs a person.
+
+    A night goes from noon to noon; DATE is the day on which it began. Default: the newest with a job.
+    """
+    from orchestrator.morningpages import markdown, page
+
+    if as_markdown and as_json:
+        raise UsageError("--md and --json: one of the two")
+    with opened() as context:
+        built = _night(context, which)
+        if html is not None:
+            _written(html, page(built))
+        if as_json:
+            print_json(built.to_json())
+        elif as_markdown:
+            click.echo(markdown(built), nl=False)
+        elif html is None:
+            from orchestrator.console import out
+            from orchestrator.console_reports import written
+
+            out().print(written(markdown(built)))
+        return 0
+
+
+def _night(context: Context, which: str | None) -> NightReport:
+    """The report of the night or job that is asked for. Raises UsageError where there is none."""
+    from orchestrator.morning import night_of
+    from orchestrator.nightly import jobs_of, night_report
+
+    store = context.store
+    if which is None:
+        newest = store.jobs.newest(1)
+        if not newest:
+            raise UsageError("there are no jobs yet", hint="`orch run JOB.yaml` makes one")
+        night = night_of(newest[0].created_at)
+    else:
+        try:
+            night = date.fromisoformat(which)
+        except ValueError:
+            return night_report(store, context.home, None, [store.jobs.get(which)], now())
+    jobs = jobs_of(store, night)
+    if not jobs:
+        raise UsageError(
+            f"no job was made in the night of {night}, from noon to noon", hint="`orch status --all` lists the jobs"
+        )
+    return night_report(store, context.home, night, jobs, now())
+
+
 def _built(context: Context, by: str, since: datetime | None, job_id: str | None, compare: str) -> CostReport:
     from orchestrator.reports import Facts, cost_report, estimates
 
@@ -128,8 +183,12 @@ def _list_prices(context: Context) -> Listed:
 def _write_page(built: CostReport, path: Path, since: str | None) -> None:
     from orchestrator.htmlreports import cost_page
 
+    _written(path, cost_page(built, now(), since))
+
+
+def _written(path: Path, page: str) -> None:
     try:
-        path.write_text(cost_page(built, now(), since), encoding="utf-8")
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     say(f"orch: the report is in {path}")

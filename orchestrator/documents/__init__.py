@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from orchestrator.documents.sources import fields_of, read
-from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
-
-# Part of every fingerprint. Raise it whenever a reader may give another text for the same bytes;
-# tests/unit/test_documents_golden.py fails when that was forgotten.
-EXTRACTOR_VERSION = "1"
+from orchestrator.documents.sources import Listed, fields_of, listed, read
+from orchestrator.documents.types import EXTRACTOR_VERSION, Document, DocumentProblem, UnreadableDocument
 
 __all__ = [
     "EXTRACTOR_VERSION",
     "Document",
     "DocumentProblem",
+    "Listed",
     "UnreadableDocument",
     "fields_of",
+    "listed",
     "read",
 ]

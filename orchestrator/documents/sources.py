@@ -7,12 +7,14 @@ import hashlib
 import heapq
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.documents import files, tables
+from orchestrator.documents import files, stamps, tables
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.types import Document, ExtractionError, UnreadableDocument
@@ -33,7 +35,12 @@ def read(source: DocumentSource, base: Path) -> Iterator[Document | UnreadableDo
     Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without
     `text_column`; on iteration for a root that cannot be listed, and at the end if there was nothing.
     """
-    return _read(_Opened(source, base))
+    return (document for found in listed(source, base, 0) for document in found.read())
+
+
+def listed(source: DocumentSource, base: Path, now_ns: int) -> Iterator[Listed]:
+    """The files that `source` chose, in order and not read yet; `now_ns` is the system's time. Raises as `read`."""
+    return _listed(_Opened(source, base), now_ns)
 
 
 def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
@@ -58,6 +65,19 @@ def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
                 return None
             known |= {"row", *filter(None, columns)}
     return frozenset(known - {"text"})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file that a source chose. `read` gives its one document, or those of a table.
+
+    While the `stamp` stays the same, so do the documents; it is None where that cannot be told.
+    """
+
+    key: str
+    stamp: str | None
+    is_table: bool
+    read: Callable[[], Iterator[Document | UnreadableDocument]]
 
 
 class _Opened:
@@ -103,28 +123,36 @@ class _Opened:
         )
 
 
-def _read(opened: _Opened) -> Iterator[Document | UnreadableDocument]:
-    sample = opened.source.sample
-    wanted = None if sample is None else frozenset(heapq.nsmallest(sample, _keys(opened), key=_rank))
+def _listed(opened: _Opened, now_ns: int) -> Iterator[Listed]:
+    source = opened.source
+    wanted = None if source.sample is None else frozenset(heapq.nsmallest(source.sample, _keys(opened), key=_rank))
+    way = stamps.way_of(source)
     is_empty = True
-    for document in _documents(opened, wanted):
+    for entry in opened.entries():
         is_empty = False
-        yield document
+        relative = printable(entry.relative)
+        key = opened.key(relative)
+        if isinstance(entry, Unlisted):
+            yield Listed(key, None, is_table=False, read=partial(_unlisted, key, entry.error))
+        elif (table := opened.table(entry)) is not None:
+            # Which rows a sample holds, only the table itself can tell.
+            stamp = None if wanted is not None else stamps.stamp(entry.path, way, now_ns)
+            yield Listed(key, stamp, is_table=True, read=partial(_rows, table, wanted))
+        elif wanted is None or key in wanted:
+            read_it = partial(_file, entry.path, relative, key, source.encoding, source.max_bytes)
+            yield Listed(key, stamps.stamp(entry.path, way, now_ns), is_table=False, read=read_it)
     if is_empty:
         raise _nothing(opened)
 
 
-def _documents(opened: _Opened, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
-    encoding, max_bytes = opened.source.encoding, opened.source.max_bytes
-    for entry in opened.entries():
-        relative = printable(entry.relative)
-        key = opened.key(relative)
-        if isinstance(entry, Unlisted):
-            yield _unreadable(key, entry.error)
-        elif (table := opened.table(entry)) is not None:
-            yield from _rows(table, wanted)
-        elif wanted is None or key in wanted:
-            yield files.read(entry.path, relative, key, encoding=encoding, max_bytes=max_bytes)
+def _file(
+    path: str, relative: str, key: str, encoding: str | None, max_bytes: int
+) -> Iterator[Document | UnreadableDocument]:
+    yield files.read(path, relative, key, encoding=encoding, max_bytes=max_bytes)
+
+
+def _unlisted(key: str, error: ExtractionError) -> Iterator[Document | UnreadableDocument]:
+    yield _unreadable(key, error)
 
 
 def _rows(table: tables.TableFile, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:

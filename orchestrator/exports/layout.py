@@ -48,6 +48,7 @@ class _Origin(msgspec.Struct):
     prompt_version: str
     document_cut_from_tokens: int | None
     carried_from: str | None
+    why: str | None
     settled_at: datetime | None = None
 
 
@@ -90,7 +91,8 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("model", _T), ("backend", _T), ("upstream", _T), ("batch_id", _T), ("tier", _T), ("attempt", _I),
     ("cost_usd", Plain.MONEY), ("input_tokens", _I), ("cached_tokens", _I), ("cache_write_tokens", _I),
     ("output_tokens", _I), ("reasoning_tokens", _I), ("latency_ms", _I), ("finish_reason", _T),
-    ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("settled_at", Plain.INSTANT),
+    ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("why", _T),
+    ("settled_at", Plain.INSTANT),
 )  # fmt: skip
 
 
@@ -147,7 +149,8 @@ class Layout:
             origin.model, origin.backend, origin.upstream, origin.batch_id, origin.tier, origin.attempt,
             origin.cost_usd, tokens.input, tokens.cached, tokens.cache_write,
             tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
-            origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.settled_at,
+            origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
+            origin.settled_at,
         ]  # fmt: skip
 
     def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:

@@ -24,7 +24,7 @@ from orchestrator.errors import (
 )
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import budget, build, collect, finish, submit, track
+from orchestrator.pipeline import again, budget, build, canary, collect, finish, submit, track
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
@@ -94,6 +94,7 @@ class Pipeline:
             if build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
+            canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
         self._note(job, "built", str(report))
         return True
@@ -102,7 +103,12 @@ class Pipeline:
         """Send rows that wait, and take back batches that would be late, as the planner says."""
         if job.cancel_requested_at is not None:
             return False
-        now, waiting = self._now(), self._store.rows.has_waiting(job.id)
+        now = self._now()
+        stage = canary.look(self._store, job, now)
+        if stage is canary.Stage.STOPPED:
+            return True
+        goes_first, moved = stage is canary.Stage.RUNS, moved or stage is canary.Stage.FOLLOWS
+        waiting = self._store.rows.has_waiting(job.id, canary=goes_first)
         is_late = job.deadline_at is not None and job.deadline_at <= now
         if waiting and is_late and job.spec.get("on_late") == "expire":
             late = "the deadline passed before the row ran"
@@ -110,7 +116,9 @@ class Pipeline:
         if not self._guard.is_due(job, now, waiting=waiting, moved=moved):
             return False
         planning = self._lanes.planning(job)
-        orders = planning.orders()
+        orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
+        if orders is None:
+            return True
         self._guard.looked(job, orders.next_look)
         acted = False
         for shard in orders.pulls:
@@ -284,6 +292,8 @@ class Pipeline:
         if not self.looks.is_due(shard, lane, self._now()):
             return False
         self.looks.looked(shard, lane, self._now())
+        if (shortage := self._lanes.shortage()) is not None:
+            return self._hold(job, shard, f"waits for room for its results: {shortage}")
         planning = self._lanes.planning(job)
         ended = collect.Ended(
             job=job,
@@ -294,6 +304,7 @@ class Pipeline:
             problems=_problems(shard, lane),
             elsewhere=planning.has_other_than(shard.backend),
             standing=planning.standing(shard),
+            retries=again.retries_of(job),
             now=self._now(),
         )
         tally = collect.collect(self._store, self._home, ended)

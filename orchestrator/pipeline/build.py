@@ -9,31 +9,42 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from orchestrator import wire
 from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
-from orchestrator.model import Job, JobId, JobKind, Row, Span
+from orchestrator.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline import reuse
+from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
 from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
 from orchestrator.store import Store
-from orchestrator.store.jobs import SeenDocument
 
-CHUNK = 500
 MAX_ERRORS = 20
+GONE = 1000
+_TOLD = {
+    Why.NEW: "new",
+    Why.DOCUMENT: "of changed documents",
+    Why.PROMPT: "of a changed prompt",
+    Why.PARAMETERS: "of changed parameters",
+    Why.MODEL: "of another model",
+    Why.READER: "read in another way",
+    Why.FAILED: "failed before",
+    Why.UNANSWERED: "without an answer so far",
+    Why.ASKED: "asked for",
+}
 Progress = Callable[[int, int], None]
-Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -41,20 +52,34 @@ class BuildReport:
     """What a build found: documents, requests, and documents that could not be read.
 
     Not sent are requests that are `carried` over, those `cached` from other jobs' answers, and `twins` of requests
-    that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that.
+    that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
+    documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
+    documents were in the last run; `gone` names the first GONE of them.
     """
 
     documents: int = 0
+    unread: int = 0
     requests: int = 0
     carried: int = 0
     cached: int = 0
     twins: int = 0
     input_bytes: int = 0
     trimmed_tokens: int = 0
+    whys: Counter[Why] = field(default_factory=Counter)
+    removed: int = 0
+    gone: list[str] = field(default_factory=list)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
+    @property
+    def changes(self) -> list[str]:
+        """What changed since the last run of the job file, for people; what is unchanged stands in `saved`."""
+        if self.whys.keys() == {Why.NEW} and not self.removed:
+            return []  # a first run, or a job file that asks for something else altogether
+        told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
+        return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
+
     def __str__(self) -> str:
-        return ", ".join([f"{self.requests:,} requests of {self.documents:,} documents", *self.saved])
+        return ", ".join([f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes])
 
     @property
     def saved(self) -> list[str]:
@@ -139,29 +164,28 @@ def build(
     *,
     asked: reuse.Asked = lambda model: (),
     remember: bool = True,
+    clock_ns: Callable[[], int] = time.time_ns,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
     `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
-    jobs are taken where `asked` says that this one's rows might have got them.
+    jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
+    stamped with, which no job's `now` is.
     """
     report = BuildReport()
-
-    def saw(seen: list[SeenDocument]) -> None:
-        if remember:
-            store.jobs.saw_documents(job.series, seen, now)
-
-    lines = (
-        _from_documents(store, job, report, saw) if job.kind is JobKind.DOCUMENTS else _from_batch_file(job, report)
-    )
+    recorder = _Recorder(store, job, asked, report, now)
+    memory = Memory(store, job, now, remember=remember)
+    if job.kind is JobKind.DOCUMENTS:
+        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns)
+    else:
+        lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
-    runs = reuse.earlier_runs(store, job)
     path = home.requests(job.id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            for chunk in _chunks(lines, CHUNK):
-                _record(store, job, runs, asked, file, chunk, report, now)
+            for chunk in chunks(lines, CHUNK):
+                recorder.record(file, chunk)
                 progress(report.documents, report.requests)
             file.flush()
             os.fsync(file.fileno())
@@ -170,35 +194,65 @@ def build(
             f"cannot write {path}: {error.strerror}",
             hint="make room, then run the same command again; nothing is lost",
         ) from error
+    memory.flush()
+    recorder.compare()
     return report
 
 
-def _record(
-    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, file: BinaryIO, chunk: list[Built],
-    report: BuildReport, now: datetime,
-) -> None:  # fmt: skip
-    rows, spans = [built.row for built in chunk], []
-    offset = file.tell()
-    for built in chunk:
-        spans.append(Span(offset, len(built.line)))
-        if built.line:
-            file.write(built.line + b"\n")
-            offset += len(built.line) + 1
-    carried = reuse.to_carry(store, runs, rows)
-    cached = reuse.answered(store, job, asked, [row for row in rows if row.custom_id not in carried])
-    known = carried | cached
-    twins = reuse.twins(store, job, [row for row in rows if row.custom_id not in known])
-    try:
-        store.rows.add(job.id, list(zip(rows, spans, strict=True)), known, now, twins)
-    except InputError:
-        raise _twice(store, job, rows) from None
-    sent = [built for built in chunk if built.row.custom_id not in known and built.row.seq not in twins]
-    report.requests += len(rows)
-    report.carried += len(carried)
-    report.cached += len(cached)
-    report.twins += len(twins)
-    report.input_bytes += sum(len(built.line) for built in sent)
-    report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
+class _Recorder:
+    """Puts requests into the job's file and the store, with what earlier runs and other jobs know of each."""
+
+    def __init__(self, store: Store, job: Job, asked: reuse.Asked, report: BuildReport, now: datetime) -> None:
+        self._store = store
+        self._job = job
+        self._asked = asked
+        self._report = report
+        self._now = now
+        self.runs = reuse.earlier_runs(store, job)
+        self._last = reuse.last_run(store, job)
+
+    def record(self, file: BinaryIO, chunk: list[Made]) -> None:
+        """Write and record requests. Raises InputError, StorageError, OSError."""
+        store, job, report = self._store, self._job, self._report
+        rows, spans = [made.built.row for made in chunk], _written(file, chunk)
+        carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
+        carried |= reuse.to_carry(store, self.runs, [made.built.row for made in chunk if made.earlier is None])
+        others = [row for row in rows if row.custom_id not in carried]
+        cached = reuse.answered(store, job, self._asked, others)
+        twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
+        whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | reuse.whys(store, job, self._last, others)
+        try:
+            store.rows.add(job.id, list(zip(rows, spans, strict=True)), carried | cached, self._now, twins, whys)
+        except InputError:
+            raise _twice(store, job, rows) from None
+        left = {row.seq for row in others if row.custom_id not in cached and row.seq not in twins}
+        sent = [made.built for made in chunk if made.built.row.seq in left]
+        report.requests += len(rows)
+        report.carried += len(carried)
+        report.cached += len(cached)
+        report.twins += len(twins)
+        report.whys.update(whys.values())
+        report.input_bytes += sum(len(built.line) for built in sent)
+        report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
+
+    def compare(self) -> None:
+        """Tell which documents of the last run are gone."""
+        gone = self._store.rows.gone(self._job.id, self._last) if self._last is not None else ()
+        for key in gone:
+            self._report.removed += 1
+            if len(self._report.gone) < GONE:
+                self._report.gone.append(key)
+
+
+def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
+    spans, offset = [], file.tell()
+    for made in chunk:
+        line = made.built.line
+        spans.append(Span(offset, len(line)))
+        if line:
+            file.write(line + b"\n")
+            offset += len(line) + 1
+    return spans
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
@@ -217,28 +271,17 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, report: BuildReport, saw: Callable[[list[SeenDocument]], None]
-) -> Iterator[Built]:
+    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int]
+) -> Iterator[Made]:
     from orchestrator import documents
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
     builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-    seen: list[SeenDocument] = []
+    sweep = Sweep(store, job, builder, runs, memory, report, clock_ns)
     for source in spec.documents:
-        for document in documents.read(source, base):
-            report.documents += 1
-            if isinstance(document, documents.UnreadableDocument):
-                report.problems.append((document.key, document.code.value, document.message))
-                seen.append(SeenDocument(document.key, "", document.size, document.code.value))
-            else:
-                seen.append(SeenDocument(document.key, document.digest, document.size, None))
-            yield from builder.build(document)
-            if len(seen) >= CHUNK:
-                saw(seen)
-                seen.clear()
-    saw(seen)
+        yield from sweep.made(source, base)
 
 
 def check_variables(spec: JobSpec, file: Path) -> None:
@@ -263,10 +306,10 @@ def check_variables(spec: JobSpec, file: Path) -> None:
             )
 
 
-def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Built]:
+def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
     for seq, (checked, raw) in enumerate(batch_lines(Path(job.source))):
         report.documents += 1
-        yield Built(_batch_row(seq, checked, raw), raw)
+        yield Made(Built(_batch_row(seq, checked, raw), raw))
 
 
 def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
@@ -311,7 +354,7 @@ def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
     inputs, most = bounds(line.url, line.body)
     return Row(
         seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most,
-        cache_key=line_cache_key(line.url, line.body),
+        cache_key=line_cache_key(line.url, line.body), content=mark,
     )  # fmt: skip
 
 
@@ -329,9 +372,3 @@ def joined(problems: list[InputError]) -> InputError:
     first, *rest = problems
     first.message += "".join(f"\n{problem}" for problem in rest)
     return first
-
-
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

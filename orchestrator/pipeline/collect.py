@@ -2,7 +2,8 @@
 was cancelled.
 
 Each row of the shard is ticked off once. What the files do not say of a row is decided here, with its reason: it goes
-on in a new shard, or it ends. A row whose answer fails its check goes on with the next model of its alias's list.
+on in a new shard, or it ends. A row whose answer fails its check is asked again with what was wrong, as often as its
+task says, and then goes on with the next model of its alias's list.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from orchestrator.backends import BATCH_GONE, Backend, LineProblem
 from orchestrator.errors import BackendBusy, BackendError, BackendRefused, StorageError
 from orchestrator.home import Home
 from orchestrator.ladder import Standing, keep_from
+from orchestrator.mending import MENDABLE
 from orchestrator.model import Job, Outcome, RequestState, Shard, ShardState, Usage
+from orchestrator.pipeline import again
 from orchestrator.pipeline.lanes import Lane
 from orchestrator.pipeline.track import FILES_APPEAR
 from orchestrator.results import NotExecuted, OutputCheck, Refusal
@@ -40,13 +43,15 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class Tally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
-    `climbed` are rows that go on with a stronger model, by what was wrong with their answer, `climbed_to` its name.
+    `asked_again` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
+    go on with a stronger model, `climbed_to` its name.
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
     refused for, `lost` the files that are no longer there.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
     again: Counter[str] = field(default_factory=Counter)
+    asked_again: Counter[str] = field(default_factory=Counter)
     climbed: Counter[str] = field(default_factory=Counter)
     climbed_to: str = ""
     duplicates: int = 0
@@ -65,9 +70,10 @@ class Tally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
-        if self.climbed:
-            codes = ", ".join(f"{number:,} {code}" for code, number in sorted(self.climbed.items()))
-            parts.append(f"{self.climbed.total():,} go on with {self.climbed_to}: {codes}")
+        for counted, what in ((self.asked_again, "are asked again"), (self.climbed, f"go on with {self.climbed_to}")):
+            if counted:
+                codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
+                parts.append(f"{counted.total():,} {what}: {codes}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         return ", ".join(parts) or "no rows"
 
@@ -85,7 +91,8 @@ class Ended:
     """A shard that has ended, with all that its collection needs.
 
     `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
-    whether another backend may take rows, `standing` where the rows are on their alias's list of models.
+    whether another backend may take rows, `standing` where the rows are on their alias's list of models, `retries`
+    how often each task's model is shown what was wrong.
     """
 
     job: Job
@@ -97,6 +104,7 @@ class Ended:
     elsewhere: bool
     now: datetime
     standing: Standing = field(default_factory=Standing)
+    retries: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def may_leave(self) -> bool:
@@ -116,23 +124,30 @@ def collect(store: Store, home: Home, ended: Ended) -> Tally:
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     pending: list[Settled] = []
     climbing: list[Settled] = []
+    mending: list[tuple[InShard, Settled]] = []
 
     def settle() -> None:
         store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
         pending.clear()
+        again.ask_again(store, home, shard, mending, now)
+        mending.clear()
         if step is not None:
             store.climbs.climb(shard, climbing, step, now)
             climbing.clear()
 
     rest = _Rest()
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
-        if (code := _climbs_for(ended, outcome)) is not None:
+        code = _bad_answer(ended, outcome)
+        if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
+            mending.append((row, _settled(ended, row, outcome)))
+            tally.asked_again[code] += 1
+        elif code is not None and step is not None:
             climbing.append(_settled(ended, row, outcome))
             tally.climbed[code] += 1
         else:
             pending.append(_settled(ended, row, outcome))
             tally.settled[outcome.state] += 1
-        if len(pending) + len(climbing) >= CHUNK:
+        if len(pending) + len(climbing) + len(mending) >= CHUNK:
             settle()
     settle()
     _book_taken_back(store, ended, rest)
@@ -190,11 +205,11 @@ def _book_taken_back(store: Store, ended: Ended, rest: _Rest) -> None:
     store.ledger.book(shard, "uncertain", sent, ended.now)
 
 
-def _climbs_for(ended: Ended, outcome: Outcome) -> str | None:
-    """The code of the check for which a row goes on with a stronger model, None where its outcome stands."""
+def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
+    """The code of the check for which a row may be asked again, None where its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
-    if ended.standing.step is None or job.cancel_requested_at is not None or late:
+    if job.cancel_requested_at is not None or late:
         return None
     is_answer = outcome.status is not None and 200 <= outcome.status < 300
     return outcome.error_code if is_answer and outcome.error_code in rowerrors.BAD_ANSWERS else None
@@ -266,7 +281,8 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     # What one backend will never do counts, or two of them would pass a row to and fro.
     lacks = ended.standing.lacks
     stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
-    pulled = stays if ended.standing.is_alone else leaves
+    # A lane that did not keep up may do some of them all the same; another batch would be as slow.
+    pulled = stays if ended.standing.is_alone or ended.lane.is_own else leaves
     groups = ((rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):

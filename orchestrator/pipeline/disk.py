@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ def files(folder: Path) -> Iterator[tuple[Path, int]]:
                 found = path.lstat()
             except FileNotFoundError:
                 continue
-            if path.is_file() and not path.is_symlink():
+            if stat.S_ISREG(found.st_mode):
                 yield path, found.st_size
 
 
@@ -95,4 +96,6 @@ def _free(home: Home) -> int:
     try:
         return shutil.disk_usage(home.root).free
     except OSError as error:
-        raise StorageError(f"{home.root} cannot be looked at: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
+        raise StorageError(
+            f"{home.root} cannot be looked at: {error.strerror}", hint="set ORCH_HOME elsewhere"
+        ) from error

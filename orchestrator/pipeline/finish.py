@@ -1,19 +1,32 @@
-"""The end of a job: its rows merged and put where its job file says, what was foreseen held against what came."""
+"""The end of a job: its rows merged and put where its job file says, what was foreseen held against what came.
+
+Where the job file names known answers, the job's are compared with them first; too few that are right, and the rows
+are merged but not delivered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from orchestrator import exports
+import msgspec
+
+from orchestrator import exports, gold
 from orchestrator.errors import InputError, JobFilesError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import Job, JobKind
+from orchestrator.model import Job, JobKind, RequestState
 from orchestrator.pipeline import merge
+from orchestrator.requests import custom_id
 from orchestrator.results import OutputCheck
 from orchestrator.store import Store
+from orchestrator.store.checked import Quality
+
+CHUNK = 500
+ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
@@ -25,14 +38,45 @@ def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
     path = home.merged(job.id, style)
     try:
         merge.write(path, merged_lines(store, home, job, style=style))
-        place = _delivered(store, home, job) or str(path)
+        found = _compared(store, home, job, now)
+        withheld = found is not None and found.withheld is not None
+        place = (None if withheld else _delivered(store, home, job)) or str(path)
     except (StorageError, InputError) as error:
-        raise JobFilesError(error.message, hint=error.hint) from error
+        where = f"{error.where}: " if isinstance(error, InputError) and error.where else ""
+        raise JobFilesError(f"{where}{error.message}", hint=error.hint) from error
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
     for task, mean in store.rows.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)
     store.jobs.finish(job.id, place, now)
     return place
+
+
+def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
+    """How the job's answers compare with the known ones, kept and told; None where its file names none."""
+    spec = JobSpec.model_validate(job.spec) if job.kind is JobKind.DOCUMENTS else None
+    if spec is None or spec.gold is None:
+        return None
+    known = gold.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
+    by_id = {custom_id(one.document, one.task): one for one in known}
+    score = gold.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
+    absent, withheld = len(known) - score.rows, None
+    if spec.quality_threshold is not None and not score.fields:
+        withheld = f"none of {absent:,} known answers could be compared"
+    elif spec.quality_threshold is not None and score.hits < spec.quality_threshold * score.fields:
+        withheld = f"{score.hits / score.fields:.1%} is below the threshold of {spec.quality_threshold:.1%}"
+    found = Quality(score.hits, score.fields, score.rows, absent, withheld)
+    store.checked.note_quality(job.id, found, now)
+    flag = "" if withheld is None else f"; not delivered: {withheld}"
+    store.jobs.note(job.id, "quality", f"{gold.told(score, absent)}{flag}", now)
+    return found
+
+
+def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Iterator[tuple[str, Any]]:
+    """What rows that were asked answered, None where that failed; by custom_id."""
+    for start in range(0, len(custom_ids), CHUNK):
+        rows = [row for row in store.rows.finished(job.id, custom_ids[start : start + CHUNK]) if row.state in ASKED]
+        for row, line in zip(rows, merge.lines(home.results, rows, checks_of(job), style="jsonl"), strict=True):
+            yield row.custom_id, msgspec.json.decode(line)["output"] if row.state is RequestState.SUCCEEDED else None
 
 
 def _delivered(store: Store, home: Home, job: Job) -> str | None:

@@ -7,12 +7,13 @@ that the database still knows says that the kill came before the database forgot
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from orchestrator.errors import OrchError, RefusedError, StorageError
 from orchestrator.home import Home
 from orchestrator.model import Job, JobId
 from orchestrator.pipeline import disk
-from orchestrator.pipeline.build import claim, locked
+from orchestrator.pipeline.build import locked
 from orchestrator.retention import Fate, Leaving, Verdict
 from orchestrator.store import Store
 from orchestrator.store.house import CLEARED
@@ -97,18 +98,28 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
             _remove(orphan.path)
         with locked(home.intake_lock, wait=True):
             verdicts, held = _decide(store, home, identity, terms, now)
-            going = [verdict for verdict in verdicts if verdict.fate is not Fate.KEPT and _let_go(store, home, verdict, now)]
-        for verdict in going:
-            _remove_folder(home, verdict.job_id)
-        went = {verdict.job_id for verdict in going}
-        verdicts = [verdict if verdict.job_id in went else _stayed(verdict) for verdict in verdicts]
+            verdicts = _let_all_go(store, home, verdicts, now)
+        for verdict in verdicts:
+            if verdict.fate is not Fate.KEPT:
+                _remove_folder(home, verdict.job_id)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=False, held=held)
 
 
-def _stayed(verdict: Verdict) -> Verdict:
-    if verdict.fate is Fate.KEPT:
-        return verdict
-    return Verdict(verdict.job_id, Fate.KEPT, "it was taken up again just now")
+def _let_all_go(store: Store, home: Home, verdicts: list[Verdict], now: datetime) -> list[Verdict]:
+    """Let the database forget what may go, newest first: who carries answers goes before whose they are.
+
+    Where one was taken up again meanwhile it needs what it carries: then all that is older stays.
+    """
+    for number, verdict in enumerate(verdicts):
+        if verdict.fate is not Fate.KEPT and not _let_go(store, home, verdict, now):
+            why = f"job {verdict.job_id} was taken up again just now"
+            return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
+    return verdicts
+
+
+def _kept(verdict: Verdict, why: str) -> Verdict:
+    """The verdict where nothing may go."""
+    return verdict if verdict.fate is Fate.KEPT else Verdict(verdict.job_id, Fate.KEPT, why)
 
 
 def _decide(
@@ -116,15 +127,14 @@ def _decide(
 ) -> tuple[list[Verdict], str | None]:
     """What becomes of each job; and why none goes, where that is so."""
     jobs = store.house.jobs(identity)
-    held = next((f"job {job.id} is being built, and may carry any other's answers" for job in jobs if _building(job)), None)
+    building = next((job.id for job in jobs if _building(job)), None)
+    held = None if building is None else f"job {building} is being built, and may carry any other's answers"
     leaving = [_leaving(home, job) for job in jobs]
     used = disk.size_of(home.root) if terms.max_bytes is not None else 0
-    since = retention.counts_since(now)
-    verdicts = retention.plan(leaving, store.house.carriers(identity), store.house.booked_since(since), terms, now, used)
+    carriers, booked = store.house.carriers(identity), store.house.booked_since(retention.counts_since(now))
+    verdicts = retention.plan(leaving, carriers, booked, terms, now, used)
     if held is not None:
-        verdicts = [
-            verdict if verdict.fate is Fate.KEPT else Verdict(verdict.job_id, Fate.KEPT, held) for verdict in verdicts
-        ]
+        verdicts = [_kept(verdict, held) for verdict in verdicts]
     return verdicts, held
 
 
@@ -147,7 +157,10 @@ def _let_go(store: Store, home: Home, verdict: Verdict, now: datetime) -> bool:
     if has_folder:
         with _translated(mark):
             mark.touch()
-    done = store.house.forget(verdict.job_id) if verdict.fate is Fate.JOB else store.house.clear(verdict.job_id, now)
+    if verdict.fate is Fate.JOB:
+        done = store.house.forget(verdict.job_id)
+    else:
+        done = store.house.clear(verdict.job_id, mark.parent, now)
     if done and verdict.fate is Fate.FILES:
         store.jobs.note(verdict.job_id, "cleared", f"its files are removed: {verdict.reason}", now)
     if not done and has_folder:
@@ -203,18 +216,31 @@ def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], lis
         elif job is None and _holds_results(path):
             unknown.append(path)
         elif job is None:
-            found += _of_no_job(home, path)
+            found += _of_no_job(path)
         else:
             found += _of_job(path, job)
     return found, unknown
 
 
-def _of_no_job(home: Home, path: Path) -> list[Orphan]:
+def _of_no_job(path: Path) -> list[Orphan]:
     """A folder that a build left; not while somebody builds there."""
     if not all(_is_old(file) for file in (path, *path.rglob("*"))):
         return []
-    with locked(path / "build.lock", wait=False) as free:
-        return [Orphan(path, disk.size_of(path), "of a build that was cut off")] if free else []
+    if not _is_free(path / "build.lock"):
+        return []
+    return [Orphan(path, disk.size_of(path), "of a build that was cut off")]
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock file; looking leaves it as it is."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _of_job(path: Path, job: Job) -> list[Orphan]:

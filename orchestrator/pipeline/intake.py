@@ -25,7 +25,7 @@ from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind
-from orchestrator.pipeline import build, reuse
+from orchestrator.pipeline import build, canary, disk, reuse
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
 from orchestrator.planner import Plan
@@ -40,6 +40,7 @@ class Options:
     budget: Decimal | None = None
     backend: str | None = None
     new: bool = False
+    verify: bool = False
 
 
 class How(StrEnum):
@@ -125,7 +126,12 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
         kind=kind,
         source=str(path),
         spec=data,
-        options={"backend": options.backend, "carry": not options.new, "config": str(config.path)},
+        options={
+            "backend": options.backend,
+            "carry": not options.new,
+            "verify": options.verify,
+            "config": str(config.path),
+        },
         created_at=now,
         deadline_at=_deadline(deadline, now),
         budget=options.budget if options.budget is not None else (spec.budget if spec else None),
@@ -163,12 +169,14 @@ def submit(
             if unfinished is not None:
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
+            disk.require_room(home, config.retention)
             report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
                 reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
                 return Intake(same, How.UNCHANGED, reason, report)
+            canary.mark(store, job, now())
             planning = Planning(store, config, job, now())
             plan = _fitting(planning)
         except (Exception, KeyboardInterrupt):

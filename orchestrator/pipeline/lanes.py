@@ -56,9 +56,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called."""
+    """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
+
+    `shortage` says why nothing more may be stored, None where there is room.
+    """
 
     open: Callable[[str], Lane]
     planning: Callable[[Job], Planning]
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
+    shortage: Callable[[], str | None] = lambda: None

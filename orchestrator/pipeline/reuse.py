@@ -11,13 +11,13 @@ from functools import cache
 
 from orchestrator.config import Config
 from orchestrator.jobspec import AUTO, Task
-from orchestrator.ladder import above
-from orchestrator.model import Job, JobId, JobKind, RequestState, Row
+from orchestrator.ladder import above, rung_of
+from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.routes import models_of, objections
 from orchestrator.requests import bound_from, resolve_model, written_bound
 from orchestrator.results import is_passing
 from orchestrator.store import Store
-from orchestrator.store.rows import Earlier
+from orchestrator.store.rows import Before, Earlier
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
@@ -46,6 +46,38 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
     if not job.options.get("carry", True):
         return []
     return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
+
+
+def last_run(store: Store, job: Job) -> JobId | None:
+    """The newest run of the same job file before this one: what changed, changed since then."""
+    runs = store.jobs.of_series(job.series)
+    return next((run.id for run in runs if run.built_at is not None and run.id != job.id), None)
+
+
+def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[int, Why]:
+    """Why rows that carry nothing over are asked, by their places: each against what the last run made of it."""
+    before = store.rows.before(last, [row.custom_id for row in rows]) if last is not None and rows else {}
+    answered = Why.UNANSWERED if job.options.get("carry", True) else Why.ASKED
+    return {row.seq: _why(row, before.get(row.custom_id), answered) for row in rows}
+
+
+def _why(row: Row, before: Before | None, answered: Why) -> Why:
+    """`answered` is the word for a row that has an answer, and does not carry it over."""
+    if before is None:
+        return Why.NEW
+    if before.fingerprint == row.fingerprint:
+        match before.state:
+            case RequestState.FAILED:
+                return Why.FAILED
+            case RequestState.SUCCEEDED:
+                return answered
+            case RequestState.PENDING | RequestState.CANCELLED | RequestState.EXPIRED:
+                return Why.UNANSWERED
+    if row.content is None or before.content != row.content:
+        return Why.DOCUMENT
+    if before.prompt_version != row.prompt_version:
+        return Why.PROMPT if before.wording != row.wording else Why.PARAMETERS
+    return Why.MODEL if rung_of(before.model)[0] != row.model else Why.READER
 
 
 def to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:

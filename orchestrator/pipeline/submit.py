@@ -48,7 +48,8 @@ def plan_shards(
     number = store.shards.next_number(job.id)
     _, why = window_of(job, now)
     added = []
-    for rows in list(_ranges(islice(store.rows.waiting(job.id, order.avoid), order.rows), lane, room)):
+    waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
+    for rows in list(_ranges(islice(waiting, order.rows), lane, room)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
@@ -65,7 +66,7 @@ def plan_shards(
             max_output=rows.max_output,
             created_at=now,
         )
-        store.shards.add(shard, rows, order.avoid)
+        store.shards.add(shard, rows, order.avoid, canary=order.canary)
         added.append(shard)
         number += 1
     return added

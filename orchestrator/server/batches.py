@@ -177,6 +177,8 @@ class Batches:
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 self._problems[batch_id] = f"batch {batch_id} waits: {reason}"
                 log.warning("batch %s waits: %s", batch_id, error)
+                # A start waits for counts, and what cannot be read may never have them.
+                run.is_known.set()
                 await asyncio.sleep(STORAGE_SECONDS)
             else:
                 self._problems.pop(batch_id, None)

@@ -6,7 +6,10 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
+    quarantine  failures that are not asked again
+    checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
+    alerts      what people were told, or are to be told
     house       what keeping house needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
 
@@ -15,6 +18,8 @@ No connection, row or driver error leaves this package.
 
 from __future__ import annotations
 
+from orchestrator.store.alerts import Alerts
+from orchestrator.store.checked import Checked
 from orchestrator.store.climbs import Climbs
 from orchestrator.store.comparisons import Comparisons
 from orchestrator.store.database import Database
@@ -23,6 +28,7 @@ from orchestrator.store.house import House
 from orchestrator.store.jobs import Jobs
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.limits import Limits
+from orchestrator.store.quarantine import Quarantine
 from orchestrator.store.rows import Rows
 from orchestrator.store.schedules import Schedules
 from orchestrator.store.shards import Shards
@@ -41,8 +47,11 @@ class Store:
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
         self.limits = Limits(self._database)
+        self.quarantine = Quarantine(self._database)
+        self.checked = Checked(self._database)
         self.forecasts = Forecasts(self._database)
         self.comparisons = Comparisons(self._database)
+        self.alerts = Alerts(self._database)
         self.house = House(self._database)
         self.schedules = Schedules(self._database)
 

@@ -1,21 +1,24 @@
-"""Rows whose answers failed their check and that go on with a stronger model: booked and freed in one step."""
+"""Rows whose answers failed their check and that are asked again: booked and freed in one step.
+
+Of the same model, with a request that says what was wrong, or of a stronger one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
 from orchestrator.ladder import Step
-from orchestrator.model import RequestState, Shard
+from orchestrator.model import RequestState, Shard, Span
 from orchestrator.store.database import Database
 from orchestrator.store.rows import Settled, _booked
 from orchestrator.store.tables import ledger, requests
 
 
 class Climbs:
-    """The one verb on rows that climb."""
+    """Verbs on rows that are asked again for a bad answer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -28,19 +31,61 @@ class Climbs:
         """
         if not failed:
             return 0
-        c, by_seq = requests.c, {row.outcome.seq: row for row in failed}
-        here = (c.job_id == shard.job_id) & (c.shard_id == shard.id) & (c.state == RequestState.PENDING)
+        c = requests.c
         with self._db.write() as tx:
-            query = select(c.seq).where(here, c.seq.in_(list(by_seq)))
-            seqs = list(tx.scalars(query if self._db.is_sqlite else query.with_for_update()))
-            booked = [
-                _booked(shard.id, shard.job_id, shard.backend, row.outcome, kind, price, now)
-                for row in map(by_seq.__getitem__, seqs)
-                for kind, price in (("climbed", row.price), ("uncertain", row.uncertain))
-                if price is not None
-            ]
-            if booked:
-                tx.execute(insert(ledger), booked)
-            going = update(requests).where(here, c.seq.in_(seqs))
-            tx.execute(going.values(shard_id=None, model=step.alias, avoid=step.avoid))
+            seqs = self._booked(tx, shard, failed, "climbed", now)
+            going = update(requests).where(_open_in(shard), c.seq.in_(seqs))
+            # The stronger model is asked as the first one was.
+            anew = {
+                "offset": func.coalesce(c.first_offset, c.offset),
+                "length": func.coalesce(c.first_length, c.length),
+                **{"first_offset": None, "first_length": None, "again": 0},
+            }
+            tx.execute(going.values(shard_id=None, model=step.alias, avoid=step.avoid, **anew))
             return len(seqs)
+
+    def ask_again(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
+        """The same for rows that are asked again of their model, by the request lines at `spans` (by seq)."""
+        if not failed:
+            return 0
+        c = requests.c
+        with self._db.write() as tx:
+            seqs = self._booked(tx, shard, failed, "asked_again", now)
+            going = (
+                update(requests)
+                .where(_open_in(shard), c.seq == bindparam("b_seq"))
+                .values(
+                    shard_id=None,
+                    again=c.again + 1,
+                    first_offset=func.coalesce(c.first_offset, c.offset),
+                    first_length=func.coalesce(c.first_length, c.length),
+                    offset=bindparam("b_offset"),
+                    length=bindparam("b_length"),
+                )
+            )
+            if seqs:
+                places = [(seq, spans[seq]) for seq in seqs]
+                tx.execute(
+                    going, [{"b_seq": seq, "b_offset": at.offset, "b_length": at.length} for seq, at in places]
+                )
+            return len(seqs)
+
+    def _booked(self, tx: Connection, shard: Shard, failed: Sequence[Settled], kind: str, now: datetime) -> list[int]:
+        """Book answers of rows that are open in a shard; the places of these rows."""
+        by_seq = {row.outcome.seq: row for row in failed}
+        query = select(requests.c.seq).where(_open_in(shard), requests.c.seq.in_(list(by_seq)))
+        seqs = list(tx.scalars(query if self._db.is_sqlite else query.with_for_update()))
+        booked = [
+            _booked(shard.id, shard.job_id, shard.backend, row.outcome, of, price, now)
+            for row in map(by_seq.__getitem__, seqs)
+            for of, price in ((kind, row.price), ("uncertain", row.uncertain))
+            if price is not None
+        ]
+        if booked:
+            tx.execute(insert(ledger), booked)
+        return seqs
+
+
+def _open_in(shard: Shard) -> ColumnElement[bool]:
+    c = requests.c
+    return (c.job_id == shard.job_id) & (c.shard_id == shard.id) & (c.state == RequestState.PENDING)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, and_, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
-from orchestrator.differences import Asked
+from orchestrator.differences import Asked, DocumentRun
 from orchestrator.model import FinishedRow, JobId, RequestState, Span, Usage
-from orchestrator.morning import DocumentRun
 from orchestrator.store.database import Database
 from orchestrator.store.tables import requests
 
@@ -63,14 +62,9 @@ class Comparisons:
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
         """The documents that only the run before had, by name."""
-        theirs, mine = _documents(before).subquery("theirs"), _documents(after).subquery("mine")
-        query = (
-            select(theirs.c.document)
-            .select_from(theirs.outerjoin(mine, mine.c.document == theirs.c.document))
-            .where(mine.c.document.is_(None))
-            .order_by(theirs.c.document)
-        )
-        for row in self._db.stream(query, PAGE):
+        # No join: documents have no index, and SQLite would look for each among all.
+        only = _documents(before).except_(_documents(after)).subquery()
+        for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
             yield row.document
 
     def only_in(self, job_id: JobId, other: JobId) -> Iterator[Asked]:
@@ -83,7 +77,7 @@ class Comparisons:
             .order_by(mine.seq)
         )
         for row in self._db.stream(query, PAGE):
-            yield Asked(*row)
+            yield Asked(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
         """The rows that both runs have an outcome for, before and after, where the answer may be another one.

@@ -1,4 +1,4 @@
-"""What keeping house needs: what jobs leave, whose answers others carry, forgetting jobs, and copies of the database."""
+"""What keeping house needs: whose answers others carry, forgetting jobs, copies of the database and their checks."""
 
 from __future__ import annotations
 
@@ -66,18 +66,21 @@ class House:
         with self._db.read() as tx:
             return frozenset(map(JobId, tx.scalars(select(ledger.c.job_id).distinct().where(ledger.c.at >= at))))
 
-    def clear(self, job_id: JobId, now: datetime) -> bool:
-        """A job's files are to go: nothing is carried over from it or tried again. False where it is not over.
+    def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
+        """A job's folder is to go: nothing is carried over from it or tried again. False where it is not over.
 
         Counts, costs and reasons of its rows stay.
         """
         with self._db.write() as tx:
-            locked = select(jobs.c.options).where(jobs.c.id == job_id, IS_OVER).with_for_update()
+            locked = select(jobs.c.options, jobs.c.output_path).where(jobs.c.id == job_id, IS_OVER).with_for_update()
             row = tx.execute(locked).first()
             if row is None:
                 return False
             options = {**row.options, CLEARED: now.isoformat(timespec="seconds")}
-            tx.execute(update(jobs).where(jobs.c.id == job_id).values(options=options))
+            place = row.output_path
+            if place is not None and Path(place).is_relative_to(folder):
+                place = None
+            tx.execute(update(jobs).where(jobs.c.id == job_id).values(options=options, output_path=place))
             gone: dict[str, Any] = {"fingerprint": "", "cache_key": None, "length": 0}
             tx.execute(update(requests).where(requests.c.job_id == job_id).values(**gone))
             return True
@@ -109,8 +112,8 @@ class House:
             .where(c.job_id.in_(_with_files(home)), c.result_shard.is_not(None), c.result_kind.is_not(None))
             .order_by(*place)
         )
-        for shard, kind, offset, length in self._db.stream(query, PAGE):
-            yield shard, kind, Span(offset, length)
+        for row in self._db.stream(query, PAGE):
+            yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:
         """The jobs of a home that have a request file, and where the last line of it ends that a row points to."""
@@ -125,12 +128,15 @@ class House:
         with self._db.read() as tx:
             return [(JobId(job_id), ends) for job_id, ends in tx.execute(query)]
 
-    def copy_to(self, path: Path) -> bool:
-        """A consistent copy of the database as it is now, while others write to it. False for Postgres: no file."""
-        if self._db.path is None:
-            return False
-        copy_sqlite(self._db.path, path)
-        return True
+    @property
+    def has_file(self) -> bool:
+        """Whether the database is a file that can be copied."""
+        return self._db.path is not None
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database as it is now, while others write to it, where it is a file."""
+        if self._db.path is not None:
+            copy_sqlite(self._db.path, path)
 
 
 def _with_files(home: str) -> Any:

@@ -28,12 +28,29 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SeenDocument:
-    """A document as a build found it; `problem` is its code where it could not be read."""
+    """A document as a build found it; `problem` is its code where it could not be read.
+
+    `stamp` is its file as the system described it, None where that is not to be trusted, and `content` stands for the
+    bytes and the text. A row of a table has the table's key as `file`, and its `place` there. A table has an entry
+    of its own too, written when those of all its rows are.
+    """
 
     key: str
     digest: str
     size: int | None
     problem: str | None
+    stamp: str | None = None
+    content: str | None = None
+    file: str | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is remembered of a file: its stamp and its content; that of a table is None."""
+
+    stamp: str | None
+    content: str | None
 
 
 def _job(row: Any) -> Job:
@@ -176,21 +193,38 @@ class Jobs:
 
     def saw_documents(self, series: str, seen: Iterable[SeenDocument], now: datetime) -> None:
         """Record which documents a build found."""
-        rows = [
-            {
-                "series": series,
-                "key": document.key,
-                "digest": document.digest,
-                "size": document.size,
-                "problem": document.problem,
-                "first_seen_at": now,
-                "last_seen_at": now,
-            }
-            for document in seen
-        ]
+        times = {"series": series, "first_seen_at": now, "last_seen_at": now}
+        rows = [{**asdict(document), **times} for document in seen]
         if not rows:
             return
         add = self._db.upsert(documents)
-        changed = {name: add.excluded[name] for name in ("digest", "size", "problem", "last_seen_at")}
+        changed = {name: add.excluded[name] for name in rows[0].keys() - {"series", "key", "first_seen_at"}}
         with self._db.write() as tx:
             tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)
+
+    def still_there(self, series: str, keys: Sequence[str], now: datetime) -> None:
+        """Record that documents were found as they were."""
+        statement = (
+            update(documents).where(documents.c.series == series, documents.c.key.in_(keys)).values(last_seen_at=now)
+        )
+        with self._db.write() as tx:
+            tx.execute(statement)
+
+    def marks(self, series: str, keys: Sequence[str]) -> dict[str, Mark]:
+        """What is remembered of the files with these keys, of those of which anything is."""
+        c = documents.c
+        query = select(c.key, c.stamp, c.content).where(c.series == series, c.key.in_(keys))
+        with self._db.read() as tx:
+            return {row[0]: Mark(*row[1:]) for row in tx.execute(query)}
+
+    def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
+        """The documents of a table as it was under a stamp, from a place on: key and content, in their order."""
+        c = documents.c
+        query = (
+            select(c.key, c.content)
+            .where(c.series == series, c.file == file, c.place >= first, c.stamp == stamp)
+            .order_by(c.place)
+            .limit(limit)
+        )
+        with self._db.read() as tx:
+            return [(row.key, row.content) for row in tx.execute(query)]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -88,7 +89,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class InShard:
-    """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have."""
+    """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have.
+
+    `again` counts how often its model was shown what was wrong with its answer; then `first` is where the line lies
+    that does not show that.
+    """
 
     seq: int
     custom_id: str
@@ -97,6 +102,8 @@ class InShard:
     span: Span
     state: RequestState
     max_output: int | None = None
+    again: int = 0
+    first: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,8 @@ class Rows:
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         """The newest outcome that one of these runs (oldest first) got afresh for the same request.
 
-        None for one that was released from quarantine since. `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
+        `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
+        One that was released from quarantine since is none.
         """
         if not runs:
             return {}
@@ -305,7 +313,7 @@ class Rows:
             return {int(tokens): count for tokens, count in tx.execute(query)}
 
     def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
-        """Of the answers that these runs got to a task: how many, their prompts' tokens, and the bytes of their lines."""
+        """Of the answers that these runs got to a task: how many, their prompts' tokens, the bytes of their lines."""
         c = requests.c
         query = select(
             func.count(), func.coalesce(func.sum(c.input_tokens), 0), func.coalesce(func.sum(c.length), 0)
@@ -392,14 +400,20 @@ class Rows:
         """The rows of a shard, in input order."""
         c = requests.c
         query = (
-            select(c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state, c.max_output)
+            select(
+                c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state, c.max_output, c.again,
+                c.first_offset, c.first_length,
+            )
             .where(c.shard_id == shard_id)
             .order_by(c.seq)
-        )
+        )  # fmt: skip
         for row in self._db.stream(query, PAGE):
             span = Span(row.offset, row.length)
+            first = None if row.first_offset is None else Span(row.first_offset, row.first_length)
             state = RequestState(row.state)
-            yield InShard(row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output)
+            yield InShard(
+                row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output, row.again, first
+            )
 
     def settle(
         self,
@@ -589,8 +603,11 @@ def _among(canary: bool) -> ColumnElement[bool]:
     return IS_CANARY if canary else true()
 
 
+_facts_of = attrgetter(*CARRIED)
+
+
 def _earlier(row: Any) -> Earlier:
-    facts = {name: getattr(row, name) for name in CARRIED}
+    facts = dict(zip(CARRIED, _facts_of(row), strict=True))
     state = RequestState(row.state)
     return Earlier(
         row.custom_id, row.fingerprint, state, row.error_code, row.job_id, facts, row.cut_from_tokens

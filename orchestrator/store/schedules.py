@@ -40,8 +40,10 @@ class Schedules:
         values = asdict(schedule)
         values["grace_seconds"] = int(values.pop("grace").total_seconds())
         with self._db.write() as tx:
-            added = tx.execute(self._db.upsert(schedules).values(**values).on_conflict_do_nothing()).rowcount
-        if added != 1:
+            # What came back tells, not the row count: a driver need not have one of an INSERT.
+            add = self._db.upsert(schedules).values(**values).on_conflict_do_nothing().returning(schedules.c.id)
+            added = tx.execute(add).first()
+        if added is None:
             raise UsageError(
                 f"there is a schedule {schedule.name} already",
                 hint=f"--name gives this one another; `orch schedule remove {schedule.name}` ends that one",
@@ -83,8 +85,8 @@ class Schedules:
         with self._db.write() as tx:
             if tx.execute(there).first() is None:
                 return False
-            added = tx.execute(self._db.upsert(nights).values(**values).on_conflict_do_nothing())
-            return added.rowcount == 1
+            add = self._db.upsert(nights).values(**values).on_conflict_do_nothing().returning(nights.c.id)
+            return tx.execute(add).first() is not None
 
     def nights(self, schedule_id: str | None = None, since: date | None = None) -> list[Night]:
         """The nights of one schedule or of all, from a date on or all, in the order in which they were due."""

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, true, update
 
 from orchestrator.errors import StateConflict
 from orchestrator.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
 from orchestrator.sharding import Range
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_WAITING, keeps_from, requests, shards
+from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
 from orchestrator.wire import BatchStatus
 
 PAGE = 1000
@@ -31,9 +31,10 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def add(self, shard: Shard, rows: Range, avoid: str | None = None) -> None:
+    def add(self, shard: Shard, rows: Range, avoid: str | None = None, *, canary: bool = False) -> None:
         """Record a shard and give it the waiting rows of a range that keep away from `avoid`, all or nothing.
 
+        With `canary`, only those of them that go first.
         Raises StateConflict where the rows are not those that were counted.
         """
         c = requests.c
@@ -46,6 +47,7 @@ class Shards:
                 c.seq.between(rows.first, rows.last),
                 IS_WAITING,
                 keeps_from(avoid),
+                IS_CANARY if canary else true(),
             )
             .values(shard_id=shard.id)
         )

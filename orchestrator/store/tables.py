@@ -181,6 +181,16 @@ requests = Table(
     Column("error_code", Text),
     Column("error_message", Text),
     Column("carried_from", String(80)),
+    Column("why", String(24)),
+    Column("content", String(32)),
+    Column("wording", String(12)),
+    # Checked answers: whether the row goes before the others, when its failure was released from quarantine, how
+    # often its model was shown what was wrong with its answer, and where its first line lies where it has another.
+    Column("canary", Boolean),
+    Column("released_at", Instant),
+    Column("again", Integer, nullable=False, server_default="0"),
+    Column("first_offset", BigInteger),
+    Column("first_length", Integer),
     UniqueConstraint("job_id", "custom_id"),
     Index(None, "job_id", "state"),
 )
@@ -206,6 +216,10 @@ Index(
     sqlite_where=IS_WAITING,
     postgresql_where=IS_WAITING,
 )
+
+# The few rows of a job that go first.
+IS_CANARY = requests.c.canary.is_not(None)
+Index("ix_requests_canary", requests.c.job_id, sqlite_where=IS_CANARY, postgresql_where=IS_CANARY)
 
 
 def keeps_from(backend: str | None) -> ColumnElement[bool]:
@@ -258,6 +272,21 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
+    # What saves reading: the file as the system described it, and what came of it. A table has an entry of its own,
+    # and each of its documents names it and its place there.
+    Column("stamp", Text),
+    Column("content", String(32)),
+    Column("file", Text),
+    Column("place", Integer),
+)
+IS_OF_TABLE = documents.c.file.is_not(None)
+Index(
+    "ix_documents_file",
+    documents.c.series,
+    documents.c.file,
+    documents.c.place,
+    sqlite_where=IS_OF_TABLE,
+    postgresql_where=IS_OF_TABLE,
 )
 
 tags = Table(
@@ -339,6 +368,20 @@ nights = Table(
     Column("ended_at", Instant),
     UniqueConstraint("schedule_id", "night"),
     Index(None, "state"),
+)
+
+# How a job's answers compare with those that are known (docs/checked-answers.md); `withheld` is why its output is not
+# delivered, where it is not.
+quality = Table(
+    "quality",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("hits", Integer, nullable=False),
+    Column("fields", Integer, nullable=False),
+    Column("rows", Integer, nullable=False),
+    Column("absent", Integer, nullable=False),
+    Column("withheld", Text),
+    Column("at", Instant, nullable=False),
 )
 
 # What was told, each thing once: `key` says what.

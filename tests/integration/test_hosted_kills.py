@@ -22,7 +22,7 @@ def provider(tmp_path: Path) -> Iterator[Emulator]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_killed_while_a_batch_api_has_the_rows(
     seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
 ) -> None:

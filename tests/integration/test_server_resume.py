@@ -55,7 +55,7 @@ def whole_rows(folder: Path, batch_id: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))])
 def test_kills_at_random_moments(tmp_path: Path, make_upstream: MakeUpstream, seed: int) -> None:
     dice = random.Random(seed)
     upstream = make_upstream(slots=8, latency_ms=5)

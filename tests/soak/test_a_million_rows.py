@@ -31,7 +31,7 @@ def test_a_million_rows_in_bounded_memory(
             file.write(json.dumps(line) + "\n")
 
     started = time.monotonic()
-    process = run_orch.start("run", str(source), "-o", str(out), "-q")
+    process = run_orch.start("run", str(source), "-o", str(out), "-q", fresh=True)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
 

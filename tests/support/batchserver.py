@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Self
 
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
+from tests.support.forking import Forked, fork
 from tests.support.receiver import SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ class BatchServer:
         self.socket = socket_path(folder)
         self._upstream = upstream
         self._webhook = [] if webhook is None else ["--webhook", webhook]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -49,23 +50,20 @@ class BatchServer:
         """Start it, with a limit on the size of every file it writes; returns once it listens."""
         assert self._process is None, "the batch server runs already"
         limit = [] if fsize is None else ["--fsize", str(fsize)]
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.batchserver",
-                str(self.folder),
-                self._upstream,
-                *limit,
-                *self._webhook,
-            ],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
-        if not ready or not self._process.stdout.readline():
+        self._launch(__name__, str(self.folder), self._upstream, *limit, *self._webhook)
+        self._wait_for_it()
+
+    def _launch(self, module: str, *arguments: str) -> None:
+        given, stdin = os.pipe()
+        stdout, told = os.pipe()
+        self._stdin, self._stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
+        self._process = fork(module, arguments, files=(given, told, 2), env=os.environ, cwd=ROOT)
+        os.close(given)
+        os.close(told)
+
+    def _wait_for_it(self) -> None:
+        ready, _, _ = select.select([self._stdout], [], [], START_SECONDS)
+        if not ready or not self._stdout.readline():
             self.kill()
             raise RuntimeError("the batch server did not start")
 
@@ -102,14 +100,12 @@ class BatchServer:
             return 0
         if blow is not None:
             process.send_signal(blow)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
+        self._stdin.close()
         try:
             return process.wait(30)
         finally:
             process.kill()
-            process.stdout.close()
+            self._stdout.close()
 
 
 def main() -> None:

@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tests.support.forking import Forked, fork
+
+Process = Forked | subprocess.Popen[bytes]
 CONFIG = "orch.toml"
 
 
@@ -41,7 +45,7 @@ class Orch:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[Process] = []
 
     def __call__(
         self,
@@ -56,47 +60,67 @@ class Orch:
 
         `prefix` is a command that runs this one (see `tests.support.limits`).
         """
-        command = [*prefix, *self._command(arguments)]
-        with subprocess.Popen(
-            command,
-            env=self._environment(env),
-            cwd=cwd or self.home.parent,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as process:
+        with (
+            _temporary() as given,
+            _temporary() as output,
+            _temporary() as errors,
+        ):
+            given.write(stdin or "")
+            given.seek(0)
+            files = (given.fileno(), output.fileno(), errors.fileno())
+            process = self._begin(arguments, files, env, cwd, prefix=prefix, fresh=bool(prefix))
             try:
-                stdout, stderr = process.communicate(stdin, timeout)
+                process.wait(timeout)
             except BaseException:
-                # Its children may hold the pipes open: all of them go.
                 kill_group(process)
+                process.wait()
                 raise
-        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+            output.seek(0)
+            errors.seek(0)
+            stdout, stderr = output.read(), errors.read()
+        return subprocess.CompletedProcess(["orch", *arguments], process.returncode, stdout, stderr)
 
     def start(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-    ) -> subprocess.Popen[bytes]:
+        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, fresh: bool = False
+    ) -> Process:
         """Leave a command running, for tests that kill it; its output goes to `output(process)`.
 
-        Whatever is still there at the end of the test is killed.
+        Whatever is still there at the end of the test is killed. `fresh` starts the interpreter as a user does, which
+        takes a second.
         """
         number = len(self._started)
-        with self._output_file(number).open("wb") as output:
-            process = subprocess.Popen(
-                self._command(arguments),
-                env=self._environment(env),
-                cwd=cwd or self.home.parent,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        with self._output_file(number).open("wb") as output, Path(os.devnull).open("rb") as nothing:
+            files = (nothing.fileno(), output.fileno(), output.fileno())
+            process = self._begin(arguments, files, env, cwd, fresh=fresh)
         self._started.append(process)
         return process
 
-    def output(self, process: subprocess.Popen[bytes]) -> str:
+    def _begin(
+        self,
+        arguments: Sequence[str],
+        files: tuple[int, int, int],
+        env: Mapping[str, str] | None,
+        cwd: Path | None,
+        *,
+        prefix: Sequence[str] = (),
+        fresh: bool,
+    ) -> Process:
+        """The command with these files as stdin, stdout and stderr, in a session of its own."""
+        environment, folder = self._environment(env), cwd or self.home.parent
+        if not fresh:
+            return fork("orchestrator.cli", arguments, files=files, env=environment, cwd=folder)
+        given, output, errors = files
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "orchestrator.cli", *arguments],
+            env=environment,
+            cwd=folder,
+            stdin=given,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+    def output(self, process: Process) -> str:
         """What a started command has written so far, stdout and stderr together."""
         return self._output_file(self._started.index(process)).read_text(errors="replace")
 
@@ -109,9 +133,6 @@ class Orch:
         # Beside the home, not in it: the home holds what the program put there and nothing else.
         return self.home.parent / f"{self.home.name}-output-{number}.log"
 
-    def _command(self, arguments: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "orchestrator.cli", *arguments]
-
     def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         # A developer's own settings and keys never reach a test.
         kept = {
@@ -123,7 +144,11 @@ class Orch:
         return kept | given | dict(extra or {})
 
 
-def kill_group(process: subprocess.Popen[Any]) -> None:
+def _temporary() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8")
+
+
+def kill_group(process: Process) -> None:
     """SIGKILL a process started in a session of its own, and all its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -70,7 +70,7 @@ class KillRun:
 
     def kill_after(self, seconds: float) -> bool:
         """Run for that long, then SIGKILL. False where the run ended by itself first."""
-        process = self._orch.start("run", str(self._input), "-o", str(self._output), "-q", env=self._env)
+        process = self._orch.start("run", str(self._input), "-o", str(self._output), "-q", env=self._env, fresh=True)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
             self.report.finished_before_kill += 1

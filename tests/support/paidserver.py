@@ -8,15 +8,13 @@ serves FOLDER on its socket until its stdin ends, and writes {"socket": ...} to 
 from __future__ import annotations
 
 import json
-import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from tests.support.batchserver import ROOT, START_SECONDS, BatchServer
+from tests.support.batchserver import BatchServer
 
 MAX_CONCURRENCY = 16
 
@@ -27,19 +25,10 @@ class PaidServer(BatchServer):
     def start(self, fsize: int | None = None) -> None:
         """Start it; returns once it listens, with a limit on the size of every file it writes from then on."""
         assert self._process is None, "the batch server runs already"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.paidserver", str(self.folder), self._upstream],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._launch(__name__, str(self.folder), self._upstream)
         if fsize is not None:
             self.limit_files(fsize)
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], START_SECONDS)
-        if not ready or not self._process.stdout.readline():
-            self.kill()
-            raise RuntimeError("the batch server did not start")
+        self._wait_for_it()
 
 
 def main() -> None:

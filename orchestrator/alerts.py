@@ -1,0 +1,168 @@
+"""When to tell people of a job that runs, and of what: each thing once, with what was done about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from orchestrator.config import Alerts
+from orchestrator.durations import MINUTE, duration
+from orchestrator.model import Counts, Job, Shard, ShardState
+
+PATIENCE = 2 * MINUTE
+"""Seconds for which a backend may be away before anybody is told: most are back by then."""
+HELD = 30 * MINUTE
+"""Seconds for which a batch that was not sent may wait: quotas and budgets are waited for every night."""
+ENOUGH = 20
+"""Rows with an outcome from which on their failures say something."""
+
+
+class AlertKind(StrEnum):
+    """What people are told of."""
+
+    DEADLINE = "deadline"  # it is likely to be missed
+    BUDGET = "budget"  # one is past its mark, or has stopped the job
+    BACKEND = "backend"  # nothing can be sent to it, or nothing runs there
+    STALL = "stall"  # a batch does not get on
+    QUALITY = "quality"  # too many answers are bad
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something to tell: what it is, and what was done about it. Of a kind, job and `what` it is told once."""
+
+    kind: AlertKind
+    job: Job
+    what: str
+    message: str
+    action: str
+
+    @property
+    def key(self) -> str:
+        """By which it is known that it was told."""
+        return f"{self.kind}:{self.job.id}:{self.what}"
+
+
+class Happened(Protocol):
+    """An event of a job."""
+
+    @property
+    def at(self) -> datetime:
+        """When."""
+
+    @property
+    def kind(self) -> str:
+        """What."""
+
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+
+    @property
+    def shard_id(self) -> str | None:
+        """Of which shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps rows from running, and for how many seconds it has."""
+
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known."""
+
+    job: Job
+    counts: Counts
+    shards: Sequence[Shard] = ()
+    events: Sequence[Happened] = ()
+    chance: float | None = None
+    troubles: Sequence[Trouble] = ()
+
+
+def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
+    """What there is to tell of a job now, whether or not it was told before."""
+    return [
+        *_deadline(watched, settings, now),
+        *_budget(watched),
+        *_backend(watched),
+        *_stall(watched, now),
+        *_quality(watched, settings),
+    ]
+
+
+def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
+    job = watched.job
+    if job.deadline_at is None or not watched.counts.pending:
+        return
+    at = f"{job.deadline_at:%Y-%m-%d %H:%M} UTC"
+    rescues = [event.reason for event in watched.events if event.kind == "rescued"]
+    if job.deadline_at <= now:
+        action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
+        left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
+        yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
+    elif watched.chance is not None and watched.chance < settings.chance:
+        action = rescues[-1] if rescues else "nothing yet: no other route is better; what becomes better is taken"
+        message = f"the deadline of {at} is at risk: it is kept with {watched.chance:.0%}"
+        yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
+
+
+def _budget(watched: Watched) -> Iterator[Alert]:
+    for event in watched.events:
+        if event.kind == "budget":
+            # A warning begins with the budget and its period; behind the colon are figures.
+            name = event.reason.partition(": ")[0]
+            yield Alert(
+                AlertKind.BUDGET, watched.job, name, event.reason, "nothing yet: the job goes on up to the cap"
+            )
+        elif event.kind == "stopped":
+            action = "the job was stopped; rows that are done stay"
+            yield Alert(AlertKind.BUDGET, watched.job, "stopped", event.reason, action)
+
+
+def _backend(watched: Watched) -> Iterator[Alert]:
+    for trouble in watched.troubles:
+        if trouble.seconds >= PATIENCE:
+            text = trouble.text.partition("\n")[0]
+            # The same trouble counts seconds and tries; it is told once.
+            what = re.sub(r"\d+", "#", text)[:80]
+            action = "its rows wait and go on by themselves; those that another backend takes in time go there"
+            yield Alert(AlertKind.BACKEND, watched.job, what, f"{text}, for {duration(trouble.seconds)}", action)
+
+
+def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
+    for shard in watched.shards:
+        if shard.held is None or shard.pulled_at is not None:
+            continue
+        where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
+        if shard.state is ShardState.SUBMITTED:
+            action = "it is waited for; its rows are taken back where the deadline asks for it"
+            yield Alert(
+                AlertKind.STALL, watched.job, shard.id, f"{where} takes longer than usual: {shard.held}", action
+            )
+        elif shard.state is ShardState.PENDING and (since := _held_since(watched, shard)) is not None:
+            seconds = (now - since).total_seconds()
+            if seconds >= HELD:
+                message = f"{where} has not been sent for {duration(seconds)}: {shard.held}"
+                yield Alert(AlertKind.STALL, watched.job, shard.id, message, "it is tried again until it can be sent")
+
+
+def _held_since(watched: Watched, shard: Shard) -> datetime | None:
+    held = (event.at for event in reversed(watched.events) if event.kind == "held" and event.shard_id == shard.id)
+    return next(held, None)
+
+
+def _quality(watched: Watched, settings: Alerts) -> Iterator[Alert]:
+    counts = watched.counts
+    done = counts.succeeded + counts.failed
+    if done >= ENOUGH and counts.failed > settings.failed_share * done:
+        message = f"{counts.failed:,} of {done:,} rows have failed ({counts.failed / done:.0%})"
+        action = f"the job goes on; `orch status {watched.job.id}` says why they failed, `orch cancel` ends it"
+        yield Alert(AlertKind.QUALITY, watched.job, "failed", message, action)

@@ -1,0 +1,76 @@
+"""The canary: a few rows of a job go first, and the others only where these come back well. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+KIND = "canary"
+"""The kind of forecast that says what its rows are to cost."""
+PART = 4
+"""The canary may take a quarter of the time that a job has until its deadline."""
+MOST_CODES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the canary must keep: the share of its rows that may fail, and what they may cost, times the forecast."""
+
+    max_failed: float
+    max_cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of the canary's rows: how many there are, how many failed by code, and their cost in dollars.
+
+    `foreseen` is what they were to cost, None where nothing says so.
+    """
+
+    rows: int
+    failed: Mapping[str, int]
+    cost: Decimal
+    foreseen: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the other rows follow, and why."""
+
+    passed: bool
+    reason: str
+
+
+def places(rows: int, wanted: int) -> list[int]:
+    """The places, from 1, of so many rows of `rows` that are in order: evenly spread, the middle of each part."""
+    return [(2 * part + 1) * rows // (2 * wanted) + 1 for part in range(wanted)]
+
+
+def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
+    """By when the canary must be back, or the others go without it; None: there is time."""
+    return None if deadline is None else built_at + (deadline - built_at) / PART
+
+
+def judge(seen: Seen, limits: Limits) -> Verdict:
+    """What becomes of the job now that all rows of its canary have an outcome."""
+    failed = sum(seen.failed.values())
+    told = f"{failed:,} of {seen.rows:,} rows that went first failed{_codes(seen.failed)}"
+    if failed > limits.max_failed * seen.rows:
+        return Verdict(False, f"canary: {told}, more than {limits.max_failed:.0%}")
+    if seen.foreseen is None or seen.foreseen <= 0:
+        return Verdict(True, told)
+    times = seen.cost / seen.foreseen
+    cost = f"they cost ${seen.cost:.6f}, {times:.2f} times the forecast"
+    if times > Decimal(str(limits.max_cost)):
+        return Verdict(False, f"canary: {told}; {cost}, more than {limits.max_cost:g} times")
+    return Verdict(True, f"{told}; {cost}")
+
+
+def _codes(failed: Mapping[str, int]) -> str:
+    """The commonest codes, most first."""
+    if not failed:
+        return ""
+    common = sorted(failed.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES]
+    return f" ({', '.join(f'{rows:,} {code}' for code, rows in common)})"

@@ -1,0 +1,137 @@
+"""Keeping house: gc, backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import json_option, opened, print_json, say
+from orchestrator.clock import now
+
+if TYPE_CHECKING:
+    from orchestrator.pipeline.backup import Found
+    from orchestrator.pipeline.disk import Use
+    from orchestrator.pipeline.house import Swept
+
+MOST_KEPT = 20
+PARTS = ("results", "requests", "servers", "database", "other")
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@json_option
+def gc(dry_run: bool, as_json: bool) -> int:
+    """Remove what [retention] of orch.toml lets go, and what kills left behind; say what stays and why.
+
+    Nothing goes that a kept job's rows point to, nor the newest runs of a job file.
+    """
+    from orchestrator.pipeline import house
+
+    with opened() as context:
+        swept = house.gc(context.store, context.home, context.config.retention, now(), dry_run=dry_run)
+    if as_json:
+        print_json(swept_json(swept))
+    else:
+        _show(swept)
+    return 0
+
+
+def swept_json(swept: Swept) -> dict[str, Any]:
+    """The stable form of what went; documented in docs/json.md."""
+    return {
+        "dry_run": swept.dry_run,
+        "freed_bytes": swept.freed,
+        "held": swept.held,
+        "use": use_json(swept.use),
+        "jobs": [
+            {"job": verdict.job_id, "fate": verdict.fate, "reason": verdict.reason, "bytes": verdict.bytes}
+            for verdict in swept.verdicts
+        ],
+        "orphans": [
+            {"path": str(orphan.path), "reason": orphan.reason, "bytes": orphan.bytes} for orphan in swept.orphans
+        ],
+        "unknown": [str(path) for path in swept.unknown],
+    }
+
+
+def use_json(use: Use) -> dict[str, int]:
+    """What a home takes, in bytes; documented in docs/json.md."""
+    parts = {f"{name}_bytes": int(getattr(use, name)) for name in PARTS}
+    return {**parts, "total_bytes": use.total, "free_bytes": use.free}
+
+
+def _show(swept: Swept) -> None:
+    from orchestrator.retention import Fate, words
+
+    verb = "would go" if swept.dry_run else "gone"
+    what = {Fate.FILES: "files of", Fate.JOB: "all of"}
+    for verdict in swept.gone:
+        click.echo(f"{verb}: {what[verdict.fate]} {verdict.job_id}, {words(verdict.bytes)}: {verdict.reason}")
+    for orphan in swept.orphans:
+        click.echo(f"{verb}: {orphan.path}, {words(orphan.bytes)}: {orphan.reason}")
+    kept = [verdict for verdict in swept.verdicts if verdict.fate is Fate.KEPT]
+    for verdict in kept[:MOST_KEPT]:
+        click.echo(f"kept: {verdict.job_id}: {verdict.reason}")
+    if len(kept) > MOST_KEPT:
+        click.echo(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json tells them all")
+    for path in swept.unknown:
+        say(f"orch: {path} holds results of no job that this database knows: see whether it is the right one")
+    click.echo(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")
+
+
+def _told(use: Use) -> str:
+    from orchestrator.retention import words
+
+    parts = ", ".join(f"{name} {words(getattr(use, name))}" for name in PARTS)
+    return f"the home takes {words(use.total)} ({parts}), its disk has {words(use.free)} free"
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--check", "only_check", is_flag=True, help="Read a backup through, and say whether it is whole.")
+@json_option
+def backup(file: Path, only_check: bool, as_json: bool) -> int:
+    """Copy the home into one new .tar file, while an engine may work in it; or --check such a file.
+
+    To restore it, unpack it into an empty folder and set ORCH_HOME to that.
+    """
+    from orchestrator.pipeline import backup as backups
+
+    if only_check:
+        found = backups.check(file)
+    else:
+        with opened() as context:
+            found = backups.make(context.store, context.home, file, now())
+    if as_json:
+        print_json(backup_json(file, found))
+    else:
+        _tell(file, found, only_check)
+    return 1 if found.problems else 0
+
+
+def backup_json(file: Path, found: Found) -> dict[str, Any]:
+    """The stable form of a backup; documented in docs/json.md."""
+    label = found.label
+    return {
+        "file": str(file),
+        "made_at": label.made_at.isoformat(timespec="seconds"),
+        "orch": label.orch,
+        "database": label.database,
+        "files": found.files,
+        "bytes": found.bytes,
+        "lines_checked": found.lines,
+        "problems": found.problems,
+    }
+
+
+def _tell(file: Path, found: Found, only_check: bool) -> None:
+    from orchestrator.retention import words
+
+    label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""
+    click.echo(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
+    if not label.database:
+        say("orch: the database is not in it: it is Postgres, whose own `pg_dump` copies it (docs/keeping-house.md)")
+    for problem in found.problems:
+        click.echo(f"! {problem}")

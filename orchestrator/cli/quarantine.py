@@ -1,0 +1,101 @@
+"""`orch quarantine`: the rows that are not asked again since they failed for good, and letting go of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.clock import now
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.store.quarantine import Held
+
+_COLUMNS = ("DOCUMENT", "TASK", "CODE", "SINCE", "JOB", "RUNS", "REASON")
+MOST = 60
+"""So many characters of a reason are shown in the table."""
+
+
+@click.group()
+def quarantine() -> None:
+    """Rows that failed for good, and are not asked again until their document or question changes."""
+
+
+@quarantine.command("list")
+@click.option("--job", "job_id", metavar="JOB", help="Only of this job's file.")
+@json_option
+def list_held(job_id: str | None, as_json: bool) -> int:
+    """Show the rows in quarantine: document, task, why, since which run, and how many runs had it so."""
+    with opened() as context:
+        held = _held(context, job_id)
+        if as_json:
+            print_json([held_json(one) for one in held])
+        elif not held:
+            say("orch: nothing is in quarantine")
+        else:
+            click.echo(_table([_COLUMNS, *map(_cells, held)]))
+        return 0
+
+
+@quarantine.command()
+@click.argument("document", required=False)
+@click.option("--job", "job_id", metavar="JOB", help="All of this job's file, or those of DOCUMENT in it.")
+@click.option("--all", "everything", is_flag=True, help="All of every job file.")
+@json_option
+def release(document: str | None, job_id: str | None, everything: bool, as_json: bool) -> int:
+    """Let rows be asked again by the next run of their job file: those of DOCUMENT, of a job's file, or all."""
+    if everything == (document is not None or job_id is not None):
+        raise UsageError("name a DOCUMENT, --job JOB, or --all", hint="`orch quarantine list` shows them")
+    with opened() as context:
+        held = [one for one in _held(context, job_id) if document in (None, one.document)]
+        if document is not None and not held:
+            raise UsageError(
+                f"no row of the document {document!r} is in quarantine", hint="`orch quarantine list` shows them"
+            )
+        at = now()
+        number = context.store.quarantine.release(held, at)
+        for of, rows in Counter(one.job for one in held).items():
+            context.store.jobs.note(of, "released", f"{rows:,} rows from quarantine, by the user", at)
+        if as_json:
+            print_json([held_json(one) for one in held])
+        say(f"orch: {number:,} rows are released; the next run of their job file asks them again")
+        return 0
+
+
+def _held(context: Context, job_id: str | None) -> list[Held]:
+    from orchestrator.results import is_passing
+
+    series = None if job_id is None else context.store.jobs.get(job_id).series
+    return list(context.store.quarantine.held(context.home.identity(), is_passing, series))
+
+
+def held_json(held: Held) -> dict[str, Any]:
+    """The stable form of a row in quarantine; documented in docs/json.md."""
+    return {
+        "document": held.document,
+        "task": held.task,
+        "custom_id": held.custom_id,
+        "code": held.code,
+        "reason": held.reason,
+        "name": held.name,
+        "job": held.job,
+        "since": held.since,
+        "since_at": held.since_at.isoformat(timespec="seconds"),
+        "runs": held.runs,
+    }
+
+
+def _cells(held: Held) -> tuple[str, ...]:
+    reason = " ".join(held.reason.split())
+    short = reason if len(reason) <= MOST else f"{reason[: MOST - 1]}…"
+    since = held.since_at.astimezone().strftime("%Y-%m-%d %H:%M")
+    return held.document, held.task or "—", held.code, since, held.since, f"{held.runs:,}", short
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)

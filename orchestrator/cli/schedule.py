@@ -1,0 +1,324 @@
+"""`orch schedule`: job files that are run by themselves, night after night, by the engine that `orch up` is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from orchestrator import nights
+from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.jobs import FILE, Dollars
+from orchestrator.clock import now
+from orchestrator.durations import duration
+from orchestrator.enginelock import running_engine
+from orchestrator.errors import InputError, UsageError
+from orchestrator.model import Misfire, Night, NightState, Overlap, Schedule
+
+Value = TypeVar("Value")
+GRACE = "6h"
+NEWEST = 20
+NAMES = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+_NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
+
+
+@click.group()
+def schedule() -> None:
+    """Run job files by themselves, every night: `orch up` does it."""
+
+
+NAME = click.argument("name")
+
+
+@schedule.command()
+@FILE
+@click.option("--cron", required=True, metavar="CRON", help='When, as "minute hour day month weekday": "0 22 * * *".')
+@click.option("--tz", metavar="ZONE", help="Whose clocks, such as Europe/Berlin; default: this machine's.")
+@click.option("--deadline", metavar="WHEN", help="06:00, or 8h from when a night is due; default: the job file's.")
+@click.option("--budget", type=Dollars(), help="A hard cap in dollars for each night; default: the job file's.")
+@click.option(
+    "--misfire", type=click.Choice([rule.value for rule in Misfire]), default=Misfire.RUN.value, show_default=True,
+    help="A night that is found late, but within its grace.",
+)  # fmt: skip
+@click.option("--grace", default=GRACE, show_default=True, metavar="TIME", help="A night found later is missed.")
+@click.option(
+    "--overlap", type=click.Choice([rule.value for rule in Overlap]), default=Overlap.SKIP.value, show_default=True,
+    help="A night that comes while a job of the file is still going.",
+)  # fmt: skip
+@click.option("--name", metavar="NAME", help="What to call it; default: the job's name.")
+@json_option
+def add(
+    file: Path, cron: str, tz: str | None, deadline: str | None, budget: Decimal | None, misfire: str, grace: str,
+    overlap: str, name: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Run a job file or batch file every night.
+
+    The file is checked now; each night reads it anew, as it is then.
+    """
+    zone = tz or _local_zone()
+    _meant("--cron", lambda: nights.check_cron(cron))
+    _meant("--tz", lambda: nights.zone_of(zone))
+    length = _meant("--grace", lambda: nights.length(grace))
+    if name is not None and not re.fullmatch(NAMES, name):
+        raise UsageError(f"--name: {name!r} is no name", hint="letters, digits, - and _, 64 of them at most")
+    if deadline is not None:
+        _meant("--deadline", lambda: nights.check_deadline(deadline))
+    with opened() as context:
+        found = _checked(context, file, deadline)
+        called, at = name or found, now()
+        made = Schedule(
+            id=f"{called}-{os.urandom(4).hex()}", name=called, home=context.home.identity(),
+            config=str(context.config.path), file=str(file.absolute()), cron=cron, tz=zone, deadline=deadline,
+            budget=budget, misfire=Misfire(misfire), grace=length, overlap=Overlap(overlap), created_at=at, since=at,
+        )  # fmt: skip
+        context.store.schedules.add(made)
+        _show_one(context, made, as_json)
+        if not as_json:
+            _say_who_runs(context)
+    return 0
+
+
+def _meant(option: str, meaning: Callable[[], Value]) -> Value:
+    try:
+        return meaning()
+    except InputError as error:
+        raise UsageError(f"{option}: {error.message}") from None
+
+
+def _local_zone() -> str:
+    import tzlocal
+
+    try:
+        name: str | None = tzlocal.get_localzone_name()
+    except LookupError:  # files of the system that contradict each other
+        name = None
+    if name is None:
+        raise UsageError("--tz: this machine's time zone has no name", hint="give one, such as --tz Europe/Berlin")
+    return name
+
+
+def _checked(context: Context, file: Path, deadline: str | None) -> str:
+    """The job's name, of a file that can be run, as far as that can be told beforehand. Raises InputError."""
+    from orchestrator.pipeline.check import check_file
+    from orchestrator.pipeline.intake import Options, draft
+    from orchestrator.pipeline.routes import route_for
+
+    finding = check_file(file, context.config)
+    for warning in finding.warnings:
+        say(f"orch: warning: {warning}")
+    for key, code, text in finding.problems:
+        say(f"orch: {key}: {code}: {text}")
+    job = draft(file, context.config, context.home, Options(), now())
+    route_for(context.config, job)
+    if deadline is None and (told := job.spec.get("deadline")) is not None:
+        try:
+            nights.check_deadline(told)
+        except InputError as error:
+            hint = "or give the schedule its own with --deadline"
+            raise InputError(error.message, file=file, field="deadline", hint=hint) from None
+    return job.name
+
+
+@schedule.command("list")
+@json_option
+def list_(as_json: bool) -> int:
+    """Show every schedule: when it comes next, and how its last night ended."""
+    with opened() as context:
+        schedules = context.store.schedules.all()
+        if as_json:
+            print_json([_json(context, one) for one in schedules])
+            return 0
+        if not schedules:
+            say('orch: no schedules; `orch schedule add JOB.yaml --cron "0 22 * * *"` makes one')
+        for one in schedules:
+            _show(context, one)
+        if schedules:
+            _say_who_runs(context)
+    return 0
+
+
+@schedule.command("nights")
+@click.argument("name", required=False)
+@click.option("--all", "show_all", is_flag=True, help=f"Every night, not only the newest {NEWEST}.")
+@json_option
+def nights_(name: str | None, show_all: bool, as_json: bool) -> int:
+    """Show the nights of one schedule, or of all: what became of each, and why."""
+    with opened() as context:
+        names = {one.id: one.name for one in context.store.schedules.all()}
+        found = context.store.schedules.nights(None if name is None else _get(context, name).id)
+        shown = [night for night in found if night.schedule_id in names][0 if show_all else -NEWEST :]
+        if as_json:
+            print_json([{"schedule": names[night.schedule_id], **night_json(night)} for night in shown])
+        for night in () if as_json else shown:
+            click.echo(f"{night.night}  {names[night.schedule_id]}  {_told(night)}")
+        if not found and not as_json:
+            say("orch: no night has come yet")
+    return 0
+
+
+@schedule.command()
+@NAME
+@json_option
+def pause(name: str, as_json: bool) -> int:
+    """Let no night come until it is resumed; one that runs goes on."""
+    with opened() as context:
+        context.store.schedules.pause(_get(context, name).id, now())
+        _show_one(context, _get(context, name), as_json)
+    return 0
+
+
+@schedule.command()
+@NAME
+@json_option
+def resume(name: str, as_json: bool) -> int:
+    """Let nights come again; those that fell into the pause are not made up for."""
+    with opened() as context:
+        context.store.schedules.resume(_get(context, name).id, now())
+        _show_one(context, _get(context, name), as_json)
+    return 0
+
+
+@schedule.command("run")
+@NAME
+@json_option
+def run_(name: str, as_json: bool) -> int:
+    """Run the last night that was due now, where it did not run, or failed."""
+    with opened() as context:
+        night = _due_now(context, _get(context, name), now())
+        if as_json:
+            print_json({"schedule": name, **night_json(night)})
+        else:
+            click.echo(f"{name}: the night of {night.night} is due")
+            _say_who_runs(context)
+    return 0
+
+
+def _due_now(context: Context, one: Schedule, at: datetime) -> Night:
+    """Make the night that the moment belongs to due. Raises UsageError where it runs, or has."""
+    date = nights.night_at(one, at)
+    if date is None:
+        raise UsageError(f"{one.name} had no night yet", hint=f"`orch run {one.file}` runs the file now")
+    reason = "asked for by hand"
+    night = Night(one.id, date, at, NightState.DUE, reason, at)
+    if not context.store.schedules.claim(night):
+        there = context.store.schedules.night_of(one.id, date)
+        if there is None or there.state in _NOT_AGAIN:
+            told = "is gone" if there is None else f"is {_told(there)}"
+            raise UsageError(
+                f"the night of {date} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
+            )
+        context.store.schedules.again(there, at, reason)
+    return night
+
+
+@schedule.command()
+@NAME
+@json_option
+def remove(name: str, as_json: bool) -> int:
+    """Forget a schedule and the list of its nights; their jobs and results stay."""
+    with opened() as context:
+        one = _get(context, name)
+        context.store.schedules.remove(one.id)
+        if as_json:
+            print_json({"removed": one.name})
+        else:
+            click.echo(f"{one.name}: removed; jobs that its nights made stay")
+    return 0
+
+
+def _get(context: Context, name: str) -> Schedule:
+    found = context.store.schedules.find(name)
+    if found is None:
+        known = ", ".join(one.name for one in context.store.schedules.all())
+        raise UsageError(f"there is no schedule {name!r}", hint=f"known: {known or 'none'}")
+    return found
+
+
+def _show_one(context: Context, one: Schedule, as_json: bool) -> None:
+    if as_json:
+        print_json(_json(context, one))
+    else:
+        _show(context, one)
+
+
+def _show(context: Context, one: Schedule) -> None:
+    at, last = now(), _last(context, one)
+    if one.paused_at is not None:
+        when = f"paused since {nights.local(one, one.paused_at)}"
+    else:
+        following = nights.next_due(one, at)
+        when = "no night to come" if following is None else f"next {nights.ahead(one, following.at, at)}"
+    click.echo(f"{one.name}: {when} ({one.cron}, {one.tz})")
+    terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
+    terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
+    grace = duration(one.grace.total_seconds())
+    late = f"run when found up to {grace} late" if one.misfire is Misfire.RUN else "skipped when found late"
+    overlap = "skipped" if one.overlap is Overlap.SKIP else "waits"
+    click.echo(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
+    if last is not None:
+        click.echo(f"  {last.night}: {_told(last)}")
+    if one.home != context.home.identity():
+        click.echo("  of another home, whose engine runs it")
+
+
+def _told(night: Night) -> str:
+    job = "" if night.job_id is None else f", job {night.job_id}"
+    return f"{night.state}{job}: {night.reason}"
+
+
+def _last(context: Context, one: Schedule) -> Night | None:
+    found = context.store.schedules.nights(one.id)
+    return found[-1] if found else None
+
+
+def _say_who_runs(context: Context) -> None:
+    holder = running_engine(context.home)
+    if holder is None or not holder.is_up:
+        say("orch: `orch up` is not running; nights are run by it alone")
+
+
+def _json(context: Context, one: Schedule) -> dict[str, Any]:
+    """The stable form of a schedule; documented in docs/json.md."""
+    following = None if one.paused_at else nights.next_due(one, now())
+    last = _last(context, one)
+    return {
+        "name": one.name,
+        "file": one.file,
+        "state": "paused" if one.paused_at else "active",
+        "cron": one.cron,
+        "tz": one.tz,
+        "deadline": one.deadline,
+        "budget_usd": None if one.budget is None else f"{one.budget:f}",
+        "misfire": one.misfire,
+        "grace_seconds": int(one.grace.total_seconds()),
+        "overlap": one.overlap,
+        "home": one.home,
+        "config": one.config,
+        "created_at": _iso(one.created_at),
+        "paused_at": _iso(one.paused_at),
+        "next_at": None if following is None else _iso(following.at),
+        "last": None if last is None else night_json(last),
+    }
+
+
+def night_json(night: Night) -> dict[str, Any]:
+    """The stable form of a night; documented in docs/json.md."""
+    return {
+        "night": night.night.isoformat(),
+        "state": night.state,
+        "reason": night.reason,
+        "job": night.job_id,
+        "due_at": _iso(night.due_at),
+        "found_at": _iso(night.created_at),
+        "ended_at": _iso(night.ended_at),
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")

@@ -1,0 +1,45 @@
+"""Asking a model again with what was wrong with its answer. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MENDABLE = frozenset({"truncated", "empty_answer", "invalid_json", "schema_mismatch"})
+"""What a model can mend that is shown it; one that refused, or whose answer was withheld, is not argued with."""
+MOST_ANSWER = 8000
+"""So many characters of the answer are shown again."""
+_NO_ANSWER = "(no answer)"
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
+    """The request line of a task with the answer that it got, and what was wrong with that, below its question.
+
+    The question stays as it is, so that the engine's prefix cache has it.
+    """
+    parsed = _decode_line(line)
+    said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates want it so
+    asked = f"Your answer was not accepted: {_fault(code, message)}.\nAnswer the question again, whole and corrected."
+    more = [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
+    parsed.body["messages"] = [*parsed.body["messages"], *more]
+    return msgspec.json.encode(parsed)
+
+
+def _fault(code: str, message: str) -> str:
+    match code:
+        case "truncated":
+            return "it was cut off before its end, so it must be shorter"
+        case "empty_answer":
+            return "it was empty"
+    return message.rstrip(".")

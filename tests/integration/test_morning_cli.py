@@ -1,0 +1,151 @@
+"""`orch report night` and `orch diff` on a home with two nights: every form of output, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import run
+from orchestrator.home import Home
+from orchestrator.model import Job
+from orchestrator.store import Store
+from tests.support.nights import Bad, Nights
+from tests.support.stored import NOW, later
+
+FIRST = {"a": {"party": "A"}, "b": {"party": "B", "end": 2027}, "c": {"party": "C"}, "gone": {"party": "G"}}
+SECOND = {
+    "a": {"party": "A"}, "b": {"party": "B", "end": 2030}, "c": Bad("truncated", "ended early"),
+    "new": {"party": "N"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with two nights of one job file."""
+    (tmp_path / "orch.toml").write_text("")
+    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with opened(tmp_path) as store:
+        nights = Nights(store, Home(tmp_path))
+        nights.finish(nights.run(FIRST, at=NOW), later(2))
+        nights.finish(nights.run(SECOND, at=later(24), deadline_at=later(30)), later(26))
+    return tmp_path
+
+
+def opened(home: Path) -> Store:
+    return Store.open(f"sqlite:///{home / 'orch.db'}")
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    assert run([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_night_beside_the_one_before(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = told(capsys, "report", "night")
+    assert report["night"] == "2026-11-22"
+    [of] = report["jobs"]
+    assert (of["job"], of["before"], of["cost_usd"], of["deadline"]["met"]) == (
+        "contracts-2",
+        "contracts-1",
+        "1.000000000000",
+        True,
+    )
+    named = {fate: [one["name"] for one in found["first"]] for fate, found in of["documents"].items()}
+    assert {fate: names for fate, names in named.items() if names} == {
+        "new": ["new"], "changed": ["b"], "removed": ["gone"], "failed": ["c"],
+    }  # fmt: skip
+    assert of["documents"]["unchanged"]["documents"] == 1
+    assert of["answers"]["changed"]["fields"] == {"t.end": 1, "t.status": 1}
+    assert [need["job"] for need in report["needs"]] == ["contracts-2"]
+    [first] = told(capsys, "report", "night", "2026-11-21")["jobs"]
+    assert (first["job"], first["before"], first["answers"]) == ("contracts-1", None, None)
+    assert told(capsys, "report", "night", "contracts-1")["night"] is None
+
+
+def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "night", "--md", "--html", "night.html"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("# Night of 2026-11-22\n")
+    assert shown.err == "orch: the report is in night.html\n"
+    page = (home / "night.html").read_text(encoding="utf-8")
+    assert run(["report", "night"]) == 0
+    table = capsys.readouterr().out
+    for words in ("ended early", "2030", "gone", "was met with 4 h to spare"):
+        assert words in shown.out
+        assert words in page
+        assert words in table
+    assert run(["report", "night", "--html", "night.html"]) == 0
+    assert capsys.readouterr().out == "", "who asks for a page gets a page"
+
+
+def test_a_diff_and_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, "diff", "contracts-1", "contracts-2")
+    assert [one["document"] for one in found["added"]["first"]] == ["new"]
+    assert [one["document"] for one in found["removed"]["first"]] == ["gone"]
+    assert found["changed"] == {
+        "rows": 2,
+        "fields": {"t.end": 1, "t.status": 1},
+        "first": [
+            {"custom_id": "c-b", "document": "b", "task": "t",
+             "fields": [{"field": "end", "before": 2027, "after": 2030}]},
+            {"custom_id": "c-c", "document": "c", "task": "t",
+             "fields": [{"field": "status", "before": "succeeded", "after": "failed: truncated"}]},
+        ],
+    }  # fmt: skip
+    back = told(capsys, "diff", "contracts-2", "contracts-1", "--limit", "0")
+    assert (back["added"], back["changed"]["rows"], back["unread"]) == ({"rows": 1, "first": []}, 2, 0)
+    assert told(capsys, "diff", "contracts-1", "contracts-1")["changed"]["rows"] == 0
+    assert run(["diff", "contracts-1", "contracts-2", "--limit", "1"]) == 0
+    table = capsys.readouterr().out
+    assert "contracts-1 → contracts-2: 1 rows added, 1 removed, 2 changed" in table
+    assert "2027" in table
+    assert "and 1 more rows (--limit shows more)" in table
+
+
+def test_answers_whose_file_is_gone_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Home(home).results("contracts-1.001", "output").unlink()
+    found = told(capsys, "diff", "contracts-1", "contracts-2")
+    assert (found["unread"], found["changed"]["rows"]) == (2, 0)
+    assert run(["diff", "contracts-1", "contracts-2"]) == 0
+    assert "2 answers could not be compared" in capsys.readouterr().out
+    assert "a result file is gone" in told(capsys, "report", "night")["needs"][-1]["need"]
+
+
+BAD = {
+    "no such night": (["report", "night", "2026-01-01"], "no job was made in the night of 2026-01-01"),
+    "no such job": (["report", "night", "nothing"], "there is no job 'nothing'"),
+    "two forms": (["report", "night", "--md", "--json"], "--md and --json: one of the two"),
+    "page in no folder": (["report", "night", "--html", "no/night.html"], "no/night.html cannot be written"),
+    "diff with nothing": (["diff", "contracts-1", "nothing"], "there is no job 'nothing'"),
+}
+
+
+@pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_told(home: Path, capsys: pytest.CaptureFixture[str], argv: list[str], message: str) -> None:
+    assert run(argv) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_home_without_jobs(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCH_HOME", str(home / "other"))
+    assert run(["report", "night"]) == 2
+    assert "there are no jobs yet" in capsys.readouterr().err
+
+
+def test_a_run_that_has_no_results_is_none_to_compare_with(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(home) as store:
+        nights = Nights(store, Home(home), number=2)
+        broken: Job = nights.run(FIRST, at=later(48))
+        store.jobs.fail(broken.id, "no such model")
+        nights.run(SECOND, at=later(72))
+    [of] = told(capsys, "report", "night", "contracts-4")["jobs"]
+    assert (of["before"], of["state"]) == ("contracts-2", "merging")
+    assert (
+        told(capsys, "report", "night", "contracts-3")["needs"][0]["need"] == "the job could not go on: no such model"
+    )

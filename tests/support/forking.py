@@ -1,0 +1,171 @@
+"""Processes of this project's programs, forked from one that has imported them: a start costs no second of a core.
+
+Each is a process of its own, in a session of its own, with its own arguments, environment, folder and files. What a
+start of the interpreter itself takes or leaves is seen by the tests that ask for a fresh one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_BYTES = 150_000
+"""Of a request: arguments and environment."""
+_NUMBER = struct.Struct("i")
+
+
+class Forked:
+    """As a `subprocess.Popen` that was started without pipes."""
+
+    def __init__(self, args: Sequence[str], told: socket.socket) -> None:
+        self.args = list(args)
+        self.returncode: int | None = None
+        self._told = told
+        self.pid = self._number()
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
+            self._ended()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once there is one; TimeoutExpired after so many seconds."""
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self._ended()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self) -> None:
+        self.returncode = self._number()
+        self._told.close()
+
+    def _number(self) -> int:
+        number: int = _NUMBER.unpack(self._told.recv(_NUMBER.size))[0]
+        return number
+
+
+def fork(
+    module: str, arguments: Sequence[str], *, files: tuple[int, int, int], env: Mapping[str, str], cwd: Path
+) -> Forked:
+    """Run `main()` of a module in a process of its own, with these files as stdin, stdout and stderr."""
+    ours, theirs = socket.socketpair()
+    request = json.dumps({"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd)}).encode()
+    assert len(request) <= MOST_BYTES
+    with theirs:
+        socket.send_fds(_parent(), [request], [*files, theirs.fileno()])
+    return Forked([module, *arguments], ours)
+
+
+@cache
+def _parent() -> socket.socket:
+    """The process that forks them, one for each pytest process; it ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    number = str(theirs.fileno())
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forking", number],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def _import_all() -> None:
+    for top in ("orchestrator", "tests.support.batchserver"):
+        importlib.import_module(top)
+    for found in pkgutil.walk_packages(sys.modules["orchestrator"].__path__, "orchestrator."):
+        # Those of vLLM are programs, some of them of the engine's own environment; migrations run where imported.
+        if not re.search(r"\.(vllm|migrations|__main__)\b", found.name):
+            # What is missing is said by the command that needs it.
+            with suppress(ImportError):
+                importlib.import_module(found.name)
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
+    _import_all()
+    # A collection in a child would copy every page there is.
+    gc.freeze()
+    # Who waits for a child ends with it, and nobody waits for them.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        request, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
+        if not request:
+            return
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            if (child := os.fork()) == 0:
+                _become(json.loads(request), files)
+                return
+            _tell_the_end(child, files)
+        for file in files:
+            os.close(file)
+
+
+def _tell_the_end(child: int, files: list[int]) -> NoReturn:
+    """Wait for it, and say how it ended."""
+    try:
+        for file in files[:3]:
+            os.close(file)
+        _, status = os.waitpid(child, 0)
+        os.write(files[3], _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    finally:
+        os._exit(0)
+
+
+def _become(request: dict[str, Any], files: list[int]) -> None:
+    """Be the process that is asked for, and run its program; it ends as a program does, by SystemExit or an error."""
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for number, file in enumerate(files[:3]):
+        os.dup2(file, number)
+        os.close(file)
+    os.write(files[3], _NUMBER.pack(os.getpid()))
+    os.close(files[3])
+    sys.argv = [request["module"], *request["arguments"]]
+    importlib.import_module(request["module"]).main()
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,125 @@
+"""When people are told of a job that runs, of what, and with what was done about it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from orchestrator.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, due
+from orchestrator.config import Alerts
+from orchestrator.model import Counts, Shard, ShardState
+from orchestrator.store.jobs import Event
+from orchestrator.watching import trouble_at
+from tests.support.stored import NOW, job, later, shard
+
+JOB = job(deadline_at=later(10))
+OPEN = Counts(pending=10, succeeded=90)
+SETTINGS = Alerts()
+
+
+def told(now: datetime = NOW, settings: Alerts = SETTINGS, **given: Any) -> list[tuple[AlertKind, str, str, str]]:
+    known: dict[str, Any] = {"job": JOB, "counts": OPEN, **given}
+    return [(one.kind, one.what, one.message, one.action) for one in due(Watched(**known), settings, now)]
+
+
+def test_all_is_well() -> None:
+    assert told() == []
+    assert told(chance=0.8) == []
+    assert told(job=job(), chance=0.1) == [], "without a deadline none is at risk"
+
+
+def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
+    [(kind, what, message, action)] = told(chance=0.6)
+    assert (kind, what) == (AlertKind.DEADLINE, "risk")
+    assert message == "the deadline of 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
+    assert action.startswith("nothing yet: no other route is better")
+    events = [Event(NOW, "rescued", "first"), Event(NOW, "rescued", "to the gpu"), Event(NOW, "routed", "x")]
+    assert told(chance=0.6, events=events)[0][3] == "to the gpu"
+    assert told(chance=0.6, settings=Alerts(chance=0.5)) == []
+    assert told(chance=0.0, counts=Counts(succeeded=3)) == [], "every row has its outcome"
+
+
+def test_a_deadline_that_passed_is_told_once_more() -> None:
+    [(kind, what, message, action)] = told(later(10))
+    assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job is finished late")
+    assert message == "the deadline of 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
+    gives_up = job(deadline_at=later(10), spec={"on_late": "expire"})
+    assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
+
+
+def test_a_budget_at_its_mark() -> None:
+    warned = Event(NOW, "budget", "budget team, night until 2026-11-22 12:00: of the $9 $8.0000 are spent (89%)")
+    stopped = Event(NOW, "stopped", "budget team: used up")
+    assert [one[:3] for one in told(events=[warned, stopped])] == [
+        (AlertKind.BUDGET, "budget team, night until 2026-11-22 12:00", warned.reason),
+        (AlertKind.BUDGET, "stopped", "budget team: used up"),
+    ]
+
+
+def test_a_backend_that_stays_away() -> None:
+    assert told(troubles=[Trouble("gpu: refused, for 3 s", PATIENCE - 1)]) == []
+    [(kind, what, message, _)] = told(troubles=[Trouble("gpu: refused 17 times\nhint: x", 180)])
+    assert (kind, what) == (AlertKind.BACKEND, "gpu: refused # times")
+    assert message == "gpu: refused 17 times, for 3 min"
+    assert told(troubles=[Trouble("gpu: refused 18 times", 240)])[0][1] == what, "the same trouble, later"
+
+
+STALLS: dict[str, tuple[Shard, float, str | None]] = {
+    "gets on": (shard(JOB, state=ShardState.SUBMITTED), 0, None),
+    "takes long": (
+        shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h"), 0,
+        "batch contracts-1.001 of 3 rows at gpu takes longer than usual: in_progress for 9 h",
+    ),
+    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", pulled_at=NOW), 0, None),
+    "waits a while": (shard(JOB, held="no room"), HELD - 1, None),
+    "waits too long": (
+        shard(JOB, held="no room"), HELD,
+        "batch contracts-1.001 of 3 rows at gpu has not been sent for 30 min: no room",
+    ),
+    "is over": (shard(JOB, state=ShardState.ENDED, held="no files"), HELD, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "seconds", "message"), STALLS.values(), ids=STALLS.keys())
+def test_a_batch_that_does_not_get_on(of: Shard, seconds: float, message: str | None) -> None:
+    events = [
+        Event(later(-9), "held", "long ago", of.id),
+        Event(NOW, "held", "no room", of.id),
+        Event(NOW, "held", "x", "y"),
+    ]
+    found = told(later(seconds / 3600), shards=[of], events=events)
+    assert [one[2] for one in found] == ([] if message is None else [message])
+    assert [one[:2] for one in found] == ([] if message is None else [(AlertKind.STALL, of.id)])
+
+
+def test_a_batch_of_which_nobody_knows_since_when_it_waits_is_not_told() -> None:
+    assert told(shards=[shard(JOB, held="no room")]) == []
+
+
+def test_too_many_failures() -> None:
+    few = Counts(pending=5, succeeded=0, failed=ENOUGH - 1)
+    assert told(counts=few) == []
+    assert told(counts=Counts(pending=5, succeeded=90, failed=10)) == []
+    [(kind, what, message, action)] = told(counts=Counts(pending=5, succeeded=89, failed=11))
+    assert (kind, what, message) == (AlertKind.QUALITY, "failed", "11 of 100 rows have failed (11%)")
+    assert "orch status contracts-1" in action
+    assert told(counts=Counts(succeeded=89, failed=11), settings=Alerts(failed_share=0.2)) == []
+
+
+def test_a_thing_is_known_by_its_kind_job_and_what() -> None:
+    [one] = due(Watched(JOB, OPEN, chance=0.1), SETTINGS, NOW)
+    assert one.key == "deadline:contracts-1:risk"
+
+
+UP = {"url": "http://127.0.0.1:1/v1", "problem": None, "problem_seconds": 0}
+DOWN = {"url": "http://127.0.0.1:2/v1", "problem": "refused", "problem_seconds": 90.5}
+LATER_DOWN = {**DOWN, "url": "http://127.0.0.1:3/v1", "problem_seconds": 7}
+
+
+def test_a_server_is_in_trouble_when_it_has_work_and_no_upstream() -> None:
+    down = {"running_batches": 1, "upstreams": [DOWN, LATER_DOWN]}
+    assert trouble_at("gpu", down) == Trouble("gpu: http://127.0.0.1:3/v1: refused", 7.0)
+    assert trouble_at("gpu", {**down, "running_batches": 0}) is None
+    assert trouble_at("gpu", {**down, "upstreams": [DOWN, UP]}) is None

@@ -1,0 +1,138 @@
+"""Each way on which reports and alerts go: what arrives, and what is said where nothing does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import Config, load
+from orchestrator.deliveries import MOST_CHARACTERS, Folder, Mail, Message, Webhook, channels
+from orchestrator.errors import InputError, OrchError
+from orchestrator.place import locate
+from tests.support.mailserver import MailServer
+from tests.support.receiver import Receiver
+
+NIGHT = Message("night-1", "A night", "2 jobs <b> & more\n• see to it", "# A night\n", "<!doctype html>\n<p>A night")
+ALERT = Message("alert-1", "An alert", "at risk", "# An alert\n")
+SECRET = "s3cr3t-of-the-address"
+
+
+def config(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Config:
+    (folder / "orch.toml").write_text(text)
+    monkeypatch.setenv("ORCH_CONFIG", str(folder / "orch.toml"))
+    return load(locate())
+
+
+def test_a_webhook_gets_json_as_slack_takes_it() -> None:
+    with Receiver() as receiver:
+        Webhook("HOOK", {"HOOK": f" {receiver.url}\n"}).send(NIGHT)
+        Webhook("HOOK", {"HOOK": receiver.url}).send(Message("n", "s", "x" * 9999, "t"))
+    first, long = receiver.deliveries
+    assert first.headers["content-type"] == "application/json"
+    assert json.loads(first.body) == {"text": "*A night*\n2 jobs &lt;b&gt; &amp; more\n• see to it"}
+    assert len(json.loads(long.body)["text"]) == MOST_CHARACTERS + 1
+
+
+def refused(way: Webhook | Mail | Folder) -> str:
+    with pytest.raises(OrchError) as caught:
+        way.send(NIGHT)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(caught.value.__cause__)
+    return caught.value.message
+
+
+def test_what_a_webhook_says_where_nothing_arrives() -> None:
+    with Receiver(500, 302) as receiver:
+        way = Webhook("HOOK", {"HOOK": f"{receiver.url}/{SECRET}"})
+        assert refused(way) == "the webhook answered 500"
+        assert refused(way) == "the webhook answered 302", "what leads elsewhere is not followed"
+    assert refused(way) == "the webhook cannot be reached: ConnectError"
+    assert refused(Webhook("HOOK", {"HOOK": SECRET})) == "what the environment variable HOOK holds is no http(s) URL"
+    assert refused(Webhook("HOOK", {"HOOK": f"http://[{SECRET}"})).startswith("the webhook cannot be reached")
+    assert refused(Webhook("HOOK", {})).startswith("the environment variable HOOK is not set")
+
+
+MAIL = """
+[reports]
+email_to = ["a@example.com", "b@example.com"]
+smtp = {{host = "127.0.0.1", port = {port}, from = "orch@example.com", tls = "none"}}
+"""
+
+
+def test_mail_has_the_text_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MailServer() as server:
+        [way] = channels(config(tmp_path, MAIL.format(port=server.port), monkeypatch), {})
+        way.send(NIGHT)
+        way.send(ALERT)
+        night, alert = server.mails
+        assert (night["subject"], night["from"], night["to"]) == (
+            "A night",
+            "orch@example.com",
+            "a@example.com, b@example.com",
+        )
+        assert [part.get_content_type() for part in night.iter_parts()] == ["text/plain", "text/html"]
+        contents = [part.get_content().replace("\r\n", "\n").strip() for part in night.iter_parts()]
+        assert contents == [NIGHT.text.strip(), NIGHT.page]
+        assert alert.get_content().strip() == "# An alert"
+        assert server.to[:2] == ["a@example.com", "b@example.com"]
+        server.refuse = f"451 not now, {SECRET}"
+        assert isinstance(way, Mail)
+        assert refused(way) == "the mail server 127.0.0.1 answered 451"
+    assert refused(way) == "the mail server 127.0.0.1 failed: ConnectionRefusedError"
+
+
+def test_a_mail_server_that_wants_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smtp = 'smtp = {host = "127.0.0.1", port = %d, from = "o@x.de", user_env = "U", password_env = "P", tls = "%s"}'
+    text = '[reports]\nemail_to = ["a@b.de"]\n' + smtp
+    with MailServer() as server:
+        plain = text % (server.port, "starttls")
+        [way] = channels(config(tmp_path, plain, monkeypatch), {"U": "me", "P": SECRET})
+        assert isinstance(way, Mail)
+        assert refused(way) == "the mail server 127.0.0.1 failed: SMTPNotSupportedError", "no password in the clear"
+        [way] = channels(config(tmp_path, plain, monkeypatch), {"U": "me"})
+        assert isinstance(way, Mail)
+        assert refused(way).startswith("the environment variable P is not set")
+        [way] = channels(config(tmp_path, text % (server.port, "tls"), monkeypatch), {"U": "me", "P": SECRET})
+        assert isinstance(way, Mail)
+        assert refused(way) == "the mail server 127.0.0.1 failed: SSLError"
+        assert server.mails == []
+
+
+def test_a_folder_gets_files_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [way] = channels(config(tmp_path, '[reports]\nfolder = "told/here"\n', monkeypatch), {})
+    way.send(NIGHT)
+    way.send(ALERT)
+    way.send(NIGHT)
+    found = {path.name: path.read_text() for path in (tmp_path / "told" / "here").iterdir()}
+    assert found == {"night-1.md": NIGHT.text, "night-1.html": NIGHT.page, "alert-1.md": ALERT.text}
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused(Folder(tmp_path / "file"))
+
+
+def test_every_way_that_is_named_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MAIL.format(port=25) + 'webhook_env = "HOOK"\nfolder = "f"\n'
+    assert [way.name for way in channels(config(tmp_path, text, monkeypatch), {})] == ["webhook", "mail", "folder"]
+    assert channels(config(tmp_path, "", monkeypatch), {}) == []
+
+
+BAD = {
+    'email_to = ["a@b.de"]': "email_to needs a server",
+    'smtp = {host = "h", from = "a@b.de"}': "smtp is for mail",
+    'email_to = ["nobody"]\nsmtp = {host = "h", from = "a@b.de"}': "email_to",
+    'email_to = ["a@b.de"]\nsmtp = {host = "h", from = "nobody"}': "from",
+    'email_to = ["a@b.de"]\nsmtp = {host = "h", from = "a@b.de", user_env = "U"}': "user_env and password_env",
+    'email_to = ["a@b.de"]\nsmtp = {host = "h", from = "a@b.de", user_env = "U", password_env = "P", tls = "none"}': (
+        "anybody could read the password"
+    ),
+    'webhook = "https://hooks.example.com/x"': "webhook",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.items())
+def test_bad_settings_are_told(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError) as caught:
+        config(tmp_path, f"[reports]\n{text}\n", monkeypatch)
+    assert message in str(caught.value)
+    assert "orch.toml:" in str(caught.value)

@@ -1,0 +1,281 @@
+"""The report of a night: fates, routes, turnarounds, the deadline, what needs a person; and how it reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from html.parser import HTMLParser
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from orchestrator.differences import Asked, DocumentRun, Said, difference
+from orchestrator.documents import DocumentProblem
+from orchestrator.model import Counts, Forecast, JobId, JobState, Usage
+from orchestrator.morning import (
+    Facts,
+    Fate,
+    NightReport,
+    advice_for,
+    fate_of,
+    fates,
+    job_report,
+    night_of,
+)
+from orchestrator.morningpages import blocks, due_words, headline, markdown, page
+from orchestrator.store.jobs import Event
+from orchestrator.store.ledger import Total
+from tests.support.stored import NOW, job, later
+
+RUN = DocumentRun("a.pdf", 2, 2, 0, 0, 0, 0, 0, 0, None, None)
+FATES = {
+    "unchanged": (RUN, Fate.UNCHANGED, ""),
+    "new": (replace(RUN, known=0), Fate.NEW, ""),
+    "document changed": (replace(RUN, changed=2), Fate.CHANGED, "document changed"),
+    "prompt changed": (replace(RUN, changed=1, asked=1), Fate.CHANGED, "prompt, schema or settings changed"),
+    "prompt of one task, and the document": (
+        replace(RUN, changed=2, asked=1), Fate.CHANGED, "prompt, schema or settings changed, document changed",
+    ),
+    "model changed": (replace(RUN, changed=2, other_model=2), Fate.CHANGED, "model changed"),
+    "task added": (replace(RUN, known=1), Fate.CHANGED, "task added"),
+    "failed": (replace(RUN, failed=1, code="http_400", message="no"), Fate.FAILED, "http_400: no"),
+    "failed without a word": (replace(RUN, failed=1, code="http_400"), Fate.FAILED, "http_400"),
+    "one task of it unreadable": (replace(RUN, failed=2, unreadable=1, code="x", message="y"), Fate.FAILED, "x: y"),
+    "unreadable": (
+        replace(RUN, failed=2, unreadable=2, code="empty", message="no text"), Fate.UNREADABLE, "empty: no text",
+    ),
+    "open": (replace(RUN, open=1), Fate.OPEN, "1 of 2 rows have no answer yet"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "fate", "why"), FATES.values(), ids=FATES.keys())
+def test_the_fate_of_a_document(run: DocumentRun, fate: Fate, why: str) -> None:
+    assert fate_of(run) == (fate, why)
+
+
+def test_all_are_counted_and_the_first_are_named() -> None:
+    new = replace(RUN, known=0)
+    found = fates([*(replace(new, name=f"n{i}") for i in range(5)), RUN, RUN], ["gone"], most=2)
+    assert found.counts == {Fate.NEW: 5, Fate.UNCHANGED: 2, Fate.REMOVED: 1}
+    told = found.to_json()
+    assert [one["name"] for one in told["new"]["first"]] == ["n0", "n1"]
+    assert told["unchanged"] == {"documents": 2, "first": []}, "what is as it was needs no name"
+    assert told["failed"] == {"documents": 0, "first": []}
+
+
+def test_a_night_goes_from_noon_to_noon_by_local_clocks() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    noon = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
+    assert night_of(noon, berlin) == date(2026, 11, 21)
+    assert night_of(noon - timedelta(seconds=1), berlin) == date(2026, 11, 20)
+    assert night_of(noon + timedelta(hours=23), berlin) == date(2026, 11, 21)
+    # The night in which clocks are set back is an hour longer.
+    assert night_of(datetime(2026, 10, 25, 10, 59, tzinfo=UTC), berlin) == date(2026, 10, 24)
+
+
+def total(backend: str, cost: str, **facts: Any) -> Total:
+    given = {"rows": 4, "uncertain": Decimal(0), "wasted": Decimal(0), "estimated": False, **facts}
+    return Total(
+        group=backend, backend=backend, model="m", day=NOW.date(), usage=Usage(), cost=Decimal(cost), **given
+    )
+
+
+def forecast(kind: str, p50: float, p95: float, actual: float | None = None, backend: str = "cloud") -> Forecast:
+    return Forecast(JobId("contracts-1"), kind, backend, "m", NOW, p50, p95, "prior", actual=actual)
+
+
+DONE = job(finished_at=later(5), deadline_at=later(6))
+
+
+def facts(**given: Any) -> Facts:
+    known = {"job": DONE, "state": JobState.COMPLETED, "counts": Counts(succeeded=4), "documents": fates([RUN], [])}
+    return Facts(**{**known, **given})
+
+
+def test_cost_by_route_and_turnaround_against_the_forecast() -> None:
+    found = job_report(
+        facts(
+            lines=[total("gpu", "1"), total("cloud", "2", wasted=Decimal("0.5")), total("gpu", "3", estimated=True)],
+            forecasts=[
+                forecast("turnaround", 60, 120, 90), forecast("turnaround", 50, 70, 100),
+                forecast("turnaround", 1, 2), forecast("cost", 4.0, 8.0),
+            ],
+        ),
+        later(7),
+    )  # fmt: skip
+    assert [(one.backend, one.rows, one.cost, one.wasted, one.estimated) for one in found.routes] == [
+        ("gpu", 8, 4, 0, True), ("cloud", 4, 2, Decimal("0.5"), False),
+    ]  # fmt: skip
+    assert (found.cost, found.foreseen) == (6, (Decimal("4.0"), Decimal("8.0")))
+    [took] = found.turnarounds
+    assert (took.batches, took.late, took.slowest, took.p50, took.p95) == (2, 1, 100, 50, 70)
+
+
+DEADLINES = {
+    "met": (DONE, JobState.COMPLETED, Counts(), (True, 3600.0)),
+    "met to the second": (replace(DONE, finished_at=later(6)), JobState.COMPLETED, Counts(), (True, 0.0)),
+    "missed": (replace(DONE, finished_at=later(7)), JobState.COMPLETED, Counts(), (False, -3600.0)),
+    "given up": (DONE, JobState.COMPLETED, Counts(expired=2), (False, 3600.0)),
+    "running": (replace(DONE, finished_at=None), JobState.RUNNING, Counts(), (None, 1800.0)),
+    "running late": (
+        replace(DONE, finished_at=None, deadline_at=later(5)), JobState.RUNNING, Counts(), (False, -1800.0),
+    ),
+    "none was given": (replace(DONE, deadline_at=None), JobState.COMPLETED, Counts(), None),
+    "cancelled": (DONE, JobState.CANCELLED, Counts(), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "state", "counts", "met"), DEADLINES.values(), ids=DEADLINES.keys())
+def test_the_deadline(of: Any, state: JobState, counts: Counts, met: tuple[bool | None, float] | None) -> None:
+    due = job_report(facts(job=of, state=state, counts=counts), later(5.5)).due
+    assert (due and (due.met, due.spare)) == met
+    if due is not None:
+        words = {True: "was met with", None: "is in 30 min", False: "was missed"}[due.met]
+        assert words in due_words(due)
+
+
+RUNNING = replace(DONE, finished_at=None)
+NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "nothing": ({}, []),
+    "the job failed": (
+        {"job": replace(RUNNING, error="no key"), "state": JobState.FAILED}, ["the job could not go on: no key"],
+    ),
+    "it was stopped": (
+        {"job": replace(DONE, cancel_reason="budget night is used up"), "state": JobState.CANCELLED},
+        ["the job was ended before it was done: budget night is used up"],
+    ),
+    "late": ({"job": replace(DONE, finished_at=later(8))}, ["the deadline was missed by 2 h"]),
+    "late and running": (
+        {"job": replace(RUNNING, deadline_at=later(5)), "state": JobState.RUNNING}, ["late by 30 min so far"],
+    ),
+    "given up": ({"counts": Counts(expired=3)}, ["the deadline was missed: 3 rows were given up"]),
+    "failed rows": (
+        {"reasons": [("truncated", "ended early\nmore", 1), ("encrypted", "locked", 2)]},
+        ["1 row did not succeed, truncated: ended early → raise `max_tokens`",
+         "2 rows did not succeed, encrypted: locked → mend the document, or take it out"],
+    ),
+    "held": ({"job": RUNNING, "state": JobState.RUNNING, "held": ["no room"]}, ["waits: no room"]),
+    "waiting": (
+        {"job": RUNNING, "state": JobState.RUNNING, "events": [Event(NOW, "waiting", "the key is bad\n hint: x")]},
+        ["cannot go on: the key is bad"],
+    ),
+    "waited once": ({"events": [Event(NOW, "waiting", "the key is bad")]}, []),
+    "files gone": (
+        {"answers": difference("a", "b", [], [], [(Asked("c", "d", "t"), None, None)], 5)},
+        ["1 answers could not be compared: a result file is gone"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "needs"), NEEDS.values(), ids=NEEDS.keys())
+def test_what_needs_a_person(given: dict[str, Any], needs: list[str]) -> None:
+    assert list(job_report(facts(**given), later(5.5)).needs) == needs
+
+
+@pytest.mark.parametrize("code", [*DocumentProblem, "truncated", "cancelled", "budget_exhausted", "http_401", "odd"])
+def test_there_is_advice_for_every_code(code: str) -> None:
+    assert advice_for(code)
+
+
+TRICKY = "*a*_b_ |<script>|[x](y) $z$"
+
+
+def night(name: str = "a.pdf", **given: Any) -> NightReport:
+    """A night with some of everything."""
+    moved = [(Asked(f"c{i}", name, "t"), Said("succeeded", {"party": 1}), Said("succeeded", {})) for i in range(3)]
+    known: dict[str, Any] = {
+        "answers": difference("contracts-0", "contracts-1", [], [], moved, 2),
+        "before": "contracts-0",
+        "documents": fates([replace(RUN, known=0, name=name), RUN], [], most=1),
+        "lines": [total("gpu", "1.5", wasted=Decimal("0.1"), estimated=True)],
+        "forecasts": [forecast("turnaround", 60, 120, 90), forecast("cost", 1.0, 3.0)],
+        "events": [Event(NOW, "rescued", f"too late {i}") for i in range(22)],
+        "job": replace(DONE, budget=Decimal(9)),
+        "reasons": [("truncated", "x", 2)],
+    }
+    return NightReport(date(2026, 11, 21), later(8), [job_report(facts(**{**known, **given}), later(8))])
+
+
+def test_the_markdown_tells_all_of_it() -> None:
+    told = markdown(night())
+    for words in (
+        "# Night of 2026-11-21\n",
+        "1 job completed; $1.50 paid; 1 thing needs a person.",
+        "- **contracts-1**: 2 rows did not succeed",
+        "| new | 1 |",
+        "| t.party | 3 |",
+        "- 3 answers are others than in contracts-0",
+        "| a.pdf | t.party | 1 | — |",
+        "- and 1 more",
+        "| gpu | 4 | ≈$1.50 | $0.1000 |",
+        "- $1.50 in all; foreseen: $1.00, at most $3.00 (p95), +50%",
+        "- the budget was $9.00",
+        "| cloud | 1 | 1 min 30 s | 1 min | 2 min | — |",
+        "was met with 1 h to spare",
+        "- it was saved by a rescue",
+        "- and 2 more times",
+    ):
+        assert words in told, words
+
+
+def test_a_quiet_night_is_short() -> None:
+    plain = NightReport(None, later(8), [job_report(facts(documents=fates([], [])), later(8))])
+    told = markdown(plain)
+    assert "# contracts\n" in told
+    assert "nothing needs a person" in headline(plain)
+    assert [block.title for block in blocks(plain.jobs[0])] == ["Cost", "Time"]
+    assert "Needs a person" not in told + page(plain)
+    same = facts(answers=difference("contracts-0", "contracts-1", [], [], [], 2))
+    assert "- none since contracts-0" in markdown(NightReport(None, NOW, [job_report(same, NOW)]))
+
+
+def test_names_are_no_markup() -> None:
+    told = markdown(night(TRICKY))
+    assert r"\*a\*\_b\_ \|\<script\>\|\[x\](y) $z$" in told
+    assert "*a*_b_ |" not in told
+    assert "<script>" not in page(night(TRICKY))
+    assert "&lt;script&gt;" in page(night(TRICKY))
+
+
+class Outside(HTMLParser):
+    """What a page would fetch, and how often each element is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wants: list[str] = []
+        self.opened: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.opened[tag] = self.opened.get(tag, 0) + 1
+        self.wants += [
+            value or "" for name, value in attrs if name in ("src", "href") and not (value or "#").startswith("#")
+        ]
+        self.wants += [tag] * (tag in ("script", "link", "iframe", "img"))
+
+
+def test_the_page_needs_nothing_else_and_has_its_plots() -> None:
+    text = page(night())
+    found = Outside()
+    found.feed(text)
+    assert found.wants == []
+    assert found.opened["svg"] == 3
+    assert 'name="viewport" content="width=device-width' in text
+    assert "@import" not in text
+    assert "url(http" not in text
+    for words in ("Needs a person", "1 min 30 s", "≈$1.50", "foreseen (p50)", "t.party"):
+        assert words in text
+    assert page(night()) == text, "the same night is the same page"
+
+
+def test_the_json_can_be_told() -> None:
+    told = json.loads(json.dumps(night().to_json()))
+    assert (told["night"], told["cost_usd"], len(told["needs"])) == ("2026-11-21", "1.5", 1)
+    [of] = told["jobs"]
+    assert of["rescues"]["number"] == 22
+    assert len(of["rescues"]["first"]) == 20
+    assert of["deadline"] == {"at": "2026-11-22T02:00:00+00:00", "met": True, "spare_seconds": 3600.0}
+    assert of["foreseen"] == {"cost_p50_usd": "1.0", "cost_p95_usd": "3.0"}
+    assert of["answers"]["changed"]["first"][0]["fields"] == [{"field": "party", "before": 1}]
