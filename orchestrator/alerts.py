@@ -91,11 +91,23 @@ def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
     """What there is to tell of a job now, whether or not it was told before."""
     return [
         *_deadline(watched, settings, now),
-        *_budget(watched),
+        *_events(watched.job, watched.events),
         *_backend(watched),
         *_stall(watched, now),
         *_quality(watched, settings),
     ]
+
+
+def at_end(job: Job, events: Sequence[Happened], withheld: str | None) -> list[Alert]:
+    """What there is to tell of a job that is over: it may have ended between two looks.
+
+    `withheld` is why its output was not delivered, None where it was.
+    """
+    found = list(_events(job, events))
+    if withheld is not None:
+        action = "the output was not delivered; `orch fetch` gives the rows all the same"
+        found.append(Alert(AlertKind.QUALITY, job, "withheld", f"answers to known questions: {withheld}", action))
+    return found
 
 
 def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
@@ -114,8 +126,9 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
 
-def _budget(watched: Watched) -> Iterator[Alert]:
-    for event in watched.events:
+def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+    """Budgets past their mark, and what has stopped the job: a budget, or the rows that went first."""
+    for event in events:
         if event.kind == "budget":
             # A warning begins with the budget and its period; behind the colon are figures.
             name = event.reason.partition(": ")[0]
@@ -124,7 +137,8 @@ def _budget(watched: Watched) -> Iterator[Alert]:
             )
         elif event.kind == "stopped":
             action = "the job was stopped; rows that are done stay"
-            yield Alert(AlertKind.BUDGET, watched.job, "stopped", event.reason, action)
+            kind = AlertKind.BUDGET if event.reason.startswith("budget") else AlertKind.QUALITY
+            yield Alert(kind, job, "stopped", event.reason, action)
 
 
 def _backend(watched: Watched) -> Iterator[Alert]:

@@ -148,7 +148,8 @@ class Happened(Protocol):
 class Facts:
     """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
 
-    `reasons` are those for which rows did not succeed: code, a message, how many. `held` says what batches wait for.
+    `reasons` are those for which rows did not succeed: code, a message, how many. `held` says what batches wait for,
+    `withheld` why the output was not delivered, None where it was.
     """
 
     job: Job
@@ -162,6 +163,7 @@ class Facts:
     events: Sequence[Happened] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
     held: Sequence[str] = ()
+    withheld: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +383,8 @@ def _needs(facts: Facts, due: Due | None) -> list[str]:
             needs.append(f"the deadline was missed: {facts.counts.expired:,} rows were given up")
         else:
             needs.append(f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far")
+    if facts.withheld is not None:
+        needs.append(f"the output was not delivered: {facts.withheld} of the answers to known questions are right")
     for code, message, rows in facts.reasons:
         told = "row" if rows == 1 else "rows"
         needs.append(f"{rows:,} {told} did not succeed, {code}: {_first_line(message)} → {advice_for(code)}")

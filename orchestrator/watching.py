@@ -16,7 +16,7 @@ from orchestrator.deliveries import Channel, Message, channels
 from orchestrator.durations import HOUR, MINUTE
 from orchestrator.errors import OrchError
 from orchestrator.home import Home
-from orchestrator.model import Job
+from orchestrator.model import Job, JobId
 from orchestrator.morningpages import headline, markdown, page, title_of
 from orchestrator.nightly import night_report
 from orchestrator.pipeline.planning import Planning
@@ -79,10 +79,18 @@ class Watch:
             if job.built_at is not None:
                 for alert in alerts.due(self._watched(job, standstill, now), self._config.alerts, now):
                     self._raise(alert, now)
-        for job_id in self._store.alerts.ended_jobs(home, now - KEPT) if self._ways else ():
-            for way in self._ways:
-                self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
+        for job_id in self._store.alerts.ended_jobs(home, now - KEPT):
+            self._end(job_id, now)
         self._send(home, now)
+
+    def _end(self, job_id: JobId, now: datetime) -> None:
+        """Keep what there is to tell of a job that is over, its report for every way."""
+        quality = self._store.checked.quality(job_id)
+        withheld = None if quality is None else quality.withheld
+        for alert in alerts.at_end(self._store.jobs.get(job_id), self._store.jobs.events(job_id), withheld):
+            self._raise(alert, now)
+        for way in self._ways:
+            self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
 
     def _watched(self, job: Job, standstill: Standstill, now: datetime) -> Watched:
         shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
