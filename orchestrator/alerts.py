@@ -106,7 +106,7 @@ def at_end(job: Job, events: Sequence[Happened], withheld: str | None) -> list[A
     found = list(_events(job, events))
     if withheld is not None:
         action = "the output was not delivered; `orch fetch` gives the rows all the same"
-        found.append(Alert(AlertKind.QUALITY, job, "withheld", f"answers to known questions: {withheld}", action))
+        found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
     return found
 
 
@@ -132,9 +132,7 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
         if event.kind == "budget":
             # A warning begins with the budget and its period; behind the colon are figures.
             name = event.reason.partition(": ")[0]
-            yield Alert(
-                AlertKind.BUDGET, watched.job, name, event.reason, "nothing yet: the job goes on up to the cap"
-            )
+            yield Alert(AlertKind.BUDGET, job, name, event.reason, "nothing yet: the job goes on up to the cap")
         elif event.kind == "stopped":
             action = "the job was stopped; rows that are done stay"
             kind = AlertKind.BUDGET if event.reason.startswith("budget") else AlertKind.QUALITY

@@ -384,7 +384,7 @@ def _needs(facts: Facts, due: Due | None) -> list[str]:
         else:
             needs.append(f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far")
     if facts.withheld is not None:
-        needs.append(f"the output was not delivered: {facts.withheld} of the answers to known questions are right")
+        needs.append(f"the output was not delivered, judged by known answers: {facts.withheld}")
     for code, message, rows in facts.reasons:
         told = "row" if rows == 1 else "rows"
         needs.append(f"{rows:,} {told} did not succeed, {code}: {_first_line(message)} → {advice_for(code)}")

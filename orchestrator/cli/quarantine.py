@@ -28,7 +28,10 @@ def quarantine() -> None:
 @click.option("--job", "job_id", metavar="JOB", help="Only of this job's file.")
 @json_option
 def list_held(job_id: str | None, as_json: bool) -> int:
-    """Show the rows in quarantine: document, task, why, since which run, and how many runs had it so."""
+    """Show the rows in quarantine, and why.
+
+    Each with its document and task, since which run it is there, and how many runs of its job file had it so.
+    """
     with opened() as context:
         held = _held(context, job_id)
         if as_json:
@@ -46,7 +49,10 @@ def list_held(job_id: str | None, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="All of every job file.")
 @json_option
 def release(document: str | None, job_id: str | None, everything: bool, as_json: bool) -> int:
-    """Let rows be asked again by the next run of their job file: those of DOCUMENT, of a job's file, or all."""
+    """Let rows be asked again by the next run.
+
+    Those of DOCUMENT, those of a job's file, or all.
+    """
     if everything == (document is not None or job_id is not None):
         raise UsageError("name a DOCUMENT, --job JOB, or --all", hint="`orch quarantine list` shows them")
     with opened() as context:

@@ -244,8 +244,8 @@ class Planning:
         if self.lying.waiting:
             sends.append(Sending(self.lying.waiting, best.backend, None, reason))
         foreseen: tuple[Forecast, ...] = ()
-        # Rows that are paid by the hour cost more the fewer they are.
-        if not isinstance(self._config.backends[best.backend], LocalBackend):
+        # Rows that are paid by the hour cost more the fewer they are; and what is sent once more is not all of them.
+        if not self.shards and not isinstance(self._config.backends[best.backend], LocalBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
         look = self._now + LOOK if by is None else min(by, self._now + LOOK)

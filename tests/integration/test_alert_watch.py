@@ -15,6 +15,7 @@ from orchestrator.errors import BackendError
 from orchestrator.home import Home
 from orchestrator.place import locate
 from orchestrator.store import Store
+from orchestrator.store.checked import Quality
 from orchestrator.watching import KEPT, Standstill, Watch
 from tests.support.nights import SPEC, Nights
 from tests.support.process import wait_until
@@ -156,6 +157,18 @@ def test_a_job_that_is_over_is_reported_once_on_every_way(watched: Watched) -> N
     watched.watch().look(CALM, later(6))
     assert watched.subjects()[0][1] == "contracts, 2026-11-22: failed"
     assert "• the job could not go on: no such model" in watched.ways[0].taken[1].brief
+
+
+def test_a_job_that_was_not_good_enough_is_told_at_its_end(watched: Watched) -> None:
+    nights = Nights(watched.store, watched.home)
+    run = nights.finish(nights.run(FIRST, at=NOW), later(2))
+    watched.store.checked.note_quality(run.id, Quality(1, 2, 2, 0, "50.0% is below the threshold of 95.0%"), later(2))
+    watched.watch().look(CALM, later(3))
+    watched.watch().look(CALM, later(4))
+    assert watched.subjects() == [["contracts: quality alert", "contracts, 2026-11-21: completed"]] * 2
+    [event] = watched.events("contracts-1", "alert")
+    assert event.startswith("quality: judged by known answers: 50.0% is below the threshold of 95.0%;")
+    assert "1 thing needs a person" in watched.ways[0].taken[1].brief
 
 
 def test_old_ends_are_not_told(watched: Watched) -> None:

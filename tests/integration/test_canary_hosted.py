@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model import Job, RequestState
-from tests.support.hostedjob import DAY, HOUR, Desk
+from tests.support.hostedjob import DAY, HOUR, RATES, Desk, script, table
 
 SCHEMA = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}
 BAD = " [[fault:length]]"
@@ -131,3 +131,37 @@ def test_without_others_that_would_follow_there_is_none(desk: Desk) -> None:
     assert sent(desk, job) == [3]
     assert desk.events(job, "canary") == ["left out: no more than 3 rows are asked"]
     assert desk.detail(job)["state"] == "completed"
+
+
+def test_it_goes_where_it_is_back_soonest_and_is_compared_with_the_prices_there(desk: Desk) -> None:
+    desk.backends({"openai": {}, "flex": {}})
+    job = desk.submit(job_file(desk, texts(8), canary={"rows": 2}), deadline="30h")
+    desk.settle(job)
+    [first, *_] = desk.detail(job)["shards"]
+    assert (first["backend"], first["rows"]) == ("flex", 2)
+    assert first["reason"].startswith("the canary goes first; flex is the quickest")
+    [forecast] = [one for one in desk.store.forecasts.since() if one.kind == "canary"]
+    assert (forecast.backend, forecast.p50 > 0) == ("flex", True)
+
+
+def test_a_stronger_model_gets_its_rows_before_it_is_judged(desk: Desk) -> None:
+    desk.backends({"openai": {}}, f"[prices.big]\n{table(RATES)}batch = {{input = 20, output = 80}}\n")
+    script(desk, "rows", verb="create", nth=1, row="length", lines=[1, 2])
+    limits = {"rows": 2, "max_failed": 0, "max_cost": 1000}
+    job = desk.run(job_file(desk, texts(6), canary=limits, models={"m": ["m", "big"]}))
+    assert sent(desk, job) == [2, 2, 4]
+    [forecast] = [one for one in desk.store.forecasts.since() if one.kind == "canary"]
+    assert forecast.p50 < 0.001  # of the first model alone
+    assert [shard["model"] for shard in desk.detail(job)["shards"]] == ["m", "m@2", "m"]
+    assert desk.events(job, "canary")[1].startswith("0 of 2 rows that went first failed")
+
+
+def test_where_no_backend_may_take_it_the_job_says_so_and_waits(desk: Desk) -> None:
+    desk.backend()
+    job = desk.submit(job_file(desk, texts(6), canary={"rows": 2}, allow={"backends": ["openai"]}))
+    desk.backends({"azure": {}})
+    desk.settle(job)
+    assert desk.said[-1].startswith(f"job {job.id} cannot go on: azure: ")
+    desk.backend()
+    desk.finish(job)
+    assert sent(desk, job) == [2, 4]

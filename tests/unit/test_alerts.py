@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, due
+from orchestrator.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
 from orchestrator.config import Alerts
 from orchestrator.model import Counts, Shard, ShardState
 from orchestrator.store.jobs import Event
@@ -56,6 +56,19 @@ def test_a_budget_at_its_mark() -> None:
         (AlertKind.BUDGET, "budget team, night until 2026-11-22 12:00", warned.reason),
         (AlertKind.BUDGET, "stopped", "budget team: used up"),
     ]
+
+
+def test_a_job_that_its_first_rows_have_stopped() -> None:
+    stopped = Event(NOW, "stopped", "5 of 20 rows failed")
+    assert [one[:3] for one in told(events=[stopped])] == [(AlertKind.QUALITY, "stopped", "5 of 20 rows failed")]
+
+
+def test_a_job_that_is_over_is_told_of_too() -> None:
+    events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rescued", "y")]
+    assert [one.what for one in at_end(JOB, events, None)] == ["stopped"]
+    [one] = at_end(JOB, [], "90.0% is below the threshold of 95.0%")
+    assert (one.kind, one.what) == (AlertKind.QUALITY, "withheld")
+    assert one.message == "judged by known answers: 90.0% is below the threshold of 95.0%"
 
 
 def test_a_backend_that_stays_away() -> None:

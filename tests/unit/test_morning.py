@@ -157,6 +157,10 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["1 row did not succeed, truncated: ended early → raise `max_tokens`",
          "2 rows did not succeed, encrypted: locked → mend the document, or take it out"],
     ),
+    "not good enough": (
+        {"withheld": "90.0% is below the threshold of 95.0%"},
+        ["the output was not delivered, judged by known answers: 90.0% is below the threshold of 95.0%"],
+    ),
     "held": ({"job": RUNNING, "state": JobState.RUNNING, "held": ["no room"]}, ["waits: no room"]),
     "waiting": (
         {"job": RUNNING, "state": JobState.RUNNING, "events": [Event(NOW, "waiting", "the key is bad\n hint: x")]},
