@@ -19,6 +19,7 @@ from orchestrator.model import JobState, Shard, Usage
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.planner import Cost, Outlook, Plan, Refusal, Route
 from orchestrator.reportwords import money as money
+from orchestrator.store.checked import Quality
 
 PLAIN_SECONDS = 10.0
 PLAIN_WIDTH = 200
@@ -133,6 +134,8 @@ def _head(detail: JobDetail) -> Table:
         table.add_row("deadline", line.job.deadline_at.astimezone().strftime("%Y-%m-%d %H:%M"))
     if detail.outlook is not None:
         table.add_row("outlook", _outlook(detail.outlook, dated=line.job.deadline_at is not None))
+    if detail.quality is not None:
+        table.add_row("quality", _quality(detail.quality))
     if detail.tags:
         table.add_row("tags", ", ".join(f"{key}={value}" for key, value in detail.tags.items()))
     if line.job.output_path:
@@ -146,6 +149,15 @@ def _outlook(outlook: Outlook, *, dated: bool) -> str:
     if outlook.rescue is not None:
         told.append(f"what still runs at {_clock(outlook.rescue.at)} goes to {' and '.join(outlook.rescue.to)}")
     return "; ".join(told)
+
+
+def _quality(found: Quality) -> Text:
+    told = f"{found.hits:,} of {found.fields:,} known fields are right"
+    if found.share is not None:
+        told = f"{found.share:.1%}: {told}"
+    if found.withheld is None:
+        return Text(told)
+    return Text(f"{told}; not delivered: {found.withheld}", style="red")
 
 
 def tokens(usage: Usage) -> str:

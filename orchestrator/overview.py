@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
+from orchestrator.store.checked import Quality
 from orchestrator.store.jobs import Event
 
 if TYPE_CHECKING:
@@ -72,6 +73,13 @@ class JobDetail:
     tags: dict[str, str]
     problem: str | None = None
     outlook: Outlook | None = None
+    quality: Quality | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every row succeeded, and the answers are as good as the job file asks."""
+        counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
+        return self.line.job.error is None and counts.succeeded == counts.total and not withheld
 
     @property
     def held(self) -> list[Shard]:
@@ -90,6 +98,7 @@ class JobDetail:
             },
             "problem": self.problem,
             "outlook": None if self.outlook is None else _outlook_json(self.outlook),
+            "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
             "reasons": [{"code": code, "message": text, "rows": rows} for code, text, rows in self.reasons],
             "shards": [_shard_json(shard) for shard in self.shards],
@@ -109,6 +118,17 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         if rescue is None
         else {"at": _iso(rescue.at), "to": list(rescue.to), "needed": round(rescue.needed, 4)},
         "reason": outlook.reason,
+    }
+
+
+def _quality_json(quality: Quality) -> dict[str, Any]:
+    return {
+        "share": None if quality.share is None else round(quality.share, 4),
+        "right": quality.hits,
+        "fields": quality.fields,
+        "rows": quality.rows,
+        "absent": quality.absent,
+        "withheld": quality.withheld,
     }
 
 
@@ -196,6 +216,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem,
+        quality=store.checked.quality(job.id),
     )
 
 

@@ -257,8 +257,7 @@ def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_
         print_json(detail.to_json())
     else:
         out().print(job_detail(detail, events=0))
-    counts = detail.line.counts
-    return 0 if job.error is None and counts.succeeded == counts.total else 1
+    return 0 if detail.is_well else 1
 
 
 @click.command()

@@ -173,7 +173,7 @@ def test_behind_the_deadline_a_bad_answer_stands_where_rows_expire(
 def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -> None:
     job = desk.job()
     sent = desk.sent(job, pulled_at=NOW, provider_status="cancelled")
-    desk.collect(job, sent, [line(0, "refusal"), line(1)], UP)
+    desk.collect(job, sent, [line(0, "refusal"), line(1)], UP, is_own=False)
     assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id)] == [(0, "m@2")]
     assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id, "gpu")] == [(2, "m"), (3, "m")]
 
@@ -185,8 +185,14 @@ def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
     desk: Desk, standing: Standing, avoid: str
 ) -> None:
     job = desk.job()
-    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing)
+    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
     assert desk.store.rows.avoided(job.id) == [avoid]
+
+
+def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
+    job = desk.job()
+    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
+    assert desk.store.rows.avoided(job.id) == [None]
 
 
 @pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])
