@@ -345,7 +345,7 @@ class Reports(_Strict):
 
 
 class Alerts(_Strict):
-    """When to tell of a running job: P(deadline kept) is below `chance`, more than `failed_share` of its rows failed."""
+    """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
 
     chance: float = Field(0.8, gt=0, le=1)
     failed_share: float = Field(0.1, ge=0, lt=1)

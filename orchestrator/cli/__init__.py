@@ -40,7 +40,7 @@ COMMANDS = {
     "backup": ("house", "Copy the home into one file while it runs, or check such a file."),
     "keys": ("keys", "API keys of `orch serve`."),
     "schedule": ("schedule", "Run job files every night: add, list, pause, resume, run, remove."),
-    "up": ("jobs", "Be the engine until stopped: run queued jobs, and what is scheduled."),
+    "up": ("up", "Be the engine until stopped: run queued jobs, and what is scheduled."),
 }
 
 

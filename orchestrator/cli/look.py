@@ -98,7 +98,7 @@ def _watch(context: Context, job_id: str | None) -> int:
 @click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
 def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -> int:
     """Write the rows of a job, in input order."""
-    from orchestrator.cli.rows import place_of, write_partial, write_rows
+    from orchestrator.cli.rows import place_of, write_rows
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
@@ -113,6 +113,8 @@ def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -
             )
         place = None if output is None else place_of(output, job)
         if partial and job.finished_at is None:
+            from orchestrator.cli.partial import write_partial
+
             said = write_partial(context, job, place, form)
         else:
             said = write_rows(context, job, place, form)

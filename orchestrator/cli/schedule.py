@@ -14,7 +14,7 @@ import click
 
 from orchestrator import nights
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
-from orchestrator.cli.jobs import FILE, Dollars
+from orchestrator.cli.options import FILE, Dollars
 from orchestrator.clock import now
 from orchestrator.durations import duration
 from orchestrator.enginelock import running_engine

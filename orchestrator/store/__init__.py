@@ -10,6 +10,7 @@
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
     alerts      what people were told, or are to be told
+    stages      rows that ask about the answers to a document's parts
     house       what keeping house needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
 
@@ -18,20 +19,26 @@ No connection, row or driver error leaves this package.
 
 from __future__ import annotations
 
-from orchestrator.store.alerts import Alerts
-from orchestrator.store.checked import Checked
-from orchestrator.store.climbs import Climbs
-from orchestrator.store.comparisons import Comparisons
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 from orchestrator.store.database import Database
-from orchestrator.store.forecasts import Forecasts
-from orchestrator.store.house import House
 from orchestrator.store.jobs import Jobs
 from orchestrator.store.ledger import Ledger
-from orchestrator.store.limits import Limits
-from orchestrator.store.quarantine import Quarantine
 from orchestrator.store.rows import Rows
 from orchestrator.store.schedules import Schedules
 from orchestrator.store.shards import Shards
+
+if TYPE_CHECKING:
+    from orchestrator.store.alerts import Alerts
+    from orchestrator.store.checked import Checked
+    from orchestrator.store.climbs import Climbs
+    from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.forecasts import Forecasts
+    from orchestrator.store.house import House
+    from orchestrator.store.limits import Limits
+    from orchestrator.store.quarantine import Quarantine
+    from orchestrator.store.stages import Stages
 
 __all__ = ["Store"]
 
@@ -43,17 +50,74 @@ class Store:
         self._database = Database(url, timeout=timeout)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
-        self.climbs = Climbs(self._database)
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
-        self.limits = Limits(self._database)
-        self.quarantine = Quarantine(self._database)
-        self.checked = Checked(self._database)
-        self.forecasts = Forecasts(self._database)
-        self.comparisons = Comparisons(self._database)
-        self.alerts = Alerts(self._database)
-        self.house = House(self._database)
         self.schedules = Schedules(self._database)
+
+    # What `orch status` needs is there at once; the rest is imported by who needs it.
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        """What people were told."""
+        from orchestrator.store.alerts import Alerts
+
+        return Alerts(self._database)
+
+    @cached_property
+    def checked(self) -> Checked:
+        """Rows that go first, known answers."""
+        from orchestrator.store.checked import Checked
+
+        return Checked(self._database)
+
+    @cached_property
+    def climbs(self) -> Climbs:
+        """Answers that are asked again."""
+        from orchestrator.store.climbs import Climbs
+
+        return Climbs(self._database)
+
+    @cached_property
+    def comparisons(self) -> Comparisons:
+        """Two runs side by side."""
+        from orchestrator.store.comparisons import Comparisons
+
+        return Comparisons(self._database)
+
+    @cached_property
+    def forecasts(self) -> Forecasts:
+        """What was foreseen, and what came."""
+        from orchestrator.store.forecasts import Forecasts
+
+        return Forecasts(self._database)
+
+    @cached_property
+    def house(self) -> House:
+        """What keeping house needs."""
+        from orchestrator.store.house import House
+
+        return House(self._database)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What refusals have taught."""
+        from orchestrator.store.limits import Limits
+
+        return Limits(self._database)
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """Failures that are not asked again."""
+        from orchestrator.store.quarantine import Quarantine
+
+        return Quarantine(self._database)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Rows that wait for the answers to their documents' parts."""
+        from orchestrator.store.stages import Stages
+
+        return Stages(self._database)
 
     @classmethod
     def open(cls, url: str, *, timeout: float = 10.0) -> Store:

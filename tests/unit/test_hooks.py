@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.jobs import up
+from orchestrator.cli.up import up
 from orchestrator.config import Config, load
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.hooks import MAX_BODY, MOST_CONNECTIONS, listening, secrets_of

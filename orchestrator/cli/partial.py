@@ -1,0 +1,60 @@
+"""`orch fetch --partial`: what is done so far of a job that still runs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from orchestrator.cli.context import Context
+from orchestrator.cli.rows import form_of, style_of, write_lines
+from orchestrator.config import LocalBackend, SyncBackend
+from orchestrator.engine import Engine, hosted_lane, own_lane
+from orchestrator.enginelock import engine_lock
+from orchestrator.exports import Format
+from orchestrator.model import Job
+from orchestrator.pipeline import checks_of
+from orchestrator.pipeline.lanes import Lane
+from orchestrator.pipeline.partial import OpenLane, partial_lines
+from orchestrator.server.host import socket_path
+
+
+def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> str:
+    """Write the rows that have a result by now, also those in batches that still run; how many and where, in words.
+
+    The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
+    """
+    form = form or form_of(job, output)
+    with ExitStack() as stack:
+        holder = stack.enter_context(engine_lock(context.home))
+        lanes = _own(context, stack) if holder is None else _running(context, stack)
+        lines = stack.enter_context(
+            partial_lines(
+                context.store,
+                context.home,
+                job,
+                checks_of(job),
+                lanes,
+                style=style_of(form),
+            )
+        )
+        return write_lines(lines, job, output, form)
+
+
+def _own(context: Context, stack: ExitStack) -> OpenLane:
+    return stack.enter_context(Engine(context.config, context.store, dispatch=False)).open
+
+
+def _running(context: Context, stack: ExitStack) -> OpenLane:
+    opened: dict[str, Lane] = {}
+
+    def lane(name: str) -> Lane:
+        if name not in opened:
+            settings = context.config.backends[name]
+            if isinstance(settings, LocalBackend | SyncBackend):
+                opened[name] = own_lane(name, settings, context.config, socket_path(context.home.server(name)))
+            else:
+                opened[name] = hosted_lane(name, settings, context.config)
+            stack.callback(opened[name].api.close)
+        return opened[name]
+
+    return lane

@@ -1,0 +1,107 @@
+"""A command that sees a job through: as the engine of the home, or following the one that is."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from orchestrator import overview
+from orchestrator.cli.context import Context, log_to, say
+from orchestrator.console import Progress
+from orchestrator.engine import Engine
+from orchestrator.enginelock import Holder, engine_lock
+from orchestrator.model import Job
+
+FOLLOW_SECONDS = 0.5
+
+
+def finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
+    """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
+    rate = overview.RateWindow()
+
+    def draw(problem: str | None) -> None:
+        detail = context.detail(job.id, problem)
+        view.job(detail, rate.add(time.monotonic(), detail.line.done))
+
+    def be_engine(over: Callable[[], bool]) -> None:
+        with Engine(context.config, context.store) as engine:
+            engine.run(over, lambda running: draw(running.problem), mine=job)
+
+    def follow(holder: Holder, is_new: bool) -> None:
+        if is_new:
+            view.say(f"orch: {holder} has this home's engine and runs the job; following it")
+        draw(None)
+
+    until_over(context, job, be_engine, follow)
+    return context.detail(job.id)
+
+
+def until_over(
+    context: Context,
+    job: Job,
+    be_engine: Callable[[Callable[[], bool]], None],
+    follow: Callable[[Holder, bool], None],
+) -> None:
+    """Until a job is over: `be_engine(over)` while the home's lock is ours, `follow(holder, is_new)` while it is not.
+
+    Raises KeyboardInterrupt where a signal asked for the end first; the job then stands where it is.
+    """
+    told: set[str] = set()
+
+    def is_over() -> bool:
+        current = context.store.jobs.get(job.id)
+        return current.finished_at is not None or current.error is not None
+
+    with interruptible() as interrupted:
+        while not is_over() and not interrupted():
+            with engine_lock(context.home) as holder:
+                if holder is None:
+                    log_to(context.home)
+                    be_engine(lambda: interrupted() or is_over())
+                    continue
+            follow(holder, str(holder) not in told)
+            told.add(str(holder))
+            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
+        if interrupted() and not is_over():
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM ask for a clean stop; a second one does not wait for it."""
+    seen: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def see_it_end(context: Context, job: Job) -> None:
+    """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
+    told: set[str] = set()
+
+    def tell(engine: Engine) -> None:
+        if engine.problem is not None and engine.problem not in told:
+            told.add(engine.problem)
+            say(f"orch: {engine.problem}")
+
+    def be_engine(over: Callable[[], bool]) -> None:
+        with Engine(context.config, context.store, dispatch=False) as engine:
+            engine.run(over, tell, only=job)
+
+    def follow(holder: Holder, is_new: bool) -> None:
+        if is_new:
+            say(f"orch: {holder} has this home's engine and will end it")
+
+    until_over(context, job, be_engine, follow)
