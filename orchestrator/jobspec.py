@@ -27,7 +27,7 @@ from pydantic import (
 from orchestrator import gold
 from orchestrator.aliases import Ladder
 from orchestrator.errors import InputError
-from orchestrator.located import Lines, line_of, load_yaml, validated
+from orchestrator.located import Lines, line_of, load_yaml, spell, validated
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
@@ -62,6 +62,28 @@ class DocumentSource(_Strict):
         return (value,) if isinstance(value, str) else value
 
 
+class Long(_Strict):
+    """How a document that is too long for one request is asked about: in parts, and then about their answers."""
+
+    part_tokens: int = Field(6000, ge=100, description="most tokens of a part; a longer document has several")
+    overlap_tokens: int = Field(
+        200, ge=0, description="how much of the part before each part repeats; at most half of part_tokens"
+    )
+    reduce: str = Field(
+        min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
+    )
+    reduce_model: str | None = Field(None, description="alias; default: the task's")
+    reduce_tokens: int = Field(
+        32_000, ge=1, description="most tokens of the request with the answers; beyond them the document fails"
+    )
+
+    @model_validator(mode="after")
+    def _overlap_is_the_lesser_part(self) -> Long:
+        if 2 * self.overlap_tokens > self.part_tokens:
+            raise ValueError("`overlap_tokens` may be half of `part_tokens` at most")
+        return self
+
+
 class Task(_Strict):
     """One question asked of every document."""
 
@@ -73,6 +95,7 @@ class Task(_Strict):
         DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
     )
     max_document_tokens: int | None = Field(None, ge=1, description="longer documents are cut, and it is recorded")
+    long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     seed: int | None = None
@@ -85,6 +108,12 @@ class Task(_Strict):
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+
+    @property
+    def aliases(self) -> dict[tuple[str, ...], str]:
+        """The aliases of the models that the task asks, by the field that names them."""
+        more = None if self.long is None else self.long.reduce_model
+        return {("model",): self.model} | ({} if more is None else {("long", "reduce_model"): more})
 
     @field_validator("output_schema")
     @classmethod
@@ -325,6 +354,10 @@ def load(path: Path) -> JobSpec:
         for field, template in (("prompt", task.prompt), ("system", task.system)):
             if template is not None:
                 _check_template(template, path, lines, ("tasks", index, field))
+        if task.long is not None:
+            _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
+            _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
+            _check_variables(task.system or "", (), path, lines, ("tasks", index, "system"))
     if spec.gold is not None:
         gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
     return spec
@@ -346,8 +379,25 @@ def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | 
             f"is no Jinja2 template: {error.message} (line {error.lineno} of the text)",
             file=path,
             line=line_of(place, lines),
-            field=f"tasks[{place[1]}].{place[2]}",
+            field=spell(place),
         ) from None
+
+
+def _check_variables(
+    template: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
+) -> None:
+    """Raises InputError for a variable that requests about the answers to a document's parts do not have."""
+    from jinja2 import meta
+    from jinja2.sandbox import SandboxedEnvironment
+
+    for name in sorted(meta.find_undeclared_variables(SandboxedEnvironment().parse(template)) - {*known}):
+        raise InputError(
+            f"the template uses {{{{ {name} }}}}, which a request about the answers to a document's parts has not",
+            file=path,
+            line=line_of(place, lines),
+            field=spell(place),
+            hint=f"with `long`, it may use {' '.join(f'{{{{ {one} }}}}' for one in known) or 'no fields at all'}",
+        )
 
 
 @cache

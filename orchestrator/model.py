@@ -226,7 +226,8 @@ class Row:
     `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
     `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
     `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
-    bytes and text, None where it could not be read; `wording` for the question's prompts.
+    bytes and text, None where it could not be read; `wording` for the question's prompts. Of a document that is asked
+    in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1.
     """
 
     seq: int
@@ -245,6 +246,8 @@ class Row:
     trimmed_tokens: int = 0
     content: str | None = None
     wording: str = ""
+    part: int | None = None
+    parts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +373,13 @@ class FinishedRow:
     batch_id: str | None
     settled_at: datetime | None = None
     why: Why | None = None
+    part: int | None = None
+    parts: int | None = None
+
+    @property
+    def stage(self) -> str | None:
+        """`map` for a part of a long document, `reduce` for the answers of its parts, None for a document at once."""
+        return None if self.parts is None else "reduce" if self.part is None else "map"
 
 
 @dataclass(frozen=True, slots=True)

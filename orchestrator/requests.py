@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -18,10 +19,11 @@ import msgspec
 from jinja2 import StrictUndefined, Template, TemplateError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
-from orchestrator import cleanup, tokens
+from orchestrator import cleanup, splitting, tokens
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Task
+from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
 from orchestrator.model import Row
+from orchestrator.splitting import Part
 from orchestrator.wire import NO_BODY, NO_JSON
 
 ENDPOINT = "/v1/chat/completions"
@@ -43,6 +45,15 @@ class Built:
 def custom_id(document_key: str, task_id: str) -> str:
     """At most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; the same every night."""
     digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
+    return f"{task_id}-{digest[:20]}"
+
+
+def part_id(document_key: str, task_id: str, text: str, times_before: int) -> str:
+    """The `custom_id` of a part: by what it says, so that it stays while others change.
+
+    `times_before` counts the parts before it that say the same.
+    """
+    digest = sha256(f"{document_key}\0{task_id}\0{times_before}\0{text}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 
 
@@ -100,6 +111,8 @@ class _Question:
         about: dict[str, Any] = {
             "body": self.asked, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens,
         }  # fmt: skip
+        if task.long is not None:
+            about["long"] = [task.long.part_tokens, task.long.overlap_tokens]
         if cleaned.is_on:
             about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
         # Not sorted: the order of a schema's properties is the order in which they are answered.
@@ -110,9 +123,10 @@ class _Question:
         self.body = {**self.asked, "max_tokens": self.bound}
         digest.update(f"{extractor}\0{task.model}".encode())
         self.identity = digest.hexdigest()
+        self.reduce = None if task.long is None else _Reduce.of(task, task.long, self, bound_of)
 
     def fingerprint(self, content: str) -> str:
-        return sha256(f"{self.identity}\0{content}".encode()).hexdigest()[:32]
+        return _fingerprint(self.identity, content)
 
     def messages(self, document: Document, text: str) -> list[dict[str, str]]:
         fields = {**document.fields, "text": text}
@@ -120,6 +134,60 @@ class _Question:
         content = question if self.places_text else f"<document>\n{text}\n</document>\n\n{question}"
         user = {"role": "user", "content": content}
         return [user] if self.system is None else [{"role": "system", "content": self.system.render(fields)}, user]
+
+
+def _fingerprint(identity: str, content: str) -> str:
+    return sha256(f"{identity}\0{content}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduce:
+    """Who the rows are that ask about the answers to the parts of documents."""
+
+    model: str
+    version: str
+    wording: str
+    bound: int
+    identity: str
+
+    @classmethod
+    def of(cls, task: Task, long: Long, question: _Question, bound_of: BoundOf) -> _Reduce:
+        about = f"{question.version}\0{long.reduce}"
+        version = sha256(about.encode()).hexdigest()[:12]
+        model = long.reduce_model or task.model
+        identity = sha256(f"{question.identity}\0{about}\0{long.reduce_tokens}\0{model}".encode()).hexdigest()
+        wording = sha256(f"{question.wording}\0{long.reduce}".encode()).hexdigest()[:12]
+        return cls(model, version, wording, bound_of(task, version), identity)
+
+
+def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> bytes | tuple[str, str]:
+    """The request that makes one answer of those to a long document's parts; a code and a message where none can be.
+
+    `bound` is the most tokens of its answer.
+    """
+    long = task.long
+    assert long is not None, "only a task that splits documents has parts"
+    prompt = _ENVIRONMENT.from_string(long.reduce)
+    try:
+        question = prompt.render(answers=list(answers))
+        system = None if task.system is None else _ENVIRONMENT.from_string(task.system).render()
+    except _RENDERING as error:
+        return "template", f"the prompt cannot be made of the parts' answers: {error}"
+    if "answers" not in meta.find_undeclared_variables(_ENVIRONMENT.parse(long.reduce)):
+        told = "\n".join(f"<answer>\n{answer}\n</answer>" for answer in answers)
+        question = f"<answers>\n{told}\n</answers>\n\n{question}"
+    messages = [{"role": "user", "content": question}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    size = tokens.count([message["content"] for message in messages])
+    if size > long.reduce_tokens:
+        return (
+            "answers_too_long",
+            f"the answers to its {len(answers)} parts make a request of {size:,} tokens, and `reduce_tokens` is "
+            f"{long.reduce_tokens:,}: raise it, or `part_tokens`, or ask for shorter answers",
+        )
+    body = {"model": long.reduce_model or task.model, "messages": messages, **_fixed_body(task), "max_tokens": bound}
+    return msgspec.json.encode({"custom_id": row_id, "method": "POST", "url": ENDPOINT, "body": body})
 
 
 def variables(task: Task) -> frozenset[str]:
@@ -165,7 +233,11 @@ class Builder:
         self._number = count()
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
-        """One request a task, in the order of the tasks; a problem of the document fails each of them."""
+        """One request a task, in the order of the tasks; a problem of the document fails each of them.
+
+        Of a task that splits documents, a long one gives a request without a line, which is made of the answers to
+        its parts, and behind it a request for each part.
+        """
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
                 yield self._failed(question, document.key, None, (document.code.value, document.message))
@@ -179,10 +251,11 @@ class Builder:
         content = content_of(document)
         for question in self._questions:
             try:
-                yield self._request(question, document, content, cleaned)
+                made = self._requests(question, document, content, cleaned)
             except _RENDERING as error:
                 problem = ("template", f"the prompt cannot be made for this document: {error}")
-                yield self._failed(question, document.key, content, problem)
+                made = [self._failed(question, document.key, content, problem)]
+            yield from made
 
     def identities(self, key: str, content: str) -> list[tuple[str, str]]:
         """The custom_id and fingerprint of each request that the document of this key and content would give."""
@@ -197,20 +270,47 @@ class Builder:
             fingerprint = question.fingerprint(content)
             yield Built(self._row(question, key, fingerprint, content, cut_from=tokens_before), b"")
 
-    def _request(self, question: _Question, document: Document, content: str, cleaned: str) -> Built:
+    def _requests(self, question: _Question, document: Document, content: str, cleaned: str) -> list[Built]:
         task = question.task
         text, cut_from = cleaned, None
         if task.max_document_tokens is not None:
             text, cut_from = tokens.cut(text, task.max_document_tokens)
+        trimmed = _trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0
+        if task.long is not None:
+            parts = splitting.split(text, task.long.part_tokens, task.long.overlap_tokens)
+            if len(parts) > 1:
+                return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
         messages = question.messages(document, text)
-        body = {"model": task.model, "messages": messages, **question.body}
-        row = replace(
-            self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from),
-            cache_key=cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None,
-            trimmed_tokens=_trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0,
-        )
-        line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
-        return Built(row, msgspec.json.encode(line))
+        row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
+        return [_asking(question, replace(row, trimmed_tokens=trimmed), messages)]
+
+    def _in_parts(
+        self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],
+        cut_from: int | None, trimmed: int,
+    ) -> list[Built]:  # fmt: skip
+        task, reduce = question.task, question.reduce
+        assert reduce is not None, "who splits, says how the answers are made one"
+        # All of them before the first row has its place: one that cannot be made fails the document.
+        told = [(part, text[part.start : part.end]) for part in parts]
+        messages = [question.messages(document, of_part) for _, of_part in told]
+        whole = replace(
+            self._row(question, document.key, _fingerprint(reduce.identity, content), content, cut_from=cut_from),
+            model=reduce.model, prompt_version=reduce.version, wording=reduce.wording, max_output=reduce.bound,
+            parts=len(parts),
+        )  # fmt: skip
+        built = [Built(whole, b"")]
+        seen: Counter[str] = Counter()
+        for number, ((part, of_part), asked) in enumerate(zip(told, messages, strict=True), 1):
+            # By the request and not by the document, which is another one when another part of it changes.
+            fingerprint = question.fingerprint(sha256(msgspec.json.encode(asked)).hexdigest())
+            row = replace(
+                self._row(question, document.key, fingerprint, content, cut_from=cut_from),
+                custom_id=part_id(document.key, task.id, of_part, seen[of_part]), part=number, parts=len(parts),
+                trimmed_tokens=trimmed * (part.end - part.own) // len(text),
+            )  # fmt: skip
+            seen[of_part] += 1
+            built.append(_asking(question, row, asked))
+        return built
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
         fingerprint = question.fingerprint(f"{content or ''}\0{problem[0]}\0{problem[1]}")
@@ -232,6 +332,15 @@ class Builder:
             next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
             cut_from, problem, max_output=question.bound, content=content, wording=question.wording,
         )  # fmt: skip
+
+
+def _asking(question: _Question, row: Row, messages: list[dict[str, str]]) -> Built:
+    """A row with its request line."""
+    task = question.task
+    body = {"model": task.model, "messages": messages, **question.body}
+    line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
+    key = cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None
+    return Built(replace(row, cache_key=key), msgspec.json.encode(line))
 
 
 def _trimmed(text: str, cleaned: str, limit: int | None) -> int:

@@ -333,6 +333,9 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             "custom_id": row.custom_id,
             "document": row.document,
             "task": row.task,
+            "stage": row.stage,
+            "part": row.part,
+            "parts": row.parts,
             "status": row.state,
             "output": output,
             "error": error,
@@ -394,7 +397,9 @@ def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
     )
 
 
-_PASSING = frozenset({"upstream_error", "batch_expired", "batch_cancelled", "missing_result", "budget_exhausted"})
+_PASSING = frozenset(
+    {"upstream_error", "batch_expired", "batch_cancelled", "missing_result", "budget_exhausted", "part_failed"}
+)
 
 
 def is_passing(code: str | None) -> bool:

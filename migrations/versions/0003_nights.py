@@ -22,6 +22,8 @@ def upgrade() -> None:
         sa.Column("again", sa.Integer(), server_default="0", nullable=False),
         sa.Column("first_offset", sa.BigInteger(), nullable=True),
         sa.Column("first_length", sa.Integer(), nullable=True),
+        sa.Column("part", sa.Integer(), nullable=True),
+        sa.Column("parts", sa.Integer(), nullable=True),
     ):
         op.add_column("requests", column)
     for column in (
@@ -34,6 +36,10 @@ def upgrade() -> None:
     goes_first = sa.text("canary IS NOT NULL")
     op.create_index(
         "ix_requests_canary", "requests", ["job_id"], sqlite_where=goes_first, postgresql_where=goes_first
+    )
+    reduces = sa.text("parts IS NOT NULL AND part IS NULL")
+    op.create_index(
+        "ix_requests_reduce", "requests", ["job_id", "seq"], sqlite_where=reduces, postgresql_where=reduces
     )
     of_table = sa.text("file IS NOT NULL")
     op.create_index(

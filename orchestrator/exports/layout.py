@@ -62,6 +62,9 @@ class _Merged(msgspec.Struct):
     output: msgspec.Raw
     error: _Error | None
     provenance: _Origin
+    stage: str | None = None
+    part: int | None = None
+    parts: int | None = None
 
 
 _decode = msgspec.json.Decoder(_Merged).decode
@@ -92,7 +95,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("cost_usd", Plain.MONEY), ("input_tokens", _I), ("cached_tokens", _I), ("cache_write_tokens", _I),
     ("output_tokens", _I), ("reasoning_tokens", _I), ("latency_ms", _I), ("finish_reason", _T),
     ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("why", _T),
-    ("settled_at", Plain.INSTANT),
+    ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I),
 )  # fmt: skip
 
 
@@ -150,7 +153,7 @@ class Layout:
             origin.cost_usd, tokens.input, tokens.cached, tokens.cache_write,
             tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
             origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
-            origin.settled_at,
+            origin.settled_at, row.stage, row.part, row.parts,
         ]  # fmt: skip
 
     def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:

@@ -4,6 +4,7 @@
     submit   requests → shards → batches, as far as `governor` lets them go
     track    batches looked at until they are over
     collect  result files → outcomes
+    stages   outcomes of a long document's parts → the request for its answer
     merge    outcomes → one file in input order
 
 Whatever happened before, calling it again goes on from what the store and the backends say.
@@ -21,10 +22,12 @@ from orchestrator.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
+    RefusedError,
+    UsageError,
 )
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import again, budget, build, canary, collect, finish, submit, track
+from orchestrator.pipeline import again, budget, build, canary, collect, finish, stages, submit, track
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
@@ -63,12 +66,15 @@ class Pipeline:
         shards = self._store.shards.of_job(job.id)
         if self._stopped_by_budget(job, shards):
             return True
+        if self._expired(job, shards):
+            return True
         moved, refused = False, None
         for shard in shards:
             try:
                 moved |= self._advance_shard(job, shard)
-            except AccountError as error:
-                refused = refused or error  # what is at other backends goes on all the same
+            except (BackendError, UsageError, RefusedError) as error:
+                refused = refused or error  # what is at other backends goes on all the same, and is watched
+        moved |= stages.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
         if refused is not None:
             raise refused
@@ -99,6 +105,26 @@ class Pipeline:
         self._note(job, "built", str(report))
         return True
 
+    def _expired(self, job: Job, shards: list[Shard]) -> bool:
+        """Where a job gives up what its deadline leaves behind: whether rows that no backend has were given up now."""
+        now = self._now()
+        if job.deadline_at is None or job.deadline_at > now or job.spec.get("on_late") != "expire":
+            return False
+        pending = [shard for shard in shards if shard.state is ShardState.PENDING]
+        if job.cancel_requested_at is not None or not (pending or self._store.rows.has_waiting(job.id)):
+            return False
+        self._give_up(pending)
+        late = "the deadline passed before the row ran"
+        return self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now) > 0 or bool(
+            pending
+        )
+
+    def _give_up(self, pending: list[Shard]) -> None:
+        """Let shards that were not sent come to an end; their rows get it from whoever calls this."""
+        for shard in pending:
+            collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
+            self._store.shards.move(shard, ShardState.CANCELLED, held=None)
+
     def _plan(self, job: Job, *, moved: bool) -> bool:
         """Send rows that wait, and take back batches that would be late, as the planner says."""
         if job.cancel_requested_at is not None:
@@ -109,10 +135,6 @@ class Pipeline:
             return True
         goes_first, moved = stage is canary.Stage.RUNS, moved or stage is canary.Stage.FOLLOWS
         waiting = self._store.rows.has_waiting(job.id, canary=goes_first)
-        is_late = job.deadline_at is not None and job.deadline_at <= now
-        if waiting and is_late and job.spec.get("on_late") == "expire":
-            late = "the deadline passed before the row ran"
-            return bool(self._store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", late, now))
         if not self._guard.is_due(job, now, waiting=waiting, moved=moved):
             return False
         planning = self._lanes.planning(job)
@@ -188,14 +210,16 @@ class Pipeline:
         return resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model
 
     def _send(self, job: Job, shard: Shard) -> bool:
+        if shard.pulled_at is not None or not self._lanes.planning(job).may_take(shard):
+            # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
+            self._dissolve(job, shard, shard.pulled_for or "its backend is not local any more")
+            return True
         lane = self._lane(shard)
         self._governor.check_account(lane)
         lane.price.known(self._model(job, shard), shard.endpoint)
         held = self._governor.hold(lane, shard)
         if isinstance(held, Split):
-            collect.abandon(self._home, shard, lane)
-            self._store.shards.dissolve(shard, held.reason)
-            self._note(job, "split", held.reason, shard)
+            self._dissolve(job, shard, held.reason)
             return True
         if held is not None:
             return self._hold(job, shard, held)
@@ -220,6 +244,11 @@ class Pipeline:
         said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._note(job, "submitted", said, shard)
         return True
+
+    def _dissolve(self, job: Job, shard: Shard, reason: str) -> None:
+        collect.abandon(self._home, shard, self._lane(shard))
+        self._store.shards.dissolve(shard, reason)
+        self._note(job, "split", reason, shard)
 
     def _hold(self, job: Job, shard: Shard, why: str) -> bool:
         """Say what a shard waits for; it is told once, however often it is looked at."""
@@ -321,16 +350,13 @@ class Pipeline:
 
     def _cancel(self, job: Job) -> None:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
-        for shard in self._store.shards.of_job(job.id):
-            if shard.state is ShardState.PENDING:
-                collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
-                self._store.shards.move(shard, ShardState.CANCELLED, held=None)
+        self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
         reason = job.cancel_reason or "the job was cancelled"
         code = "budget_exhausted" if reason.startswith("budget") else "cancelled"
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
-        reason = budget.used_up(job, shards, self._store.ledger.spent(job.id), self._lane)
+        reason = budget.used_up(job, shards, self._store.ledger.spent(job.id), self._lane, self._model)
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
             self._store.jobs.request_cancel(job.id, reason, self._now())

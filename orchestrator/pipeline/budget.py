@@ -38,12 +38,19 @@ LaneOf = Callable[[Shard], Lane]
 ModelOf = Callable[[Job, Shard], str]
 
 
-def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf) -> str | None:
-    """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then."""
+def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf) -> str | None:
+    """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
+
+    What batches paid by the token may still cost counts as spent: nobody can take it back.
+    """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
     lanes = {shard.backend: lane_of(shard) for shard in shards if shard.state in _AHEAD}
     spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), lane_of)
+    spent += sum(
+        (_at_most(job, one, lane_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
+        Decimal(0),
+    )
     ahead = sum((lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
     if not ahead or spent + ahead < job.budget:
         return None

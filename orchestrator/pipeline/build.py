@@ -54,7 +54,8 @@ class BuildReport:
     Not sent are requests that are `carried` over, those `cached` from other jobs' answers, and `twins` of requests
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
-    documents were in the last run; `gone` names the first GONE of them.
+    documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
+    long document's parts.
     """
 
     documents: int = 0
@@ -65,6 +66,7 @@ class BuildReport:
     twins: int = 0
     input_bytes: int = 0
     trimmed_tokens: int = 0
+    later: int = 0
     whys: Counter[Why] = field(default_factory=Counter)
     removed: int = 0
     gone: list[str] = field(default_factory=list)
@@ -89,6 +91,7 @@ class BuildReport:
             (self.cached, "answered before for other jobs"),
             (self.twins, "the same as another row"),
             (self.trimmed_tokens, "tokens cleaned out of documents"),
+            (self.later, "made later of the answers to parts, and not in the forecast"),
         )
         return [f"{number:,} {words}" for number, words in told if number]
 
@@ -234,6 +237,7 @@ class _Recorder:
         report.whys.update(whys.values())
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
+        report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def compare(self) -> None:
         """Tell which documents of the last run are gone."""

@@ -281,14 +281,14 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     # What one backend will never do counts, or two of them would pass a row to and fro.
     lacks = ended.standing.lacks
     stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
-    # A lane that did not keep up may do some of them all the same; another batch would be as slow.
-    pulled = stays if ended.standing.is_alone or ended.lane.is_own else leaves
+    pulled = stays if ended.standing.is_alone else leaves
     groups = ((rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-    # No row of a batch that expired, or was refused as a whole, is to blame for it.
-    blameless = shard.provider_status == BatchStatus.EXPIRED or (
+    # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
+    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
+    blameless = is_innocent or (
         tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY
     )
     freed = len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
@@ -359,7 +359,10 @@ def _decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tal
             yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
         return
     if shard.pulled_at is not None:
-        rest.pulled.extend(row.seq for row in untold)
+        # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
+        # another batch would be as slow.
+        if not ended.lane.is_own:
+            rest.pulled.extend(row.seq for row in untold)
         tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:

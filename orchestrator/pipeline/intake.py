@@ -23,7 +23,7 @@ from orchestrator.config import Config
 from orchestrator.errors import InputError, RefusedError, UsageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
-from orchestrator.located import line_of
+from orchestrator.located import line_of, spell
 from orchestrator.model import Job, JobId, JobKind
 from orchestrator.pipeline import build, canary, disk, reuse
 from orchestrator.pipeline.planning import Planning
@@ -76,14 +76,16 @@ def read_spec(path: Path, config: Config) -> JobSpec:
     spec = load(path)
     known = {**config.models, **spec.models}
     for index, task in enumerate(spec.tasks):
-        if task.model not in known:
+        for place, alias in task.aliases.items():
+            if alias in known:
+                continue
             names = ", ".join(sorted(known)) or "none is declared"
             raise InputError(
-                f"the model alias {task.model!r} is not declared (known: {names})",
+                f"the model alias {alias!r} is not declared (known: {names})",
                 file=path,
-                line=line_of(("tasks", index, "model"), lines_of(path)),
-                field=f"tasks[{index}].model",
-                hint=f"add to the job file:  models: {{{task.model}: NAME_OF_THE_MODEL}}",
+                line=line_of(("tasks", index, *place), lines_of(path)),
+                field=spell(("tasks", index, *place)),
+                hint=f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}",
             )
     for name in spec.allow.backends or ():
         if name not in config.backends:

@@ -14,7 +14,7 @@ from orchestrator.config import Config, LocalBackend, SyncBackend
 from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
 from orchestrator.ladder import Standing
-from orchestrator.model import Forecast, Job, JobKind, Shard, ShardState
+from orchestrator.model import Forecast, Job, JobKind, Shard, ShardId, ShardState
 from orchestrator.pipeline.prospects import ASSUMED_CANCEL, DAY, Prospects, unfinished
 from orchestrator.pipeline.routes import objections, plan_for, standing_of
 from orchestrator.planner import (
@@ -26,7 +26,6 @@ from orchestrator.planner import (
     PacedOption,
     Plan,
     Running,
-    Send,
     Terms,
 )
 from orchestrator.store import Store
@@ -35,6 +34,7 @@ from orchestrator.store.rows import Work
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
 LOOK = timedelta(minutes=30)
+A_GOOD_PART = 0.05
 _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
 
@@ -212,15 +212,39 @@ class Planning:
             route = plan_for(self._config, self._job).route
             assert route is not None, "it is usable"
             order = [Sending(free, only, None, route.reason)] if free else []
-            return Orders((), (*kept, *order), route.reason, self._now + LOOK)
+            back = [Sending(self._waiting(avoid), only, avoid, route.reason) for avoid in self._pulled]
+            return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
         found = self._decision()
-        sends = [order for send in found.sends if send.source is None for order in self._order(send, found.reason)]
-        if self.lying.waiting and not sends:
-            # The budget does not cover what is foreseen of all rows, or a quota holds none: it goes on as far as both
-            # reach, row by row, where it is cheapest.
-            cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
-            sends = [Sending(self.lying.waiting, cheapest, None, f"the cheapest; {found.reason}")]
+        sends = self._sends(found)
         return Orders(self._pulls(found), (*kept, *sends), found.reason, found.next_look)
+
+    def _sends(self, found: Decision) -> list[Sending]:
+        """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
+
+        Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it goes
+        on as far as both reach, row by row, where it is cheapest.
+        """
+        reason = self._reason(found.reason)
+        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._pulled}
+        sends = []
+        for send in found.sends:
+            if send.source is not None:
+                continue
+            left = send.rows
+            for avoid in [avoid for avoid in back if send.backend in {one.backend for one in self._lanes_for(avoid)}]:
+                if taken := min(left, back[avoid]):
+                    sends.append(Sending(taken, send.backend, avoid, reason))
+                    back[avoid], left = back[avoid] - taken, left - taken
+            if taken := min(left, free):
+                sends.append(Sending(taken, send.backend, None, reason))
+                free -= taken
+        for avoid, rows in back.items():
+            if rows:
+                sends.append(Sending(rows, self._lanes_for(avoid)[0].backend, avoid, reason))
+        if free and not found.sends:
+            cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
+            sends.append(Sending(free, cheapest, None, f"the cheapest; {found.reason}"))
+        return sends
 
     def of_canary(self) -> Planning:
         """The same view of the rows that go before the others."""
@@ -270,19 +294,23 @@ class Planning:
     @cached_property
     def _pulled(self) -> list[str]:
         """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
-        if not self._has_lane:
-            return []
-        return [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
+        pulled = [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
+        return [avoid for avoid in pulled if self._lanes_for(avoid)]
 
     @property
     def _refused_by(self) -> list[str]:
         """The others: what those rows keep away from has refused them."""
         return [avoid for avoid in self._avoided if avoid not in self._pulled]
 
-    @cached_property
-    def _has_lane(self) -> bool:
-        """Whether there is somewhere to go for what is taken back."""
-        return any(isinstance(option, PacedOption) for option in self._usable)
+    def _lanes_for(self, avoid: str | None) -> list[PacedOption]:
+        """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
+        barred = () if avoid is None else avoid.split(",")
+        lanes = [one for one in self._usable if isinstance(one, PacedOption) and one.backend not in barred]
+        return sorted(lanes, key=lambda one: one.cost.p50)
+
+    def _may_move(self, work: Work, shard: Shard) -> bool:
+        """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
+        return work.avoid is None or any(one.backend != shard.backend for one in self._lanes_for(work.avoid))
 
     def _waiting(self, avoid: str | None) -> int:
         return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
@@ -291,9 +319,9 @@ class Planning:
     def lying(self) -> Open:
         """Where the job's open rows are; those that a backend has refused are not among them."""
         pulled = sum(self._waiting(avoid) for avoid in self._pulled)
-        by_shard: dict[str, int] = {}
+        shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
-            if work.shard_id is not None:
+            if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         running: list[Running] = []
         paced: dict[str, int] = {}
@@ -312,18 +340,6 @@ class Planning:
                 running.append(Running(shard.id, shard.backend, rows, shard.submitted_at or self._now))
         return Open(self._waiting(None), pulled, coming, coming_at, tuple(running), tuple(paced.items()))
 
-    def _order(self, send: Send, why: str) -> list[Sending]:
-        """A send as orders. What was taken back in time goes first to a lane, and to no batch."""
-        reason, left, found = self._reason(why), send.rows, []
-        if any(isinstance(one, PacedOption) and one.backend == send.backend for one in self._usable):
-            for avoid in self._pulled:
-                if rows := min(left, 0 if send.backend in avoid.split(",") else self._waiting(avoid)):
-                    found.append(Sending(rows, send.backend, avoid, reason))
-                    left -= rows
-        if left:
-            found.append(Sending(left, send.backend, None, reason))
-        return found
-
     def _reason(self, why: str) -> str:
         """Why rows go to a backend, for people."""
         if self._job.deadline_at is not None:
@@ -331,18 +347,22 @@ class Planning:
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
     def _pulls(self, found: Decision) -> tuple[Shard, ...]:
-        """The shards that are taken back: the batches named, and of a lane the newest that hold as many rows."""
+        """The shards that are taken back: the batches named, and of a lane the newest that hold as many rows.
+
+        A shard of a lane goes as a whole, so only where a good part of what is left of it is wanted elsewhere.
+        """
         wanted = {send.source: 0 for send in found.sends if send.source is not None}
         for send in found.sends:
             if send.source is not None:
                 wanted[send.source] += send.rows
         pulls = []
         for shard in sorted(self.shards, key=lambda one: -one.number):
-            left = wanted.get(shard.backend, 0)
-            if shard.pulled_at is not None or shard.state not in _AHEAD or not (left > 0 or shard.id in found.cancel):
+            left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
+            if shard.pulled_at is not None or shard.state not in _AHEAD:
                 continue
-            wanted[shard.backend] = left - shard.rows
-            pulls.append(shard)
+            if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
+                wanted[shard.backend] = left - rows
+                pulls.append(shard)
         return tuple(pulls)
 
     def _kept(self, avoid: str) -> list[Sending]:
@@ -352,17 +372,27 @@ class Planning:
             replace(one, objection=one.objection or refused) if one.backend in avoided else one
             for one in self.options
         ]
-        plan = planner.plan(self._waiting(avoid), options, self._binding, self._now)
+        others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
+        if not others:
+            told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
+            raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {told}")
+        plan = planner.plan(rows, options, self._binding, self._now)
         if not plan.routes:
-            raise RefusedError(
-                f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {plan.verdict.reason}"
-            )
+            # Neither a budget nor a quota refuses rows that run already: they are held, and go on as far as both reach.
+            cheapest = min(others, key=lambda one: one.cost.p50).backend
+            return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
     def has_other_than(self, backend: str) -> bool:
         """Whether rows that a backend gives up have somewhere to go."""
         against = objections(self._config, self._job)
         return any(name != backend and name not in against for name in self._config.backends)
+
+    def may_take(self, shard: Shard) -> bool:
+        """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
+        backend = self._config.backends.get(shard.backend)
+        is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
+        return backend is None or not is_local_only or backend.location == "local"
 
     def standing(self, shard: Shard) -> Standing:
         """Where a shard's rows stand on the list of models of their alias."""

@@ -35,6 +35,7 @@ RUNS = 10
 ASSUMED_ROWS = 1.0
 """Rows a second of one upstream of which nothing is known."""
 ASSUMED_SYNC_ROWS = 5.0
+A_GOOD_PART = 0.1
 ASSUMED_CANCEL = 600.0
 UNBOUNDED_OUTPUT = 4096
 """What an answer without a bound is taken to have at most; a budget does not allow such rows."""
@@ -177,26 +178,27 @@ class Prospects:
         return min(rooms, default=None)
 
     def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> PacedOption:
-        pace = self._pace(name, backend)
-        if isinstance(backend, SyncBackend):
-            cost, unpriced = self._token_cost(name, backend)
-            return PacedOption(name, backend.location, cost, pace, objection or unpriced)
-        prices = prices_of(backend, self._config, lambda: self._now)
-        return PacedOption(name, backend.location, _time_cost(prices, pace, len(backend.upstreams)), pace, objection)
-
-    def _pace(self, name: str, backend: LocalBackend | SyncBackend) -> Pace:
-        """By other times, by the day as far as it has shown itself, and with what other jobs have there before."""
         sent = self._sent_to(name)
         there = [one for one in sent if one.state in _AT_BACKEND]
         ahead = sum(unfinished(one, one.rows) for one in there if one.job_id != self._job.id)
-        pace = forecast.pace(_rates(sent), assumed=self._assumed(backend), ahead=float(ahead))
-        mine = [one for one in sent if one.job_id == self._job.id]
-        seconds = _busy(mine, self._now)
-        if seconds < MEASURED_AFTER:
-            return pace
+        ended = [one for one in sent if one.ended_at is not None]
+        usual = forecast.pace(_rates(ended, self._now), assumed=self._assumed(backend), ahead=float(ahead))
+        pace = self._today(usual, sent)
+        if isinstance(backend, SyncBackend):
+            cost, unpriced = self._token_cost(name, backend)
+            return PacedOption(name, backend.location, cost, pace, objection or unpriced)
+        # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
+        prices = prices_of(backend, self._config, lambda: self._now)
+        return PacedOption(name, backend.location, _time_cost(prices, usual, len(backend.upstreams)), pace, objection)
+
+    def _today(self, usual: Pace, sent: Sequence[Shard]) -> Pace:
+        """What a backend does with this job's rows now, as far as it has shown itself."""
+        mine = _stretches([one for one in sent if one.job_id == self._job.id], self._now)
+        seconds, done = sum(one.seconds for one in mine), sum(one.done for one in mine)
+        if seconds < MEASURED_AFTER or (usual.ahead and not done):
+            return usual  # what waits behind others' rows says nothing of the speed
         # Nothing done yet is half a row: an engine that is still loading stands still for a while, not for good.
-        done = sum(one.provider_completed + one.provider_failed for one in mine)
-        return pace.now(max(done, 0.5) / seconds, seconds)
+        return usual.now(max(done, 0.5) / seconds, seconds)
 
     def _assumed(self, backend: LocalBackend | SyncBackend) -> float:
         if isinstance(backend, LocalBackend):
@@ -246,27 +248,34 @@ def _cancelled(sent: Sequence[Shard]) -> list[float]:
     ]
 
 
-def _busy(sent: Sequence[Shard], now: datetime) -> float:
-    """For how many seconds at least one of these shards was at its backend."""
-    total, until = 0.0, None
-    for shard in sent:  # in the order in which they were sent
-        assert shard.submitted_at is not None, "it was sent"
-        begin, end = shard.submitted_at, shard.ended_at or now
-        if until is not None:
-            begin = max(begin, until)
-        total += max(0.0, (end - begin).total_seconds())
-        until = end if until is None else max(until, end)
-    return total
+@dataclass(slots=True)
+class _Stretch:
+    """A time in which at least one shard was at its backend, and how many rows came of it."""
+
+    begin: datetime
+    end: datetime
+    done: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.begin).total_seconds()
 
 
-def _rates(sent: Sequence[Shard]) -> list[float]:
-    """Rows a second of batches that came to their end, where they took long enough to say so."""
-    rates = []
+def _stretches(sent: Sequence[Shard], now: datetime) -> list[_Stretch]:
+    """When shards, given in the order in which they were sent, were at their backend."""
+    found: list[_Stretch] = []
     for shard in sent:
-        if shard.submitted_at is None or shard.ended_at is None:
-            continue
-        seconds = (shard.ended_at - shard.submitted_at).total_seconds()
-        done = shard.provider_completed + shard.provider_failed
-        if seconds > 1.0 and done:
-            rates.append(done / seconds)
-    return rates
+        assert shard.submitted_at is not None, "it was sent"
+        end = shard.ended_at or now
+        if not found or shard.submitted_at > found[-1].end:
+            found.append(_Stretch(shard.submitted_at, end))
+        found[-1].end = max(found[-1].end, end)
+        found[-1].done += shard.provider_completed + shard.provider_failed
+    return found
+
+
+def _rates(sent: Sequence[Shard], now: datetime) -> list[float]:
+    """Rows a second of the times that a backend had rows, where they say so: a few leftovers do not."""
+    found = [one for one in _stretches(sent, now) if one.done and one.seconds > 1.0]
+    most = max((one.done for one in found), default=0)
+    return [one.done / one.seconds for one in found if one.done >= A_GOOD_PART * most]

@@ -14,7 +14,7 @@ from orchestrator.jobspec import AUTO, Task
 from orchestrator.ladder import above, rung_of
 from orchestrator.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.routes import models_of, objections
-from orchestrator.requests import bound_from, resolve_model, written_bound
+from orchestrator.requests import bound_from, custom_id, resolve_model, written_bound
 from orchestrator.results import is_passing
 from orchestrator.store import Store
 from orchestrator.store.rows import Before, Earlier
@@ -56,9 +56,15 @@ def last_run(store: Store, job: Job) -> JobId | None:
 
 def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[int, Why]:
     """Why rows that carry nothing over are asked, by their places: each against what the last run made of it."""
-    before = store.rows.before(last, [row.custom_id for row in rows]) if last is not None and rows else {}
+    # A part that says something new is known by its document.
+    of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
+    wanted = {row.custom_id for row in rows} | {*of_document.values()}
+    before = store.rows.before(last, sorted(wanted)) if last is not None and rows else {}
     answered = Why.UNANSWERED if job.options.get("carry", True) else Why.ASKED
-    return {row.seq: _why(row, before.get(row.custom_id), answered) for row in rows}
+    return {
+        row.seq: _why(row, before.get(row.custom_id) or before.get(of_document.get(row.seq, "")), answered)
+        for row in rows
+    }
 
 
 def _why(row: Row, before: Before | None, answered: Why) -> Why:

@@ -61,7 +61,7 @@ def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
     allowed, local_only = None, False
     if job.kind is JobKind.DOCUMENTS:
         spec = JobSpec.model_validate(job.spec)
-        aliases = {task.model for task in spec.tasks}
+        aliases = {alias for task in spec.tasks for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return choose(
@@ -82,7 +82,8 @@ def objections(config: Config, job: Job) -> dict[str, str]:
 
 def route_for(config: Config, job: Job) -> Route:
     """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
-    _check_rungs(config, job, {task["model"] for task in job.spec.get("tasks", ())})
+    asked = [(task["model"], (task.get("long") or {}).get("reduce_model")) for task in job.spec.get("tasks", ())]
+    _check_rungs(config, job, {alias for aliases in asked for alias in aliases if alias is not None})
     plan = plan_for(config, job)
     if plan.route is not None:
         return plan.route

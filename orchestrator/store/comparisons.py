@@ -1,4 +1,7 @@
-"""Two runs side by side, row by row: what came, what went, and whose answer is another one. Nothing is held whole."""
+"""Two runs side by side, row by row: what came, what went, and whose answer is another one. Nothing is held whole.
+
+Of a document that is asked in parts, the row of its answer stands for all of them: an edit gives it other parts.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,13 @@ class Comparisons:
                 _number(asked).label("asked"),
                 _number(of_other_model).label("other_model"),
                 _number(has_failed).label("failed"),
-                _number(and_(has_failed, mine.length == 0)).label("unreadable"),
+                _number(and_(has_failed, mine.length == 0, mine.parts.is_(None))).label("unreadable"),
                 _number(mine.state == RequestState.PENDING).label("open"),
                 func.min(case((has_failed, mine.error_code))).label("code"),
                 func.min(case((has_failed, mine.error_message))).label("message"),
             )
             .select_from(_MINE.outerjoin(_THEIRS, both))
-            .where(mine.job_id == after)
+            .where(mine.job_id == after, mine.part.is_(None))
             .group_by(mine.document)
             .order_by(func.min(mine.seq))
         )
@@ -73,7 +76,7 @@ class Comparisons:
         query = (
             select(mine.custom_id, mine.document, mine.task)
             .select_from(_MINE.outerjoin(_THEIRS, _same_row(other)))
-            .where(mine.job_id == job_id, theirs.seq.is_(None))
+            .where(mine.job_id == job_id, mine.part.is_(None), theirs.seq.is_(None))
             .order_by(mine.seq)
         )
         for row in self._db.stream(query, PAGE):
@@ -90,7 +93,8 @@ class Comparisons:
         query = (
             select(*sides)
             .select_from(_MINE.join(_THEIRS, _same_row(before)))
-            .where(mine.job_id == after, mine.state != RequestState.PENDING, theirs.state != RequestState.PENDING)
+            .where(mine.job_id == after, mine.part.is_(None))
+            .where(mine.state != RequestState.PENDING, theirs.state != RequestState.PENDING)
             .where(or_(mine.state != theirs.state, mine.error_code.is_distinct_from(theirs.error_code), *places))
             .order_by(mine.seq)
         )

@@ -31,9 +31,11 @@ from orchestrator.sharding import Waiting
 from orchestrator.store.database import Database
 from orchestrator.store.tables import (
     HAS_KEY,
+    IS_BLOCKED,
     IS_CANARY,
     IS_FRESH,
     IS_ORIGINAL,
+    IS_REDUCE,
     IS_WAITING,
     jobs,
     keeps_from,
@@ -277,7 +279,8 @@ class Rows:
                 func.sum(c.max_output).label("most"),
                 func.count(c.max_output).label("bounded"),
             )
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None), _among(canary))
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None), c.length > 0)
+            .where(_among(canary))
             .group_by(*groups)
             .order_by(*groups)
         )
@@ -361,7 +364,7 @@ class Rows:
         c = requests.c
         query = (
             select(c.task, func.avg(c.output_tokens))
-            .where(c.job_id == job_id, c.state == RequestState.SUCCEEDED, IS_FRESH)
+            .where(c.job_id == job_id, c.state == RequestState.SUCCEEDED, IS_ORIGINAL)
             .group_by(c.task)
         )
         with self._db.read() as tx:
@@ -490,28 +493,32 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
-        """Give rows that no shard at a backend holds, and their twins, an outcome without a result; how many."""
+        """Give rows that no shard at a backend holds, and their twins, an outcome without a result; how many.
+
+        Those that need the answers to their document's parts are among them, whatever becomes of these.
+        """
         planned = select(shards.c.id).where(
             shards.c.job_id == job_id, shards.c.state.in_((ShardState.PENDING, ShardState.CANCELLED))
         )
         c = requests.c
         statement = (
             update(requests)
-            .where(c.job_id == job_id, c.state == RequestState.PENDING, IS_WAITING | c.shard_id.in_(planned))
+            .where(c.job_id == job_id, c.state == RequestState.PENDING)
+            .where(IS_WAITING | IS_BLOCKED | c.shard_id.in_(planned))
             .values(state=state, error_code=code, error_message=message, settled_at=now)
         )
         with self._db.write() as tx:
             return tx.execute(statement).rowcount + self._end_twins(tx, job_id, true())
 
     def retry(self, job_id: JobId, states: Sequence[RequestState]) -> int:
-        """Rows with these outcomes, and with a request to send, become pending again, and the job goes on.
+        """Rows with these outcomes, and with a request to send or to be made, are pending again; the job goes on.
 
         Both in one transaction. Gives how many rows are pending now; with none, a job that is over stays so.
         """
         c = requests.c
         again = (
             update(requests)
-            .where(c.job_id == job_id, c.state.in_(states), c.length > 0)
+            .where(c.job_id == job_id, c.state.in_(states), (c.length > 0) | IS_REDUCE)
             .values(
                 state=RequestState.PENDING,
                 shard_id=None,
@@ -636,6 +643,8 @@ def _new(job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None) ->
         "why": why,
         "content": row.content,
         "wording": row.wording,
+        "part": row.part,
+        "parts": row.parts,
         "state": RequestState.PENDING if code is None else RequestState.FAILED,
         "settled_at": None if code is None else now,
         "error_code": code,
@@ -738,4 +747,6 @@ def _finished(row: Any) -> FinishedRow:
         row.batch_id,
         row.settled_at,
         None if row.why is None else Why(row.why),
+        row.part,
+        row.parts,
     )

@@ -85,6 +85,10 @@ class Storm:
         self._batches[batch.id] = Given(ids, refused, patient)
         self.report.rows += rows
 
+    @property
+    def has_cancelled(self) -> bool:
+        return any(batch.cancelled for batch in self._batches.values())
+
     def cancel_one(self) -> None:
         """Cancel a batch that still runs, if there is one."""
         with self._client() as sdk:

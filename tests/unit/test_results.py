@@ -303,7 +303,8 @@ def test_an_answer_that_fails_its_check_is_a_failure_that_was_paid_for() -> None
 
 PASSING = {
     "upstream_error": True, "batch_expired": True, "batch_cancelled": True, "missing_result": True,
-    "budget_exhausted": True, "http_500": True, "http_503": True, "http_429": True, "http_408": True,
+    "budget_exhausted": True, "part_failed": True,
+    "http_500": True, "http_503": True, "http_429": True, "http_408": True,
     "http_0": True, "http_400": False, "http_404": False, "http_4290": True,
     "invalid_json": False, "truncated": False,
     "schema_mismatch": False, "encrypted": False, "": False, None: False,
@@ -344,7 +345,8 @@ def test_a_merged_row_says_which_model_of_its_list_was_asked(
 
 def test_a_merged_row_says_what_and_where_from() -> None:
     assert merged(finished(), answered(chat("yes\nno"))) == {
-        "custom_id": "a", "document": "docs/a", "task": "t", "status": "succeeded", "output": "yes\nno",
+        "custom_id": "a", "document": "docs/a", "task": "t", "stage": None, "part": None, "parts": None,
+        "status": "succeeded", "output": "yes\nno",
         "error": None,
         "provenance": {
             "backend": "gpu", "upstream": "u", "model": "tiny", "batch_id": "batch_1", "tier": "batch", "attempt": 1,

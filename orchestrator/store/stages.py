@@ -1,0 +1,101 @@
+"""Rows that ask about the answers to a document's parts, once these are there.
+
+Such a row stands before those of its parts, in the same job: its place and how many there are name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import bindparam, exists, select, update
+
+from orchestrator.model import FinishedRow, JobId, RequestState, Span
+from orchestrator.store.database import Database
+from orchestrator.store.rows import PAGE, _finished
+from orchestrator.store.tables import IS_BLOCKED, requests, shards
+
+_PART = requests.alias("part")
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """A row without a request line, and what that is made with; `max_output` is the most tokens of its answer."""
+
+    seq: int
+    custom_id: str
+    task: str
+    parts: int
+    max_output: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a row ends without being asked."""
+
+    seq: int
+    state: RequestState
+    code: str
+    message: str
+
+
+class Stages:
+    """Verbs on rows that wait for the answers to their documents' parts."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
+        """Up to so many rows of a job without a request line whose parts all have an outcome, in input order."""
+        c, part = requests.c, _PART.c
+        open_part = exists().where(
+            part.job_id == job_id,
+            part.seq > c.seq,
+            part.seq <= c.seq + c.parts,
+            part.state == RequestState.PENDING,
+        )
+        query = (
+            select(c.seq, c.custom_id, c.task, c.parts, c.max_output)
+            .where(c.job_id == job_id, IS_BLOCKED, ~open_part)
+            .order_by(c.seq)
+            .limit(limit)
+        )
+        with self._db.read() as tx:
+            return [Unmade(*row) for row in tx.execute(query)]
+
+    def parts(self, job_id: JobId, of: Unmade) -> Iterator[FinishedRow]:
+        """The rows of a document's parts, in their order."""
+        c = requests.c
+        query = (
+            select(requests, shards.c.backend, shards.c.batch_id)
+            .outerjoin(shards, shards.c.id == c.result_shard)
+            .where(c.job_id == job_id, c.seq > of.seq, c.seq <= of.seq + of.parts)
+            .order_by(c.seq)
+        )
+        for row in self._db.stream(query, PAGE):
+            yield _finished(row)
+
+    def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[Fault], now: datetime) -> int:
+        """Rows have a request line now and wait for a shard, or end without one; how many.
+
+        One transaction. Rows that have a line or an outcome already are left as they are.
+        """
+        c = requests.c
+        row = update(requests).where(c.job_id == job_id, c.seq == bindparam("b_seq"), IS_BLOCKED)
+        waits = row.values(offset=bindparam("b_offset"), length=bindparam("b_length"))
+        ends = row.values(
+            state=bindparam("b_state"), error_code=bindparam("b_code"), error_message=bindparam("b_message"),
+            settled_at=now,
+        )  # fmt: skip
+        spans = [{"b_seq": seq, "b_offset": at.offset, "b_length": at.length} for seq, at in lines.items()]
+        ended = [
+            {"b_seq": fault.seq, "b_state": fault.state, "b_code": fault.code, "b_message": fault.message}
+            for fault in faults
+        ]
+        moved = 0
+        with self._db.write() as tx:
+            for statement, values in ((waits, spans), (ends, ended)):
+                if values:
+                    moved += tx.execute(statement, values).rowcount
+        return moved
