@@ -106,7 +106,7 @@ class Pipeline:
         return True
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
-        """Where a job gives up what its deadline leaves behind: whether rows that no backend has were given up now."""
+        """Where a job gives up what its deadline leaves behind: whether any was given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or job.spec.get("on_late") != "expire":
             return False

@@ -221,8 +221,8 @@ class Planning:
     def _sends(self, found: Decision) -> list[Sending]:
         """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
 
-        Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it goes
-        on as far as both reach, row by row, where it is cheapest.
+        Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
+        goes on as far as both reach, row by row, where it is cheapest.
         """
         reason = self._reason(found.reason)
         free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._pulled}
@@ -378,7 +378,7 @@ class Planning:
             raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {told}")
         plan = planner.plan(rows, options, self._binding, self._now)
         if not plan.routes:
-            # Neither a budget nor a quota refuses rows that run already: they are held, and go on as far as both reach.
+            # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.
             cheapest = min(others, key=lambda one: one.cost.p50).backend
             return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 
 from orchestrator.clock import now
 from orchestrator.errors import RefusedError
-from orchestrator.model import Job
-from orchestrator.pipeline.planning import Planning
-from tests.support.hostedjob import HOUR, Desk, plain
+from orchestrator.model import Job, Shard, ShardState
+from orchestrator.pipeline import submit
+from orchestrator.pipeline.governor import Room
+from orchestrator.pipeline.guard import Guard
+from orchestrator.pipeline.planning import Planning, Sending
+from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 
 JOB = """\
 name: letters
@@ -97,3 +101,116 @@ def test_every_look_is_due_when_the_planner_says_so(desk: Desk) -> None:
     job = desk.submit(plain(4), deadline="20h")
     orders = view(desk, job).orders()
     assert now() < orders.next_look <= now() + timedelta(minutes=30)
+
+
+# --- what is taken back, refused or held
+
+
+def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None) -> Shard:
+    """So many rows that wait in a shard of a backend, as the pipeline plans one."""
+    assert desk.engine is not None
+    lane, sending = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
+    [shard] = submit.plan_shards(
+        desk.store, desk.store.jobs.get(job.id), lane, sending, lambda model: Room(rows, None), now()
+    )
+    return shard
+
+
+def keep_from(desk: Desk, shard: Shard, avoid: str) -> None:
+    """Its rows wait again, and keep away from these backends."""
+    desk.store.shards.dissolve(shard, "a test")
+    seqs = [row.seq for row in desk.store.rows.finished(shard.job_id)]
+    again = sent(desk, desk.store.jobs.get(shard.job_id), shard.backend, shard.rows)
+    desk.store.rows.free(again.id, seqs, count_attempt=False, avoid=avoid)
+    desk.store.shards.move(again, ShardState.CANCELLED)
+
+
+def test_rows_that_have_nowhere_else_to_go_are_not_taken_back(desk: Desk) -> None:
+    desk.backends({"openai": {}, "flex": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    keep_from(desk, sent(desk, job, "openai", 4), "flex")
+    shard = sent(desk, job, "openai", 4, "flex")
+    desk.store.shards.move(shard, ShardState.SUBMITTING)
+    desk.store.shards.move(desk.store.shards.get(shard.id), ShardState.SUBMITTED, submitted_at=now(), batch_id="b")
+    desk.provider.clock.advance(19.9 * HOUR)
+    planning = view(desk, job)
+    assert planning.lying.running == ()
+    assert planning.orders().pulls == ()
+
+
+@pytest.mark.parametrize("left", [("flex",), ("azure", "flex")], ids=["one backend", "two"])
+def test_what_was_taken_back_goes_to_a_lane(desk: Desk, left: tuple[str, ...]) -> None:
+    desk.backends({"openai": {}, "azure": {}, "flex": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    shard = sent(desk, job, "openai", 4)
+    keep_from(desk, shard, "openai")
+    desk.store.shards.note(desk.store.shards.get(shard.id), pulled_at=now())
+    desk.backends({name: {} for name in left})
+    [order] = view(desk, job).orders().sends
+    assert (order.rows, order.backend, order.avoid) == (4, "flex", "openai")
+
+
+def test_a_shared_budget_that_is_used_up_refuses_no_rows_that_run_already(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    keep_from(desk, sent(desk, job, "openai", 4), "openai")
+    current = desk.store.jobs.get(job.id)
+    [order] = Planning(desk.store, desk.config, current, now(), lambda _: Decimal(0)).orders().sends
+    assert (order.rows, order.backend) == (4, "azure")
+
+
+def test_a_shard_that_was_taken_back_before_it_had_a_batch_is_not_sent(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    shard = sent(desk, job, "openai", 4)
+    desk.store.shards.note(shard, pulled_at=now(), pulled_for="the deadline")
+    desk.step(job)
+    assert desk.store.shards.get(shard.id).state is ShardState.CANCELLED
+    assert desk.events(job, "split") == ["the deadline"]
+
+
+def test_a_shard_does_not_go_to_a_backend_that_is_no_longer_local(desk: Desk, tmp_path: Path) -> None:
+    desk.backends({"openai": {"location": "local"}, "claude": {"location": "local"}})
+    job = desk.submit(job_file(tmp_path, "allow: {location: local}\n"))
+    sent(desk, job, "openai", 3)
+    desk.backends({"openai": {}, "claude": {"location": "local"}})
+    desk.finish(job)
+    backends = {shard.backend for shard in desk.store.shards.of_job(job.id) if shard.state is ShardState.COLLECTED}
+    assert backends == {"claude"}
+    assert desk.ends(job).keys() == {row["custom_id"] for row in desk.rows(job).values()}
+
+
+def test_rows_that_a_deadline_left_behind_are_not_sent_when_they_are_to_expire(desk: Desk, tmp_path: Path) -> None:
+    desk.backend(limits={"max_rows": 2, "batches_per_hour": 1})
+    job = desk.submit(job_file(tmp_path, "deadline: 30m\non_late: expire\n"))
+    desk.settle(job)
+    assert sorted(desk.states(job)) == ["pending (None)", "submitted (validating)"]
+    desk.later(2 * HOUR, job)
+    desk.finish(job)
+    assert len(desk.batches()) == 1
+    assert sorted(end.partition(":")[0] for end in desk.ends(job).values()) == ["expired", "succeeded", "succeeded"]
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_a_backend_in_trouble_keeps_no_other_from_being_looked_at(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    one = sent(desk, job, "openai", 2)
+    other = sent(desk, job, "azure", 2)
+    desk.settle(job)
+    desk.backend("azure")  # openai is in orch.toml no more
+    desk.later(HOUR, job)
+    desk.later(HOUR, job)
+    assert desk.store.shards.get(one.id).state is ShardState.SUBMITTED
+    assert desk.store.shards.get(other.id).state is ShardState.COLLECTED
+    assert any("openai" in told for told in desk.said)
+
+
+def test_new_terms_are_looked_at_at_once(desk: Desk) -> None:
+    job, guard = desk.store.jobs.get(desk.submit(plain(1), deadline="20h").id), Guard()
+    at = now()
+    assert guard.is_due(job, at, waiting=False, moved=False)
+    guard.looked(job, at + timedelta(minutes=30))
+    assert not guard.is_due(job, at, waiting=False, moved=False)
+    assert guard.is_due(replace(job, deadline_at=at), at, waiting=False, moved=False)
+    assert guard.is_due(job, at + timedelta(minutes=30), waiting=False, moved=False)

@@ -30,7 +30,7 @@ def test_a_storm(tmp_path: Path, make_upstream: MakeUpstream, seed: int, kinds: 
             storm.begin(ROWS)
         while (blows := storm.report.blows.total()) < BLOWS:
             if blows == 4 and not storm.has_cancelled:
-                storm.cancel_one()  # once: a batch that is begun for want of any other would be cancelled again and again
+                storm.cancel_one()  # once: what is begun for want of any other would be cancelled again and again
             # Some come while others run, and where all have come to their end there is nothing to strike.
             if not storm.blow(kinds) or blows == 1:
                 storm.begin(ROWS)

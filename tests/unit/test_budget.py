@@ -112,10 +112,24 @@ def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(
     spent: str, seconds: float, told: str | None
 ) -> None:
     running = of(1, SUBMITTED, seconds=seconds)
-    found = budget.used_up(job(budget=Decimal(10)), [running], Decimal(spent), lambda _: SECONDS)
+    found = budget.used_up(job(budget=Decimal(10)), [running], Decimal(spent), lambda _: SECONDS, lambda *_: "m")
     assert found is told if told is None else told in str(found)
 
 
 def test_nothing_that_runs_needs_no_stop() -> None:
     done = of(1, COLLECTED, seconds=99)
-    assert budget.used_up(job(budget=Decimal(1)), [done], Decimal(5), lambda _: SECONDS) is None
+    assert budget.used_up(job(budget=Decimal(1)), [done], Decimal(5), lambda _: SECONDS, lambda *_: "m") is None
+
+
+def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None:
+    shards = [of(1, SUBMITTED, seconds=5.0), replace(of(2, SUBMITTED), backend="openai")]
+    lanes = {1: SECONDS, 2: TOKENS}
+    found = budget.used_up(
+        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: lanes[shard.number], lambda *_: "m"
+    )
+    assert found is None
+    shards[0] = of(1, SUBMITTED, seconds=7.0)
+    found = budget.used_up(
+        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: lanes[shard.number], lambda *_: "m"
+    )
+    assert "stopping costs" in str(found)
