@@ -288,9 +288,7 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
             store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
     is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
-    blameless = is_innocent or (
-        tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY
-    )
+    blameless = is_innocent or (tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY)
     freed = len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
