@@ -91,7 +91,8 @@ def _answers(answers: Difference) -> list[Block]:
         return [Block("Answers that changed", notes=[f"none since {answers.before}"])]
     fields = list(answers.by_field.items())
     rows = [(name, f"{number:,}") for name, number in fields[:MOST_FIELDS]]
-    notes = [f"{answers.changed:,} answers are others than in {answers.before}"]
+    what = "answer is another" if answers.changed == 1 else "answers are others"
+    notes = [f"{answers.changed:,} {what} than in {answers.before}"]
     if len(fields) > MOST_FIELDS:
         notes.append(f"and {len(fields) - MOST_FIELDS:,} more fields")
     cells = [cell for change in answers.first for cell in change_cells(change)]

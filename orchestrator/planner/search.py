@@ -29,6 +29,8 @@ PARTS = 8
 """Into how many parts rows are cut to be shared by batches and paced routes."""
 FEW = frozenset(WAITS[::3])
 """The pulls that are thought of where none is in time."""
+LITTLE = 0.1
+"""Less of a chance than this is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,14 @@ def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chose
     found = [chosen for one in some if (chosen := _affordable(one, ground, terms))]
     return min(
         found,
-        key=lambda one: (-round(one.chance, 2), _tenths(one, ground), round(one.expected, 9), one.course.effort),
+        key=lambda one: (-_worth(one.chance), _tenths(one, ground), round(one.expected, 9), one.course.effort),
         default=None,
     )
+
+
+def _worth(chance: float) -> float:
+    """A chance as far as it counts: next to none is none, and less late is worth more."""
+    return round(chance, 2) if chance >= LITTLE else 0.0
 
 
 def _tenths(one: Chosen, ground: Ground) -> int:

@@ -81,9 +81,9 @@ class Jobs:
             # Not LIKE: it knows no case in SQLite.
             begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
             near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
-        if len(near) == 1:
+        if len(near) == 1 and job_id:
             return _job(near[0])
-        if near:
+        if near and job_id:
             names = ", ".join(row.id for row in near[:5])
             raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
         raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")

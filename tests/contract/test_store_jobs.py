@@ -75,7 +75,7 @@ def test_an_ambiguous_start_names_the_jobs_newest_first(store: Store) -> None:
     assert raised.value.hint
 
 
-@pytest.mark.parametrize("text", ["x", "contracts-12", "%", "_ontracts", "CONTRACTS-1", "ontracts-1"])
+@pytest.mark.parametrize("text", ["", "x", "contracts-12", "%", "_ontracts", "CONTRACTS-1", "ontracts-1"])
 def test_what_no_id_begins_with_is_told_so(store: Store, text: str) -> None:
     store.jobs.add(job("contracts-1"), {})
     with pytest.raises(UsageError, match=f"there is no job '{text}'"):

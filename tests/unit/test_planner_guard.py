@@ -324,3 +324,11 @@ def test_a_lane_beyond_the_budget_is_helped_by_none() -> None:
     assert lanes.chance(0, (0, 1000), 0.0, 2) > 0.99
     assert lanes.chance(0, (0, 1000), 0.0, 1) < 0.01
     assert lanes.chance(0, (2000, 300), 0.0, 1) > 0.99
+
+
+@pytest.mark.parametrize("minutes", [9, 5, 1])
+def test_a_rescue_that_comes_a_little_late_is_better_than_next_to_no_chance(minutes: int) -> None:
+    """A look slipped: what a cancel may take is longer than what is left, and the batch will hardly end by itself."""
+    decision = replan(Open(running=running(8000)), OPTIONS, TERMS, TERMS.deadline - timedelta(minutes=minutes))
+    assert decision.cancel == ("b0",)
+    assert decision.chance < 0.1
