@@ -277,6 +277,7 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; color: var(--soft) }
 ul { padding-left: 1.2rem; margin: .5rem 0 }
 li { margin: .3rem 0; overflow-wrap: anywhere }
 td { text-align: left; white-space: normal; overflow-wrap: anywhere; max-width: 22rem; vertical-align: top }
+td:first-child { min-width: 4.5rem }
 th { text-align: left }
 </style>
 <h1>{{ title }}</h1>

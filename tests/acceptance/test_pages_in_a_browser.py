@@ -1,0 +1,77 @@
+"""The HTML reports in a real browser: readable on a phone, and nothing is asked of any other place."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import run
+from orchestrator.home import Home
+from orchestrator.store import Store
+from tests.support.nights import Bad, Nights
+from tests.support.stored import NOW, later
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PHONE, DESK = 390, 1280
+PROBE = """<script>
+addEventListener("load", () => {
+  const parts = [...document.querySelectorAll("body *")].filter((one) => one.getBoundingClientRect().height > 0);
+  const asked = performance.getEntriesByType("resource").length, all = document.documentElement;
+  document.title = [all.scrollWidth, all.clientWidth, parts.length, asked].join();
+});
+</script>"""
+
+
+@pytest.fixture
+def browser() -> str:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}): nobody has looked at the pages")
+    return found
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """The morning report and the cost report of a home with two nights, with long names and texts in them."""
+    (tmp_path / "orch.toml").write_text("")
+    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    before = {f"folder/of/letters/a-rather-long-name-{n:03}.txt": {"party": f"Party {n}"} for n in range(30)}
+    after = {name: {"party": f"{fields['party']} <b>&amp;</b> " + "Sons " * 20} for name, fields in before.items()}
+    broken = {"w" * 120 + ".txt": Bad("truncated", "no-blank-" * 40)}
+    with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
+        nights = Nights(store, Home(tmp_path))
+        nights.finish(nights.run(before, at=NOW), later(2))
+        nights.finish(nights.run({**after, **broken}, at=later(24), deadline_at=later(30)), later(26))
+    found = {"night": tmp_path / "night.html", "cost": tmp_path / "cost.html"}
+    for kind, path in found.items():
+        assert run(["report", kind, "--html", str(path)]) == 0
+    return found
+
+
+def seen(browser: str, page: Path, width: int) -> tuple[int, int, int, int]:
+    """How wide the page is and the window, how many parts have a height, and what was asked for besides."""
+    probed = page.with_name(f"{page.stem}-{width}.html")
+    probed.write_text(page.read_text(encoding="utf-8").replace("</html>", f"{PROBE}</html>"), encoding="utf-8")
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000"]
+    command = [browser, *options, f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},900"]
+    shown = subprocess.run([*command, "--dump-dom", probed.as_uri()], capture_output=True, text=True, timeout=90)
+    title = re.search(r"<title>(\d+),(\d+),(\d+),(\d+)</title>", shown.stdout)
+    assert title is not None, shown.stderr[-2000:]
+    wide, window, parts, asked = map(int, title.groups())
+    return wide, window, parts, asked
+
+
+@pytest.mark.parametrize("kind", ["night", "cost"])
+def test_a_page_is_readable_on_a_phone_and_at_a_desk(browser: str, pages: dict[str, Path], kind: str) -> None:
+    for width in (PHONE, DESK):
+        wide, window, parts, asked = seen(browser, pages[kind], width)
+        assert wide <= window, f"at {width} points the page is {wide} wide, and has to be pushed to and fro"
+        assert parts > 20, "nothing is shown"
+        assert asked == 0, "a page that is sent by mail has all that it needs"
