@@ -11,6 +11,7 @@ import msgspec
 from orchestrator import morning, results
 from orchestrator.differences import Asked, Difference, Said, difference
 from orchestrator.errors import StorageError
+from orchestrator.errors import UsageError
 from orchestrator.home import Home
 from orchestrator.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.morning import Facts, JobReport, NightReport
@@ -89,6 +90,21 @@ def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Jo
     """The report of a night with these jobs."""
     oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
     return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
+
+
+def job_of(store: Store, which: str) -> Job:
+    """The job with this id, or the one that was made in the night of this date. Raises UsageError."""
+    try:
+        night = date.fromisoformat(which)
+    except ValueError:
+        return store.jobs.get(which)
+    jobs = jobs_of(store, night)
+    if len(jobs) == 1:
+        return jobs[0]
+    names = ", ".join(job.id for job in jobs) or "none"
+    raise UsageError(
+        f"the night of {which}, from noon to noon, has {len(jobs)} jobs: {names}", hint="name one of them by its id"
+    )
 
 
 def jobs_of(store: Store, night: date) -> list[Job]:

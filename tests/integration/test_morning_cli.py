@@ -84,6 +84,13 @@ def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "", "who asks for a page gets a page"
 
 
+def test_nights_are_compared_by_their_dates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_id = told(capsys, "diff", "contracts-1", "contracts-2")
+    assert told(capsys, "diff", "2026-11-21", "2026-11-22") == by_id
+    assert run(["diff", "2026-11-21", "2026-11-23"]) == 2
+    assert "the night of 2026-11-23, from noon to noon, has 0 jobs: none" in capsys.readouterr().err
+
+
 def test_a_diff_and_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys, "diff", "contracts-1", "contracts-2")
     assert [one["document"] for one in found["added"]["first"]] == ["new"]
