@@ -10,8 +10,7 @@ import msgspec
 
 from orchestrator import morning, results
 from orchestrator.differences import Asked, Difference, Said, difference
-from orchestrator.errors import StorageError
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.home import Home
 from orchestrator.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.morning import Facts, JobReport, NightReport
