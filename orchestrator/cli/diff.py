@@ -15,7 +15,8 @@ from orchestrator.cli.context import json_option, opened, print_json
 def diff(before: str, after: str, limit: int, as_json: bool) -> int:
     """Show which rows NIGHT2 has that NIGHT1 has not, and the other way round, and whose answers changed, by field.
 
-    A night is a job's id, which may be shortened, or the date of a night that has one job. All rows are counted, the first are shown.
+    A night is a job's id, which may be shortened, or the date of a night that has one job. All rows are counted, the
+    first are shown.
     """
     from orchestrator.nightly import compare, job_of
 
