@@ -112,6 +112,7 @@ def test_a_batch_that_stalls_is_brought_home_in_time(stalled: Night) -> None:
     assert datetime.fromisoformat(found["finished_at"]) <= stalled.deadline
 
 
+@pytest.mark.soak
 def test_a_rescue_that_is_killed_again_and_again_loses_no_row(stalled: Night) -> None:
     def has(kind: str, backend: str) -> bool:
         found = stalled.orch("status", stalled.job)

@@ -342,6 +342,7 @@ def test_the_files_of_a_batch_stay_after_a_restart(tmp_path: Path, upstream: Ups
         assert read_rows(sdk, again.error_file_id) == end.errors
 
 
+@pytest.mark.soak  # it is asked ten times before, with all the patience that there is
 def test_an_upstream_that_hangs_is_asked_with_one_row_at_a_time(tmp_path: Path, upstream: Upstream) -> None:
     ids = [f"r{number}" for number in range(24)]
     with served(tmp_path, upstream.base_url, max_concurrency=12) as sdk:
