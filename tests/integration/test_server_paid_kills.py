@@ -101,8 +101,8 @@ def test_rows_in_flight_at_the_end_are_in_doubt_also_where_the_batch_is_cancelle
             batch = create(sdk, lines, **PROVENANCE)
         upstream.wait_for_requests(MAX_CONCURRENCY)
         first = set(upstream.counts())
-        # A server that is killed must not see its upstream go first, or it may be about to send the next rows; one that
-        # ends well would wait for the answers.
+        # A server that is killed must not see its upstream go first, or it may be about to send the next rows; one
+        # that ends well would wait for the answers.
         blows = [getattr(server, blow), upstream.kill]
         for strike in blows if blow == "kill" else reversed(blows):
             strike()
