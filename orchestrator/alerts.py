@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from orchestrator.config import Alerts
 from orchestrator.durations import MINUTE, duration
-from orchestrator.model import Counts, Job, Shard, ShardState
+from orchestrator.model import Counts, Happened, Job, Shard, ShardState
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
@@ -45,26 +44,6 @@ class Alert:
     def key(self) -> str:
         """By which it is known that it was told."""
         return f"{self.kind}:{self.job.id}:{self.what}"
-
-
-class Happened(Protocol):
-    """An event of a job."""
-
-    @property
-    def at(self) -> datetime:
-        """When."""
-
-    @property
-    def kind(self) -> str:
-        """What."""
-
-    @property
-    def reason(self) -> str:
-        """Why, for people."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Of which shard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NewType
+from typing import Any, NewType, Protocol
 
 JobId = NewType("JobId", str)
 ShardId = NewType("ShardId", str)
@@ -248,6 +248,26 @@ class Row:
     wording: str = ""
     part: int | None = None
     parts: int | None = None
+
+
+class Happened(Protocol):
+    """An event of a job, as what decides by it sees it."""
+
+    @property
+    def at(self) -> datetime:
+        """When."""
+
+    @property
+    def kind(self) -> str:
+        """What."""
+
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+
+    @property
+    def shard_id(self) -> str | None:
+        """Of which shard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from orchestrator.differences import Difference, DocumentRun
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.durations import duration
-from orchestrator.model import Counts, Forecast, Job, JobState
+from orchestrator.model import Counts, Forecast, Happened, Job, JobState
 from orchestrator.rowerrors import BAD_ANSWERS, classify
 
 MOST = 20
@@ -126,22 +126,6 @@ class Line(Protocol):
     @property
     def estimated(self) -> bool:
         """Whether some of it is an estimate."""
-
-
-class Happened(Protocol):
-    """An event of a job."""
-
-    @property
-    def at(self) -> datetime:
-        """When."""
-
-    @property
-    def kind(self) -> str:
-        """What."""
-
-    @property
-    def reason(self) -> str:
-        """Why, for people."""
 
 
 @dataclass(frozen=True, slots=True)

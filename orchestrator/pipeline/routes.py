@@ -54,8 +54,8 @@ def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
                 )
 
 
-def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
-    """The route of a job's rows that keep away from `avoid`, and the reasons against the others."""
+def plan_for(config: Config, job: Job) -> Plan:
+    """The route of a job's rows, and the reasons against the others."""
     models = models_of(config, job)
     aliases: set[str] = set()
     allowed, local_only = None, False
@@ -65,7 +65,7 @@ def plan_for(config: Config, job: Job, avoid: str | None = None) -> Plan:
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return choose(
-        [_candidate(config, name, named[name].values()) for name in config.backends if name != avoid],
+        [_candidate(config, name, named[name].values()) for name in config.backends],
         allowed=allowed,
         local_only=local_only,
         wanted=job.options.get("backend"),

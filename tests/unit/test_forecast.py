@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.forecast import (
-    Checked,
     Pace,
     Seen,
-    calibration,
     longest,
     output_lengths,
     pace,
@@ -248,25 +246,3 @@ def test_how_long_a_cancel_takes_is_learned() -> None:
     assert 150.0 < learned < 400.0
     assert longest([150.0] * 29 + [1500.0], assumed=600.0) > learned
     assert longest([150.0] * 30, assumed=600.0, chance=0.5) < learned
-
-
-# --- whether forecasts hold
-
-
-CALIBRATIONS = {
-    "nothing": ([], (0, 0, 0, 1.0), "nothing to compare yet"),
-    "as told": ([1.0] * 20 + [3.0] * 18 + [9.0] * 2, (40, 20, 38, 1.5), "p95 held 38 of 40 times (38 expected)"),
-    "too hopeful": ([1.0] * 20 + [9.0] * 20, (40, 20, 20, 4.5), "p95 held 20 of 40 times (38 expected): too hopeful"),
-    "too careful": ([0.5] * 40, (40, 40, 40, 0.25), "p95 held 40 of 40 times (38 expected): too careful"),
-}
-
-
-@pytest.mark.parametrize(("came", "figures", "verdict"), CALIBRATIONS.values(), ids=CALIBRATIONS.keys())
-def test_calibration(came: list[float], figures: tuple[int, int, int, float], verdict: str) -> None:
-    told = calibration([Checked(2.0, 5.0, each) for each in came])
-    assert (told.count, told.within_p50, told.within_p95, told.typical) == figures
-    assert told.verdict == verdict
-
-
-def test_a_forecast_of_nothing_has_no_ratio() -> None:
-    assert calibration([Checked(0.0, 0.0, 1.0)]).typical == 1.0
