@@ -12,7 +12,6 @@ from orchestrator.cli.context import Context, json_option, opened, print_json, s
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
 from orchestrator.model import JobState
-from orchestrator.store.house import CLEARED
 
 if TYPE_CHECKING:
     from orchestrator.exports import Format
@@ -99,6 +98,7 @@ def _watch(context: Context, job_id: str | None) -> int:
 def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -> int:
     """Write the rows of a job, in input order."""
     from orchestrator.cli.rows import place_of, write_rows
+    from orchestrator.store.house import CLEARED
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
