@@ -5,6 +5,7 @@ Bodies of requests and answers stay raw bytes: a line is checked and passed on, 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -21,6 +22,9 @@ ENDPOINTS = (
 )
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
+MAX_DEPTH = 256
+"""How deep lists and objects may be nested in a line or an answer. A decoder goes as deep as the stack of its thread
+allows, so without a limit of its own, what one thread accepts another one could not read."""
 NO_BODY = msgspec.Raw(b"null")
 NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON of the wanted shape, too deep (a model may repeat `[` to its end),
@@ -230,6 +234,9 @@ class CheckedLine(msgspec.Struct, frozen=True):
 
 _decode_line = msgspec.json.Decoder(RequestLine).decode
 _decode_head = msgspec.json.Decoder(_BodyHead).decode
+# A string that does not end is one token too, so that nothing is looked at twice.
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[][{}]', re.DOTALL)
+_TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"
 _WHITE_SPACE = b" \t\r\n"
 _BLANK = (b"{}", b"null", b"[]", b'""')
@@ -237,6 +244,42 @@ _BLANK = (b"{}", b"null", b"[]", b'""')
 
 def _missing(param: str) -> LineError:
     return LineError("missing_required_parameter", f"Missing required parameter: '{param}'.", param)
+
+
+def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
+    """Whether JSON nests more than `most` lists and objects in one another; found without recursion."""
+    if raw.count(b"[") + raw.count(b"{") <= most:
+        return False
+    depth = 0
+    for token in _TOKENS.finditer(raw):
+        first = raw[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > most:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+def find_custom_id(raw: bytes) -> msgspec.Raw | None:
+    """The custom_id of a line as JSON, also where no decoder reads the line; None where it has none."""
+    depth = 0
+    for token in _TOKENS.finditer(raw):
+        first = raw[token.start()]
+        if first in b"[{":
+            depth += 1
+        elif first in b"]}":
+            depth -= 1
+        elif depth == 1 and token[0] == b'"custom_id"' and (found := _TEXT_VALUE.match(raw, token.end())):
+            with contextlib.suppress(*NO_JSON):
+                found[1].decode()
+                msgspec.json.decode(found[1], type=str)
+                return msgspec.Raw(found[1])
+    return None
+
+
+TOO_DEEP = LineError("invalid_json_line", f"This line nests lists and objects more than {MAX_DEPTH} deep.")
 
 
 def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineError:
@@ -249,8 +292,12 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
     try:
         line = _decode_line(raw)
         raw.decode()  # the JSON decoder does not look into strings that it skips
+    except RecursionError:
+        return TOO_DEEP
     except NO_JSON:
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
+    if is_too_deep(raw):
+        return TOO_DEEP
     if fault := _check_frame(line, endpoint):
         return fault
     try:
@@ -299,15 +346,15 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
     return None
 
 
-def lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
+def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """`(number from 1, offset, line)` of each line that is not blank; a BOM and line ends are left out.
 
-    Only "\\n" ends a line, and a blank one has nothing but JSON's white space. Of a line above MAX_LINE_BYTES no more
-    than that and a few bytes is held or given: enough for `check_line` to refuse it.
+    Only "\\n" ends a line, and a blank one has nothing but JSON's white space. Of a line above `longest` no more than
+    that and a few bytes is held or given: enough for `check_line` to refuse it.
     """
     offset = 0
     number = 0
-    readline, most = file.readline, len(_BOM) + MAX_LINE_BYTES + 2
+    readline, most = file.readline, len(_BOM) + longest + 2
     while part := readline(most):
         number += 1
         start, raw = offset, part
@@ -370,18 +417,25 @@ class _Used(msgspec.Struct, frozen=True, gc=False):
     usage: _AnswerUsage | None = None
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True):
     model: Any = None
     service_tier: Any = None
     error: Any = None
-
-
-class _Answer(_Named, frozen=True):
     usage: _AnswerUsage | None = None
 
 
+class _Parts(msgspec.Struct, frozen=True):
+    """The same, each part to be read by itself: one that cannot be represented leaves the others readable."""
+
+    model: msgspec.Raw = NO_BODY
+    service_tier: msgspec.Raw = NO_BODY
+    error: msgspec.Raw = NO_BODY
+    usage: msgspec.Raw = NO_BODY
+
+
 _decode_used = msgspec.json.Decoder(_Used).decode
-_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_usage = msgspec.json.Decoder(_AnswerUsage | None).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
 
@@ -414,7 +468,7 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
         # Usage of a shape that is not known is no usage; the answer is still the row's answer.
-        _decode_named(body)
+        _decode_parts(body)
         return NO_TOKENS
     return NO_TOKENS if usage is None else _counted(usage)
 
@@ -448,15 +502,29 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
 
 def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
     """What an answer's body says of itself. Raises msgspec.DecodeError where it is no JSON object."""
-    usage = None
     try:
-        named: _Named = (answer := _decode_answer(body))
-        usage = answer.usage
+        answer = _decode_answer(body)
     except msgspec.ValidationError:
-        named = _decode_named(body)
+        answer = _read_parts(_decode_parts(body))
     return AnswerHead(
-        NO_TOKENS if usage is None else _counted(usage),
-        named.model if isinstance(named.model, str) else None,
-        named.service_tier if isinstance(named.service_tier, str) else None,
-        named.error,
+        NO_TOKENS if answer.usage is None else _counted(answer.usage),
+        answer.model if isinstance(answer.model, str) else None,
+        answer.service_tier if isinstance(answer.service_tier, str) else None,
+        answer.error,
     )
+
+
+def _read_parts(parts: _Parts) -> _Answer:
+    usage = None
+    with contextlib.suppress(*NO_JSON):
+        usage = _decode_usage(parts.usage)
+    error = _read(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
+    return _Answer(_read(parts.model), _read(parts.service_tier), error, usage)
+
+
+def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
+    """The value, or `unreadable` where Python has none for it, as for a number beyond all floats."""
+    try:
+        return msgspec.json.decode(raw)
+    except NO_JSON:
+        return unreadable

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import msgspec
 
 from orchestrator import wire
 from orchestrator.clock import now as clock_now
-from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import results
 from orchestrator.server.dispatch.fanout import FanOut
 from orchestrator.server.dispatch.lanes import Lanes
@@ -28,7 +27,8 @@ from orchestrator.server.dispatch.run import Run
 from orchestrator.server.dispatch.sent import read_doubts
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
-from orchestrator.wire import Batch, BatchStatus, LineErrors
+from orchestrator.server.troubles import NotAsItWas, Troubles
+from orchestrator.wire import Batch, BatchStatus, LineErrors, RequestCounts
 
 log = logging.getLogger(__name__)
 
@@ -71,16 +71,20 @@ class Batches:
         self._paid = paid
         self._tier = tier
         self.runs: dict[str, Run] = {}
-        self._problems: dict[str, str] = {}
+        self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
         """Batches that came to their end since the start."""
 
     @property
+    def storage_problem(self) -> str | None:
+        """Why nothing can be written, for people, or None."""
+        return self._troubles.storage or next((run.unnoted for run in self.runs.values() if run.unnoted), None)
+
+    @property
     def problem(self) -> str | None:
-        """Why a batch does not go on, for people, or None."""
-        problems = (run.problem for run in self.runs.values() if run.problem is not None)
-        return next(iter(self._problems.values()), None) or next(problems, None)
+        """Why a batch does not go on, for people, or None: a matter of that batch alone."""
+        return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
         """Rows without a result, of all or of one tenant; of a batch that is being validated none is known yet."""
@@ -151,38 +155,48 @@ class Batches:
     async def _live(self, run: Run) -> None:
         try:
             await self._run(run)
-        except Exception:
-            log.exception("batch %s stands still", run.batch.id)
-            self._problems[run.batch.id] = f"batch {run.batch.id} stands still: an internal error; see the log"
+        except Exception as error:  # noqa: BLE001  (it is told, and harms no other batch)
+            self._troubles.note(run.batch.id, error)
 
     async def _run(self, run: Run) -> None:
-        goes_on = await self._insist(run, self._take_up)
+        goes_on = await self._insist(run, self._take_up, or_end=True)
+        if goes_on is None:
+            await self._insist(run, self._count)
         run.is_known.set()
-        if not goes_on:
+        if goes_on is False:
             return
+        if goes_on:
+            await self._work_off(run)
+        await self._insist(run, self._finish)
+
+    async def _work_off(self, run: Run) -> None:
         self._enlist(run)
         await self._until_done_or_stopped(run)
         if not run.is_done:
             await self._stop(run)
         self._fanout.sources.remove(run)
-        await self._insist(run, self._finish)
 
-    async def _insist(self, run: Run, stage: Callable[[Run], Awaitable[bool]]) -> bool:
-        """Do a stage, and do it again as long as the disk or the database refuses: waiting loses nothing."""
-        batch_id = run.batch.id
+    async def _insist(
+        self, run: Run, stage: Callable[[Run], Awaitable[bool]], *, or_end: bool = False
+    ) -> bool | None:
+        """Do a stage, and do it again as long as it fails: waiting loses nothing.
+
+        With `or_end`, None once the batch is cancelled or its time is over and the stage still fails.
+        """
         while True:
             try:
                 done = await stage(run)
-            except (OSError, StorageError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error.message
-                self._problems[batch_id] = f"batch {batch_id} waits: {reason}"
-                log.warning("batch %s waits: %s", batch_id, error)
-                # A start waits for counts, and what cannot be read may never have them.
-                run.is_known.set()
-                await asyncio.sleep(STORAGE_SECONDS)
+            except Exception as error:  # noqa: BLE001  (it is told, and the stage done again)
+                self._troubles.note(run.batch.id, error)
             else:
-                self._problems.pop(batch_id, None)
+                self._troubles.clear(run.batch.id)
                 return done
+            # A start waits for counts, and what cannot be read may never have them.
+            run.is_known.set()
+            if or_end and _is_over(run):
+                self._troubles.clear(run.batch.id)
+                return None
+            await asyncio.sleep(STORAGE_SECONDS)
 
     async def _take_up(self, run: Run) -> bool:
         """Check the input and open the files; False where the batch failed by that."""
@@ -196,39 +210,62 @@ class Batches:
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:
-            self._save(run, status=BatchStatus.IN_PROGRESS, in_progress_at=_seconds(), model=plan.model)
+            found = {"model": plan.model, "request_counts": RequestCounts(total=len(plan))}
+            self._save(run, status=BatchStatus.IN_PROGRESS, in_progress_at=_seconds(), **found)
         log.info("batch order", extra=told(batch=run.batch.id, order=plan.order.reason))
         return True
 
     async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
         found = self._records.file(run.batch.input_file_id)
+        # It was good once. To fail now would throw away what is done.
+        accepted = run.batch.in_progress_at is not None
         if found is None or not _is_input(found, run):
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
+            if accepted:
+                raise NotAsItWas(problem)
             self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
-        most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
-        if run.batch.in_progress_at is not None:
-            most = sys.maxsize  # it was taken in by the limits of its day, and what it has done must not be lost
-        upstreams = self._fanout.upstreams
-        smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
-        plan = await asyncio.to_thread(
-            make_plan,
-            path,
-            run.endpoint,
-            run.recover(),
-            most,
-            in_order=run.options.in_order,
-            cache_bytes=smallest or None,
-            spill=run.folder,
-        )
+        plan = await self._plan(run, path, accepted=accepted)
         if isinstance(plan, list):
-            if run.batch.in_progress_at is not None:
-                # It was good once. To fail now would throw away what is done.
-                raise StorageError(f"its input file is not what it was: {plan[0].message}")
+            if accepted:
+                raise NotAsItWas(f"its input file is not what it was: {plan[0].message}")
             self._fail(run, plan)
             return None, None
+        if (total := run.batch.request_counts.total) not in (0, len(plan)):
+            raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")
         return plan, path
+
+    async def _plan(self, run: Run, path: Path, *, accepted: bool) -> Plan | list[wire.LineError]:
+        most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
+        if accepted:
+            most = sys.maxsize  # it was taken in by the limits of its day
+        upstreams = self._fanout.upstreams
+        smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
+        try:
+            return await asyncio.to_thread(
+                make_plan,
+                path,
+                run.endpoint,
+                run.recover(),
+                most,
+                in_order=run.options.in_order,
+                accepted=accepted,
+                cache_bytes=smallest or None,
+                spill=run.folder,
+            )
+        except OSError:
+            raise
+        except Exception:
+            if accepted:
+                raise
+            log.exception("the input of batch %s could not be checked", run.batch.id)
+            return [wire.LineError("server_error", "The input file could not be checked: an internal error.")]
+
+    async def _count(self, run: Run) -> bool:
+        """Count what the result files hold, of a batch whose input cannot be read."""
+        await asyncio.to_thread(deque, run.recover(), 0)
+        return True
 
     def _enlist(self, run: Run) -> None:
         self._fanout.sources.add(run)
@@ -248,15 +285,10 @@ class Batches:
         """Let what is in flight end for a while, take back the rest, and give it error rows."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
-        await self._insist(run, self._end_rest)
+        run.end_rest(*NOT_RUN[run.stopping])
         while not run.is_done:
             run.changed.clear()
             await run.changed.wait()
-
-    async def _end_rest(self, run: Run) -> bool:
-        assert run.stopping is not None
-        run.end_rest(*NOT_RUN[run.stopping])
-        return True
 
     async def _finish(self, run: Run) -> bool:
         if run.batch.status is not BatchStatus.CANCELLING:
@@ -318,6 +350,15 @@ class Batches:
         counts = batch.request_counts
         rows = {"total": counts.total, "completed": counts.completed, "failed": counts.failed}
         log.info("batch %s", batch.status.value, extra=told(batch=batch.id, tenant=run.tenant, **rows))
+
+
+def _is_over(run: Run) -> bool:
+    """Whether a batch is to end now: it was cancelled, or its time is over."""
+    if run.batch.status is BatchStatus.CANCELLING:
+        run.stopping = BatchStatus.CANCELLING
+    if not run.is_stopping and (run.batch.expires_at or 0) <= clock_now().timestamp():
+        run.stopping = BatchStatus.EXPIRED
+    return run.is_stopping
 
 
 def _is_input(found: FileRecord, run: Run) -> bool:

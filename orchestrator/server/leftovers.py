@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.server.merged import custom_id_of
-from orchestrator.wire import ResultLine, id_key, lines
+from orchestrator.wire import NO_JSON, ResultLine, id_key, lines
 
 CAUSES = ("failed", "expired", "cancelled")
 CAUSE_OF_CODE = {"batch_expired": "expired", "batch_cancelled": "cancelled"}
@@ -43,8 +43,12 @@ def _keys(errors: Path, causes: Collection[str]) -> array[int]:
     keys = array("Q")
     with errors.open("rb") as file:
         for raw in file:
-            if _cause(row := _decode(raw)) in causes:
-                keys.append(id_key(row.custom_id or ""))
+            try:
+                row = _decode(raw)
+            except NO_JSON:
+                continue  # a damaged disk: nobody can say whose line it was
+            if row.custom_id is not None and _cause(row) in causes:
+                keys.append(id_key(row.custom_id))
     return array("Q", sorted(keys))
 
 

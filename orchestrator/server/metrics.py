@@ -76,8 +76,8 @@ class _Server(Collector):
 
     def _storage(self) -> Iterator[Metric]:
         service = self._service
-        problem = service.health()["problem"]
-        yield _gauge("orch_storage_ok", "1 while results and records can be written, else 0.", problem is None)
+        is_ok = service.health()["status"] == "ok"
+        yield _gauge("orch_storage_ok", "1 while results and records can be written, else 0.", is_ok)
         backlog = service.backlog_bytes
         yield _gauge("orch_result_backlog_bytes", "Results that wait to become durable.", backlog)
         free = shutil.disk_usage(service.root).free

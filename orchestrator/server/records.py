@@ -6,6 +6,7 @@ them. A tenant is who an API key belongs to; where no keys are asked for, everyt
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import msgspec
 
 from orchestrator.server.database import Database
-from orchestrator.wire import Batch, File
+from orchestrator.wire import NO_JSON, Batch, File
+
+log = logging.getLogger(__name__)
 
 DELETED_REMEMBERED = 100_000
 EVERY_FILE = "(SELECT id, tenant, serial FROM files UNION ALL SELECT id, tenant, serial FROM deleted_files)"
@@ -159,8 +162,15 @@ class Records:
 
     def open_batches(self) -> list[BatchRecord]:
         """Batches that are not at their end, oldest first."""
-        rows = self._db.query("SELECT object, options, tenant FROM batches WHERE NOT final ORDER BY serial")
-        return [_record(row) for row in rows]
+        rows = self._db.query("SELECT object, options, tenant, id FROM batches WHERE NOT final ORDER BY serial")
+        found = []
+        for *row, batch_id in rows:
+            try:
+                found.append(_record(tuple(row)))
+            except NO_JSON:
+                # The others go on: what a damaged disk made of one is no reason not to start.
+                log.exception("the record of batch %s cannot be read", batch_id)
+        return found
 
     def learned_concurrency(self) -> dict[str, int]:
         """The concurrency that each upstream was found to take, by its URL."""

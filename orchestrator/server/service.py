@@ -170,7 +170,7 @@ class Service:
         known = self.records.file_paths() | self.uploads.part_paths()
         for name in FOLDERS:
             for path in (self.root / name).iterdir():
-                if str(path.relative_to(self.root)) not in known:
+                if str(path.relative_to(self.root)) not in known and not path.is_dir():
                     path.unlink(missing_ok=True)
 
     def _at_end(self, batch: wire.Batch) -> None:
@@ -208,10 +208,10 @@ class Service:
         """What a person wants to know when nothing moves."""
         now = time.monotonic()
         broken = self._broken or self._fanout.problem
-        problem = self._writer.problem or self.batches.problem
+        storage = self._writer.problem or self.batches.storage_problem
         return {
-            "status": "broken" if broken is not None else "ok" if problem is None else "storage",
-            "problem": broken or problem,
+            "status": "broken" if broken is not None else "ok" if storage is None else "storage",
+            "problem": broken or storage or self.batches.problem,
             "running_batches": len(self.batches.runs),
             "webhooks": self.webhooks.state(),
             "engines": self.engines(),

@@ -157,6 +157,9 @@ class Webhooks:
                 except StorageError as error:
                     log.warning("webhooks wait: %s", error)
                     pause = STORAGE_SECONDS
+                except Exception:
+                    log.exception("webhooks wait for an internal error")
+                    pause = STORAGE_SECONDS
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause)
 
@@ -196,7 +199,7 @@ async def _attempt(session: aiohttp.ClientSession, target: Target, event_id: str
             return None if 200 <= answer.status < 300 else f"{target.shown} answered with status {answer.status}"
     except TimeoutError:
         return f"{target.shown} did not answer within {ANSWER_SECONDS:.0f} s"
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  (whatever a receiver does is a matter of its own event)
         return f"{target.shown} cannot be reached: {type(error).__name__}"
 
 

@@ -166,7 +166,13 @@ def run_batch(sdk: Sdk, lines: Sequence[dict[str, Any] | bytes], window: str = "
 def read_rows(sdk: Sdk, file_id: str | None) -> list[dict[str, Any]]:
     if file_id is None:
         return []
-    return [json.loads(line) for line in sdk(lambda api: api.files.content(file_id)).content.splitlines()]
+    content = sdk(lambda api: api.files.content(file_id)).content
+    return [json.loads(line, parse_int=_number) for line in content.splitlines()]
+
+
+def _number(digits: str) -> int | str:
+    """A whole number; more digits than Python makes one of stay as they are."""
+    return int(digits) if len(digits) < 4000 else digits
 
 
 def health(sdk: Sdk) -> dict[str, Any]:

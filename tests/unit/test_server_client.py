@@ -47,9 +47,9 @@ def listening(behave: Behaviour) -> Iterator[str]:
 
 def post(url: str, timeout: float = 5.0, **options: bool) -> Reply:
     async def send() -> Reply:
-        client = Client(url, {}, timeout, **options)
+        client = Client({}, timeout, **options)
         try:
-            return await client.post("/v1/chat/completions", b"{}")
+            return await client.post(f"{url}/v1/chat/completions", b"{}")
         finally:
             await client.close()
 

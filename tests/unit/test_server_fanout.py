@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrator.server.dispatch.pace import Pace
 from orchestrator.server.dispatch.retry import End, Verdict
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.work import Source, Work
+from orchestrator.wire import LineError
 
 TOKENS = 3_000_000
 
@@ -90,20 +92,58 @@ def test_only_as_many_rows_go_at_once_as_the_rate_allows() -> None:
     assert len(asyncio.run(asyncio.wait_for(live(), 20))) == 1
 
 
-def test_a_row_whose_worker_ends_by_a_fault_of_the_program_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    def nobody_foresaw() -> None:
-        raise LookupError("oh")
+@pytest.mark.parametrize("step", ["request_body", "leaves", "settle"])
+def test_what_the_program_fails_at_is_the_end_of_one_row(step: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(Rows):
+        """Its second row is one that nobody foresaw, at one step of the way."""
+
+        def refuse(self, work: Work, fault: LineError) -> None:
+            refused.append((work.index, fault.code))
+            self.end()
+
+    def broken(self: Rows, work: Work, *given: Any) -> Any:
+        if work.index == 1:
+            raise LookupError("oh")
+        return getattr(Rows, step)(self, work, *given)
+
+    setattr(Breaking, step, broken)
+    refused: list[tuple[int, str]] = []
 
     async def live() -> list[str | None]:
-        made = fanout(1, nobody_foresaw)
-        told = [made.problem]
+        ended = asyncio.Semaphore(0)
+        made = fanout(0, ended.release)
+        made.sources.add(Breaking(4, ended.release))
         made.top_up()
-        while made.problem is None:
-            await asyncio.sleep(0)
+        for _ in range(4):
+            await ended.acquire()
         await made.close()
-        return [*told, made.problem]
+        return [made.problem, *(upstream.problem for upstream in made.upstreams)]
 
-    before, after = asyncio.run(asyncio.wait_for(live(), 20))
-    assert before is None
-    assert "internal error" in str(after)
+    assert asyncio.run(asyncio.wait_for(live(), 20)) == [None, None]
+    assert refused == [(1, "server_error")]
+    assert "Traceback" in caplog.text
+
+
+def test_a_batch_that_fails_at_giving_rows_keeps_no_other_from_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+    held: list[str] = []
+
+    class Broken(Rows):
+        def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+            raise LookupError("oh")
+
+        def hold(self, reason: str) -> None:
+            held.append(reason)
+
+    async def live() -> str | None:
+        ended = asyncio.Semaphore(0)
+        made = fanout(3, ended.release)
+        made.sources.add(Broken(1, ended.release))
+        made.top_up()
+        for _ in range(3):
+            await ended.acquire()
+        await made.close()
+        return made.problem
+
+    assert asyncio.run(asyncio.wait_for(live(), 20)) is None
+    assert held
     assert "Traceback" in caplog.text

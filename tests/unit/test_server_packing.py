@@ -219,7 +219,6 @@ def reply(*data: Any, **more: Any) -> bytes:
         reply(entry(0), {"object": "embedding", "embedding": [0.5]}),
         reply(entry(0), {"object": "embedding", "index": 1}),
         reply(entry(0), 1),
-        reply(entry(0), entry(1), usage=[1]),
         b'{"object":"list","data":{"0":1}}',
         b'{"object":"list"}',
         b'{"data":null}',
@@ -234,6 +233,14 @@ def reply(*data: Any, **more: Any) -> bytes:
 def test_an_answer_that_does_not_fit_its_pack_is_told(answer: bytes) -> None:
     with pytest.raises(PackError):
         split(answer, [row("a"), row("b")])
+
+
+@pytest.mark.parametrize("usage", [b"[1]", b"5", b'{"prompt_tokens":1e999}', b'{"prompt_tokens":' + b"9" * 5000 + b"}"])
+def test_a_usage_that_cannot_be_shared_out_costs_no_answer(usage: bytes) -> None:
+    answer = reply(entry(0), entry(1))[:-1] + b',"usage":' + usage + b"}"
+    first, second = (json.loads(each) for each in split(answer, [row("a"), row("b")]))
+    assert ("usage" in first, "usage" in second) == (False, False)
+    assert [first["data"][0]["index"], second["data"][0]["index"]] == [0, 0]
 
 
 VALUES = st.recursive(

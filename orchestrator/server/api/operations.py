@@ -47,9 +47,8 @@ class Operations:
         models: dict[str, dict[str, Any]] = {}
         for upstream in self._service.upstreams:
             for given in upstream.model_objects:
-                if "id" in given:
-                    own = {"id": str(given["id"]), "object": "model"}
-                    models.setdefault(own["id"], {"created": 0, "owned_by": "upstream", **given, **own})
+                model = {"created": 0, "owned_by": "upstream", **given, "object": "model"}
+                models.setdefault(model["id"], model)
         return models
 
     async def health(self, request: Request) -> Response:

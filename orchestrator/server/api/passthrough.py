@@ -217,7 +217,7 @@ class _Relay:
     async def _pass_on(self, upstream: Upstream, send: Callable[[Any], Any]) -> int:
         call = self._call
         async with upstream.http.post(
-            upstream.root + call.target,
+            upstream.address(call.target),
             data=call.body,
             headers=call.headers,
             allow_redirects=False,

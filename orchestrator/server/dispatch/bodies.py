@@ -34,6 +34,8 @@ PRIORITISED = CONSTRAINED | {
 TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
 """Where a body may name a service tier."""
 BYTES_PER_TOKEN = 4
+MOST_GENERATED = 1_000_000
+"""No answer has more tokens, whatever a row allows."""
 
 _KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _PATTERN = "guided_whitespace_pattern"
@@ -51,9 +53,9 @@ _encode = msgspec.json.encode
 class BodyError(InputError):
     """A body that must not be sent as it is; `fault` is the entry for a batch's errors or a result line's error."""
 
-    def __init__(self, message: str, param: str) -> None:
+    def __init__(self, message: str, param: str | None, code: str = "invalid_request") -> None:
         super().__init__(message, field=param)
-        self.fault = LineError("invalid_request", message, param)
+        self.fault = LineError(code, message, param)
 
 
 def prepare(
@@ -119,7 +121,7 @@ def likely_tokens(body: bytes | msgspec.Raw) -> int:
     except NO_JSON:
         return text
     given = (asks.max_completion_tokens, asks.max_tokens, asks.max_output_tokens)
-    return text + next((most for most in given if type(most) is int and most > 0), 0)
+    return text + min(MOST_GENERATED, next((most for most in given if type(most) is int and most > 0), 0))
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
@@ -215,7 +217,8 @@ def is_priority_refused(status: int, body: bytes) -> bool:
     if isinstance(details := answer.get("detail"), list):
         return any(isinstance(each, dict) and _is_about_priority(each) for each in details)
     error = answer.get("error", answer)  # old versions of vLLM answer the inner object alone
-    return isinstance(error, dict) and _REFUSAL.match(str(error.get("message"))) is not None
+    message = error.get("message") if isinstance(error, dict) else None
+    return isinstance(message, str) and _REFUSAL.match(message) is not None
 
 
 def _is_about_priority(detail: dict[str, Any]) -> bool:

@@ -7,9 +7,11 @@ requests a second, uses aiohttp (see docs/decisions/0007).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,12 +28,14 @@ from pyreqwest.response import Response
 from orchestrator.clock import now
 from orchestrator.server.dispatch.pace import Standings, read_standings
 from orchestrator.server.dispatch.retry import End
-from orchestrator.wire import NO_JSON
+from orchestrator.wire import NO_JSON, is_too_deep
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""An answer above it is given up: a line of results is at most half as long, and many rows are out at once."""
+"""An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
+Header = Callable[[str], str | None]
+"""An answer's header by its name in lower case."""
 _NOT_CONNECTED = "client error (Connect)"
 """How the library says, in an error's causes, that the request never left."""
 
@@ -52,13 +56,12 @@ class Reply:
 
 
 class Client:
-    """Posts JSON to one server. Connections are kept; redirects are not followed; proxies come from nowhere.
+    """Posts JSON. Connections are kept; redirects are not followed; proxies come from nowhere.
 
     `reads_rates`: what answers say of the upstream's rates is read.
     """
 
-    def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
-        self._root = root
+    def __init__(self, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._timeout = timeout
         self._reads_rates = reads_rates
         self._client = (
@@ -77,11 +80,12 @@ class Client:
         """Close every connection."""
         await self._client.close()
 
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def post(self, url: str, body: bytes) -> Reply:
         """One attempt. Never raises for what a server can do; cancellation passes through."""
         try:
-            async with self._post(self._root + path).body_bytes(body).build_streamed() as response:
+            async with self._post(url).body_bytes(body).build_streamed() as response:
                 answer = await _read(response)
+            return self._reply(response, answer)
         except RequestTimeoutError as error:
             if _never_left(error):
                 return Reply(End.UNREACHABLE, detail=f"no connection within {CONNECT_SECONDS:g} s")
@@ -94,14 +98,24 @@ class Client:
             return Reply(End.UNREACHABLE if _never_left(error) else End.CUT, detail=_say(error))
         except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
+
+    def _reply(self, response: Response, answer: bytes | None) -> Reply:
         if answer is None:
             detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
             return Reply(End.TOO_LONG, response.status, detail=detail)
+        header = partial(_header, response)
         if response.status < 300 and is_object(answer):
             reply = Reply(End.ANSWERED, response.status, answer)
         else:
-            reply = _unlike(response, answer)
-        return replace(reply, standings=read_standings(response.get_header, now())) if self._reads_rates else reply
+            reply = _unlike(response.status, header, answer)
+        return replace(reply, standings=read_standings(header, now())) if self._reads_rates else reply
+
+
+def _header(response: Response, name: str) -> str | None:
+    try:
+        return response.get_header(name)
+    except ValueError:  # bytes that are no text
+        return None
 
 
 async def _read(response: Response) -> bytes | None:
@@ -116,14 +130,14 @@ async def _read(response: Response) -> bytes | None:
 
 
 def is_object(body: bytes) -> bool:
-    """Whether a body is a JSON object in UTF-8."""
+    """Whether a body is a JSON object in UTF-8, nested no deeper than what is read again later may be."""
     try:
         if not body.isascii():
             body.decode()  # the JSON decoder does not look into strings that it skips
         _decode_object(body)
     except NO_JSON:
         return False
-    return True
+    return not is_too_deep(body)
 
 
 class _Object(msgspec.Struct):
@@ -133,32 +147,34 @@ class _Object(msgspec.Struct):
 _decode_object = msgspec.json.Decoder(_Object).decode
 
 
-def _unlike(response: Response, body: bytes) -> Reply:
+def _unlike(status: int, header: Header, body: bytes) -> Reply:
     """The reply for anything but a good answer."""
-    status = response.status
     if not is_object(body):
         if status < 300:
-            kind = response.get_header("content-type") or "of no type"
+            kind = header("content-type") or "of no type"
             detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
-    return Reply(End.ANSWERED, status, body, retry_after=_retry_after(response))
+    return Reply(End.ANSWERED, status, body, retry_after=retry_after(header))
 
 
-def _retry_after(response: Response) -> float | None:
-    """Seconds, as `retry-after-ms` or `Retry-After` (seconds, or a date) says it; at most MAX_RETRY_AFTER."""
-    milliseconds = _number(response.get_header("retry-after-ms"))
+def retry_after(header: Header) -> float | None:
+    """Seconds, as `retry-after-ms` or `Retry-After` (seconds, or a date) says it; at most MAX_RETRY_AFTER.
+
+    None where neither header says it in a form that can be read. Never raises.
+    """
+    milliseconds = _number(header("retry-after-ms"))
     if milliseconds is not None:
         return min(milliseconds / 1000, MAX_RETRY_AFTER)
-    text = response.get_header("retry-after")
+    text = header("retry-after")
     seconds = _number(text)
     if seconds is None and text is not None:
         try:
             then = parsedate_to_datetime(text)
-        except ValueError:
+            then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+            seconds = max(0.0, (then - now()).total_seconds())
+        except (ValueError, OverflowError):  # no date, or one beyond the calendar
             return None
-        then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
-        seconds = max(0.0, (then - now()).total_seconds())
     return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
 
 
@@ -182,4 +198,4 @@ def _never_left(error: PyreqwestError) -> bool:
 def _say(error: PyreqwestError) -> str:
     """The innermost cause: the outer ones repeat the URL."""
     causes = _causes(error)
-    return causes[-1] if causes else str(error.message)
+    return causes[-1] if causes else type(error).__name__

@@ -14,6 +14,7 @@ from orchestrator.errors import StorageError
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair import Fair
+from orchestrator.server.dispatch.outcomes import INTERNAL
 from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
     Action,
@@ -192,7 +193,13 @@ class FanOut:
         elsewhere = self._well > 1 or upstream.on_trial
 
         def take(source: Source) -> Work | None:
-            return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
+            try:
+                return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
+            except Exception:
+                # What one batch fails at must not keep others from their turn.
+                log.exception("a batch could not give its next row")
+                source.hold("an internal error; see the log")
+                return None
 
         return self.sources.take(upstream, self._deadline_now, take, _size)
 
@@ -229,15 +236,9 @@ class FanOut:
             # Since it was taken; its row may have its end already.
             self._suspects_out -= counted
             return
-        try:
-            body = source.request_body(work, upstream)
-            source.leaves(work)
-        except (BodyError, StorageError) as error:
+        body = self._prepared(upstream, work)
+        if body is None:
             self._suspects_out -= counted
-            if isinstance(error, BodyError):
-                source.refuse(work, upstream, error.fault)
-            else:
-                asyncio.get_running_loop().call_later(UNREADABLE_SECONDS, self._again, work)
             return
         sent_at = upstream.clock()
         began = upstream.begin(sent_at)
@@ -256,11 +257,33 @@ class FanOut:
             source.leave(task)
             self._suspects_out -= counted
         work.attempts += 1
-        upstream.heard(work.ticket, reply, sent_at)
-        if reply.end is End.ANSWERED and reply.status < 300:
-            self._end(upstream, work, reply, ANSWERED, sent_at, now)
+        try:
+            upstream.heard(work.ticket, reply, sent_at)
+            if reply.end is End.ANSWERED and reply.status < 300:
+                self._end(upstream, work, reply, ANSWERED, sent_at, now)
+            else:
+                self._act(upstream, work, reply, sent_at, now)
+        except Exception:
+            # What this program fails at is the end of the one row: nothing else stands still for it.
+            log.exception("a row failed by an internal error")
+            source.refuse(work, INTERNAL)
+
+    def _prepared(self, upstream: Upstream, work: Work) -> bytes | None:
+        """The body to send; None where the row has its end without, or is tried again later."""
+        source = work.source
+        try:
+            body = source.request_body(work, upstream)
+            source.leaves(work)
+        except BodyError as error:
+            source.refuse(work, error.fault)
+        except StorageError:
+            asyncio.get_running_loop().call_later(UNREADABLE_SECONDS, self._again, work)
+        except Exception:
+            log.exception("a row could not be sent for an internal error")
+            source.refuse(work, INTERNAL)
         else:
-            self._act(upstream, work, reply, sent_at, now)
+            return body
+        return None
 
     def _end(
         self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float

@@ -12,7 +12,9 @@ _SAMPLE = re.compile(
     rb"|cache_config_info))(?:\{([^}]*)\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
-_LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d+)"')
+_LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
+MOST = 1e12
+"""No count on the page is larger; what claims to be counts as this."""
 
 
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
@@ -25,7 +27,7 @@ def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
     for name, labels, text in _SAMPLE.findall(page):
         if (value := _number(text)) is None:
             continue
-        found[name] = found.get(name, 0.0) + value
+        found[name] = min(MOST, found.get(name, 0.0) + value)
         if name == b"vllm:cache_config_info":
             cache = {label: int(number) for label, number in _LABEL.findall(labels)}
             tokens += cache.get(b"num_gpu_blocks", 0) * cache.get(b"block_size", 0)
@@ -37,7 +39,7 @@ def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
         found.get(b"vllm:kv_cache_usage_perc", found.get(b"vllm:gpu_cache_usage_perc", 0.0)),
         found.get(b"vllm:num_preemptions_total", 0.0),
     )
-    return gauges, tokens
+    return gauges, min(int(MOST), tokens)
 
 
 def _number(text: bytes) -> float | None:
@@ -45,4 +47,4 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return min(MOST, max(0.0, value)) if math.isfinite(value) else None

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from orchestrator.wire import MAX_LINE_BYTES, NO_JSON, CheckedLine, LineError, check_line
+from orchestrator.wire import MAX_LINE_BYTES, NO_JSON, CheckedLine, LineError, check_line, is_too_deep
 
 _NONE = msgspec.Raw()
 
@@ -123,7 +123,8 @@ def reader(endpoint: str) -> Callable[[bytes], Head[Body] | LineError]:
         try:
             if len(raw) <= MAX_LINE_BYTES:
                 head = decode(raw)
-                if head.method == "POST" and head.url == endpoint and head.custom_id and head.body.is_plain:
+                is_whole = head.method == "POST" and head.url == endpoint and head.custom_id and head.body.is_plain
+                if is_whole and not is_too_deep(raw):
                     if not raw.isascii():
                         raw.decode()  # the JSON decoder does not look into strings that it skips
                     return head

@@ -22,6 +22,8 @@ SLACK = 0.25
 LONGEST_HOLD = 120.0
 """Nothing that an upstream says stops it for longer: then one row asks again."""
 LONGEST_PAUSE = 60.0
+LEAST_TOLD = 1.0
+"""A limit below one a minute that an upstream tells is not believed."""
 
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
@@ -74,16 +76,19 @@ class _Limit:
     def count(self, now: float, amount: float) -> None:
         self.counted += amount
         if (limit := self.per_minute) is not None:
-            self.free_at = max(self.free_at, now - SLACK) + _seconds(amount, limit)
+            seconds = _seconds(amount, limit)
+            if self._set is None:
+                seconds = min(seconds, LONGEST_HOLD)
+            self.free_at = max(self.free_at, now - SLACK) + seconds
 
     def correct(self, more: float) -> None:
-        """What was counted before was so much more, or less."""
+        """What was counted before was so much more, or less; a usage that nobody can have had holds nothing up."""
         if (limit := self.per_minute) is not None:
-            self.free_at += _seconds(more, limit)
+            self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: Standing, since: float, amount: float) -> None:
         """An answer's word. `since` was counted behind the request it answers; `amount` is what one more takes."""
-        if said.limit:
+        if said.limit is not None and said.limit >= LEAST_TOLD:
             if self.per_minute is None:
                 self.free_at = now  # what it would have let go before is not made up for
             self._told = said.limit
@@ -95,7 +100,8 @@ class _Limit:
         per_second = limit / MINUTE
         if said.reset and said.limit and said.limit > said.remaining:
             per_second = (said.limit - said.remaining) / said.reset
-        self.free_at = max(self.free_at, now + min(LONGEST_HOLD, missing / per_second))
+        hold = missing / per_second if per_second > 0 else LONGEST_HOLD
+        self.free_at = max(self.free_at, now + min(LONGEST_HOLD, hold))
 
 
 class Pace:
@@ -195,13 +201,14 @@ def reset_seconds(text: str | None, now: datetime) -> float | None:
         return number
     parts = _PART.findall(text)
     if parts and "".join(amount + unit for amount, unit in parts) == text:
-        return sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+        seconds = sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+        return seconds if math.isfinite(seconds) else None
     try:
         then = datetime.fromisoformat(text)
-    except ValueError:
+        then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
+        return max(0.0, (then - now).total_seconds())
+    except (ValueError, OverflowError):  # no time, or one beyond the calendar
         return None
-    then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
-    return max(0.0, (then - now).total_seconds())
 
 
 def _number(text: str | None) -> float | None:

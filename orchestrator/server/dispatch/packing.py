@@ -166,12 +166,14 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
     try:
         fields = _decode.decode(answer)
         items = _decode_items(fields[shape.items])
-        usage = msgspec.json.decode(fields.get("usage", _NULL), type=dict[str, Any] | None)
-        usages = None if usage is None else [_encode(each) for each in _usages(usage, rows)]
-        name = msgspec.json.decode(fields.get("id", _NULL))
     except (KeyError, *NO_JSON) as error:
         raise PackError(f"the answer to {len(rows)} rows cannot be read: {type(error).__name__}") from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
+    # Neither is worth sending the rows again: they are answered, and may be billed.
+    usage, name = (_read(fields.get(key, _NULL)) for key in ("usage", "id"))
+    usages = [_encode(each) for each in _usages(usage, rows)] if isinstance(usage, dict) else None
+    if usages is None:
+        fields.pop("usage", None)
     answers, start = [], 0
     for number, row in enumerate(rows):
         own: dict[str, Any] = {**fields}
@@ -183,6 +185,13 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
             own["usage"] = msgspec.Raw(usages[number])
         answers.append(_encode(own))
     return answers
+
+
+def _read(value: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(value)
+    except NO_JSON:
+        return None
 
 
 def _check(items: list[Fields], wanted: int, shape: _Shape) -> None:

@@ -8,15 +8,26 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from orchestrator.server.dispatch.heads import Body, Head, can_share, reader
 from orchestrator.server.dispatch.order import Order, Sorter
-from orchestrator.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError, duplicate_error, id_key, lines
+from orchestrator.wire import (
+    MAX_LINE_BYTES,
+    MAX_LINE_ERRORS,
+    TOO_DEEP,
+    LineError,
+    duplicate_error,
+    find_custom_id,
+    id_key,
+    lines,
+)
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18
@@ -26,13 +37,15 @@ _READ_BYTES = 1 << 18
 class Plan:
     """Rows of an input file by index: where they lie, which of them are done already, and in which order they go out.
 
-    Row number i is the bytes `offsets[i]:offsets[i + 1]`; behind its line there may be blank ones.
+    Row number i is the bytes `offsets[i]:offsets[i + 1]`; behind its line there may be blank ones. `faults` are rows
+    that must not be sent, and why: lines that were accepted once and would not be now.
     """
 
     offsets: array[int]
     done: bytearray
     model: str | None
     order: Order
+    faults: Mapping[int, LineError] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.done)
@@ -53,6 +66,7 @@ def make_plan(
     max_rows: int,
     *,
     in_order: bool = False,
+    accepted: bool = False,
     cache_bytes: int | None = None,
     spill: Path | None = None,
     key: Callable[[str], int] = id_key,
@@ -60,18 +74,20 @@ def make_plan(
     """The plan of an input file, or every bad line in order (at most MAX_LINE_ERRORS of them).
 
     `done` has the `key` of each row that already has its result. Rows keep the file's order where `in_order` asks
-    for it. `cache_bytes` is the text that the smallest upstream's prefix cache holds, None where that is not known.
-    `spill` is the folder for a temporary file, the system's own if None. A `key` is 64 bits that stand for
-    a custom_id; rows whose keys happen to be the same are not taken for one another. Raises OSError.
+    for it. A file that was `accepted` before may have lines that the rules of today refuse: those are the plan's
+    `faults`, and only what is damaged is an error. `cache_bytes` is the text that the smallest upstream's prefix
+    cache holds, None where that is not known. `spill` is the folder for a temporary file, the system's own if None. A
+    `key` is 64 bits that stand for a custom_id; rows whose keys happen to be the same are not taken for one another.
+    Raises OSError.
     """
     sorts = can_share(endpoint) and not in_order
     with closing(Sorter(spill)) as sorter:
-        survey = _Survey(endpoint, max_rows, sorter if sorts else None, key)
+        survey = _Survey(endpoint, max_rows, sorter if sorts else None, key, accepted=accepted)
         twice = survey.read(path, done)
         if errors := survey.all_errors(path, twice):
             return errors
         order = sorter.order(cache_bytes) if sorts else Order(_unsorted(in_order=in_order))
-    return Plan(survey.offsets, survey.done, survey.model, order)
+    return Plan(survey.offsets, survey.done, survey.model, order, survey.faults)
 
 
 def _unsorted(*, in_order: bool) -> str:
@@ -81,10 +97,14 @@ def _unsorted(*, in_order: bool) -> str:
 class _Survey:
     """One pass over an input file."""
 
-    def __init__(self, endpoint: str, max_rows: int, sorter: Sorter | None, key: Callable[[str], int]) -> None:
+    def __init__(
+        self, endpoint: str, max_rows: int, sorter: Sorter | None, key: Callable[[str], int], *, accepted: bool
+    ) -> None:
         self.offsets = array("Q")
         self.done = bytearray()
         self.model: str | None = None
+        self.faults: dict[int, LineError] = {}
+        self._accepted = accepted
         self._check = reader(endpoint)
         self._max_rows = max_rows
         self._sorter = sorter
@@ -112,6 +132,14 @@ class _Survey:
                             break
                         continue
                     head = _mismatch(head.body.model)
+                elif self._accepted and (name := _name_of(raw, head)) is not None:
+                    keys.add(key(name), len(offsets))
+                    self.faults[len(offsets)] = head
+                    offsets.append(offset)
+                    end = offset + len(raw)
+                    if sorter is not None:
+                        sorter.add(b"", None)
+                    continue
                 self._errors[number] = _numbered(head, number)
                 if len(self._errors) == MAX_LINE_ERRORS:
                     break
@@ -214,6 +242,13 @@ class _Keys:
 
 def _numbered(error: LineError, number: int) -> LineError:
     return LineError(error.code, error.message, error.param, number)
+
+
+def _name_of(raw: bytes, error: LineError) -> str | None:
+    """The custom_id of a line that is whole and yet refused; None for one that is damaged."""
+    is_damaged = error.code == TOO_DEEP.code and error is not TOO_DEEP
+    found = None if is_damaged else find_custom_id(raw)
+    return None if found is None else msgspec.json.decode(found, type=str)
 
 
 def _mismatch(model: str) -> LineError:

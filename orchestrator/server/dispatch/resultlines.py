@@ -14,6 +14,8 @@ from orchestrator.server.dispatch.client import Reply
 from orchestrator.wire import ErrorObject
 
 _encode = msgspec.json.encode
+MAX_MESSAGE = 16_384
+"""Characters of an upstream's error message that are kept."""
 
 
 # Ids are told apart by a random part for the process and a number: asking the kernel for each would cost more than
@@ -64,16 +66,21 @@ class _ErrorBody(msgspec.Struct):
 def error_body(reply: Reply) -> bytes:
     """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are no JSON are translated."""
     body = _ErrorBody()
-    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+    with contextlib.suppress(*wire.NO_JSON):
         body = msgspec.json.decode(reply.body, type=_ErrorBody)
     found = body.error
     if not isinstance(found, _ErrorIn):
-        said = found or (body.detail if isinstance(body.detail, str) else None)
-        found = _ErrorIn(message=said or f"The upstream answered with status {reply.status} and no JSON error.")
-    message = str(found.message)
+        found = _ErrorIn(message=found or (body.detail if isinstance(body.detail, str) else None))
+    message = _text(found.message) or f"The upstream answered with status {reply.status} and no JSON error."
     code = found.code if isinstance(found.code, str) else None
     if code is None and "maximum context length" in message:
         code = "context_length_exceeded"
     kind = found.type if isinstance(found.type, str) else "invalid_request_error"
     param = found.param if isinstance(found.param, str) else None
     return _encode({"error": ErrorObject(message, kind, param, code)})
+
+
+def _text(message: Any) -> str:
+    if message is None:
+        return ""
+    return (message if isinstance(message, str) else _encode(message).decode())[:MAX_MESSAGE]

@@ -16,11 +16,13 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.wire import NO_JSON, ResultLine, lines
+from orchestrator.wire import MAX_LINE_BYTES, NO_JSON, ResultLine, lines
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
+LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
+"""An answer's line is no longer than a request's may be; that of an error may hold an id as long as a request."""
 
 _decode = msgspec.json.Decoder(ResultLine).decode
 
@@ -181,7 +183,7 @@ def recover(path: Path) -> Iterator[ResultLine]:
     cut_torn_tail(path)
     broken = False
     with path.open("rb") as file:
-        for _, _, raw in lines(file):
+        for _, _, raw in lines(file, LONGEST_LINE):
             row = _parse(raw)
             if row is None:
                 broken = True
@@ -217,7 +219,7 @@ def cut_torn_tail(path: Path) -> None:
 def _drop_broken_lines(path: Path) -> None:
     fresh = path.with_suffix(".mended")
     with path.open("rb") as source, fresh.open("wb") as target:
-        for _, _, raw in lines(source):
+        for _, _, raw in lines(source, LONGEST_LINE):
             if _parse(raw) is not None:
                 target.write(raw + b"\n")
         target.flush()

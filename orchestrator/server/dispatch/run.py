@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,9 +15,11 @@ from orchestrator import wire
 from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.inputs import Input, Line
 from orchestrator.server.dispatch.lanes import Lanes
+from orchestrator.server.dispatch.outcomes import Outcome, outcome_of
 from orchestrator.server.dispatch.plan import Plan
-from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
+from orchestrator.server.dispatch.resultlines import error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
 from orchestrator.server.dispatch.sent import FILE_NAME, Sent
 from orchestrator.server.dispatch.tally import Note, Tally
@@ -32,14 +33,12 @@ BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
 
-class _Line(msgspec.Struct):
-    """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
-
-    custom_id: msgspec.Raw
-    body: msgspec.Raw
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
+def _tokens(row: wire.ResultLine) -> TokenCounts:
+    """What a row of an output file says of its tokens; a damaged one says nothing."""
+    try:
+        return wire.answer_tokens(row.response.body) if row.response else NO_TOKENS
+    except NO_JSON:
+        return NO_TOKENS
 
 
 class Run(Source):
@@ -61,11 +60,13 @@ class Run(Source):
         """Set once the input has been read, and with it what the result files hold."""
         self.stopping: BatchStatus | None = None
         self.problem: str | None = None
-        """Why rows cannot be read, for people; None once one could be."""
+        """Why no row goes out now, for people: a matter of this batch alone. None once one could."""
+        self.unnoted: str | None = None
+        """Why it cannot be noted that a row is sent: the disk refuses, which is everybody's matter."""
         self._held_until: float | None = None
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
-        self._plan: Plan | None = None
+        self._input: Input | None = None
         self._again: deque[Work] = deque()
         self._tier = tier
         self._sent: Sent | None = None
@@ -78,8 +79,7 @@ class Run(Source):
             for row in results.recover(self.path(kind)):
                 if kind == "error" and results.is_expired(row):
                     self.stopping = BatchStatus.EXPIRED
-                body = row.response.body if row.response else wire.NO_BODY
-                tokens = wire.answer_tokens(body) if kind == "output" else NO_TOKENS
+                tokens = _tokens(row) if kind == "output" else NO_TOKENS
                 self.tally.add([Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
                 yield id_key(row.custom_id or "")
 
@@ -100,19 +100,18 @@ class Run(Source):
             self._sent = None if doubts is None else Sent(self.sent_path, doubts)
             if self._sent is not None:
                 opened.callback(self._sent.close)
-            self._input = os.open(input_path, os.O_RDONLY)
+            self._input = Input(input_path, plan)
             opened.pop_all()
-        self._plan = plan
 
     def close(self) -> None:
         """Close the files; `start` may open them again."""
-        if self._plan is not None:
-            os.close(self._input)
+        if self._input is not None:
+            self._input.close()
             for file in self._files.values():
                 file.close()
             if self._sent is not None:
                 self._sent.close()
-            self._plan = None
+            self._input = None
 
     def path(self, kind: str) -> Path:
         """The result file of a kind, `output` or `error`."""
@@ -126,8 +125,8 @@ class Run(Source):
     @property
     def plan(self) -> Plan:
         """The plan; only between `start` and `close`."""
-        assert self._plan is not None
-        return self._plan
+        assert self._input is not None
+        return self._input.plan
 
     @property
     def model(self) -> str | None:
@@ -136,12 +135,12 @@ class Run(Source):
     @property
     def row_order(self) -> str | None:
         """In which order rows go out and why, for people; None before the input has been read."""
-        return None if self._plan is None else self._plan.order.reason
+        return None if self._input is None else self.plan.order.reason
 
     @property
     def rows_left(self) -> int:
         """How many rows have no durable result yet; 0 before the input has been read."""
-        return 0 if self._plan is None else len(self._plan) - self.tally.rows
+        return 0 if self._input is None else len(self.plan) - self.tally.rows
 
     @property
     def in_flight(self) -> int:
@@ -151,7 +150,7 @@ class Run(Source):
     @property
     def is_done(self) -> bool:
         """Whether every row has its durable result."""
-        return self._plan is not None and self.tally.rows >= len(self._plan)
+        return self._input is not None and self.tally.rows >= len(self.plan)
 
     @property
     def is_stopping(self) -> bool:
@@ -163,12 +162,13 @@ class Run(Source):
         if self.batch.status is BatchStatus.VALIDATING:
             return self.batch
         tally = self.tally
-        total = tally.rows if self._plan is None else len(self._plan)
+        known = max(self.batch.request_counts.total, tally.rows)
+        total = known if self._input is None else len(self.plan)
         counts = RequestCounts(total, tally.completed, tally.failed)
         return msgspec.structs.replace(self.batch, request_counts=counts, usage=wire.usage_of(tally.tokens))
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        if self._plan is None or self.stopping is not None:
+        if self._input is None or self.stopping is not None:
             return None
         if self._held_until is not None and monotonic() < self._held_until:
             return None
@@ -192,27 +192,29 @@ class Run(Source):
 
     def _packed(self, first: Work, upstream: Upstream) -> Work:
         """A row with as many of the next ones as fit into its request."""
-        row = self._packable(first.index)
+        custom_id, row = self._packable(first.index)
         if row is None:
             return first
-        pack, indexes = packing.Pack(row), [first.index]
+        pack, indexes, ids = packing.Pack(row), [first.index], [custom_id]
         while (index := self._lanes.take(upstream.url)) is not None:
-            row = self._packable(index)
+            custom_id, row = self._packable(index)
             if row is None or not pack.add(row):
                 self._again.append(Work(self, index, self.plan.size(index)))
                 break
             indexes.append(index)
+            ids.append(custom_id)
             first.size += self.plan.size(index)
         if len(indexes) > 1:
-            first.pack, first.packed = pack, tuple(indexes)
+            first.pack, first.packed, first.packed_ids = pack, tuple(indexes), tuple(ids)
         return first
 
-    def _packable(self, index: int) -> packing.Packable | None:
-        """A row as it may be packed; None where it has to go alone, or cannot be read and so will say it then."""
+    def _packable(self, index: int) -> tuple[msgspec.Raw, packing.Packable | None]:
+        """A row as it may be packed; none where it has to go alone, or cannot be read and so will say it then."""
         try:
-            return packing.read(self.endpoint, self._line(index).body)
-        except StorageError:
-            return None
+            line = self._line(index)
+        except (StorageError, bodies.BodyError):
+            return wire.NO_BODY, None
+        return line.custom_id.copy(), packing.read(self.endpoint, line.body)
 
     def give_back(self, work: Work) -> None:
         self._again.append(work)
@@ -226,7 +228,7 @@ class Run(Source):
 
     def tokens(self, work: Work) -> int:
         if not work.packed:
-            with contextlib.suppress(StorageError):
+            with contextlib.suppress(StorageError, bodies.BodyError):
                 return bodies.likely_tokens(self._line(work.index).body)
         return work.size // bodies.BYTES_PER_TOKEN
 
@@ -237,8 +239,9 @@ class Run(Source):
             self._sent.leave(work.packed or (work.index,))
         except OSError as error:
             self._held_until = monotonic() + UNREADABLE_SECONDS
-            self.problem = f"rows of {self.batch.id} cannot be noted as sent: {error.strerror}"
-            raise StorageError(self.problem) from error
+            self.unnoted = f"rows of {self.batch.id} cannot be noted as sent: {error.strerror}"
+            raise StorageError(self.unnoted) from error
+        self.unnoted = None
 
     def came_back(self, work: Work) -> None:
         if self._sent is not None:
@@ -276,19 +279,27 @@ class Run(Source):
 
     def durable_bytes(self, kind: str) -> int:
         """How much of a result file is durable now."""
-        return self._files[kind].durable if self._plan is not None else 0
+        return self._files[kind].durable if self._input is not None else 0
 
-    def _line(self, index: int) -> _Line:
-        """A row's line. Raises StorageError where the file has another content than when it was checked, or none."""
+    def hold(self, reason: str) -> None:
+        # To go through all the other rows at once would help nobody.
+        self._held_until = monotonic() + UNREADABLE_SECONDS
+        self.problem = f"batch {self.batch.id} waits: {reason}"
+
+    def _line(self, index: int) -> Line:
+        """A row's line. Raises StorageError where the disk does not give it now, BodyError where it must not go."""
+        assert self._input is not None
         try:
-            line = _decode_line(self.plan.read(self._input, index))
-        except (OSError, *NO_JSON) as error:
-            # To go through all the others at once would help nobody.
-            self._held_until = monotonic() + UNREADABLE_SECONDS
-            self.problem = f"row {index + 1:,} of the input file of {self.batch.id} cannot be read: {error}"
-            raise StorageError(self.problem) from error
+            line = self._input.line(index)
+        except OSError as error:
+            self.hold(f"row {index + 1:,} of its input file cannot be read: {error.strerror}")
+            raise StorageError(str(self.problem)) from error
         self.problem = self._held_until = None
         return line
+
+    def _custom_id(self, index: int) -> msgspec.Raw:
+        assert self._input is not None
+        return self._input.custom_id(index)
 
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         if work.pack is not None:
@@ -305,72 +316,42 @@ class Run(Source):
             tier=self._tier,
         )
 
-    def refuse(self, work: Work, upstream: Upstream, fault: wire.LineError) -> None:
-        assert work.custom_id is not None, "read with the row's body"
-        line = error_line(work.custom_id, fault.code, fault.message, None)
-        self._put(work.index, "error", line, NO_TOKENS, 0.0)
+    def refuse(self, work: Work, fault: wire.LineError) -> None:
+        rows = work.packed or (work.index,)
+        for index in rows:
+            line = error_line(self._custom_id(index), fault.code, fault.message, None)
+            self._put(index, Outcome("error", line), work.upstream_seconds / len(rows))
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
-        succeeded = verdict.action is Action.KEEP and reply.status < 300
         if work.pack is None:
-            self._settle(work, work.index, upstream, reply, verdict, latency, work.upstream_seconds)
-            return True
-        if not succeeded:
+            assert work.custom_id is not None, "read with the row's body"
+            rows = [(work.index, work.custom_id, reply)]
+        elif verdict.action is not Action.KEEP or reply.status >= 300:
             return False
-        try:
-            answers = work.pack.split(reply.body)
-            custom_ids = [self._line(index).custom_id for index in work.packed]
-        except packing.PackError:
-            upstream.takes_packs = False
-            return False
-        except StorageError:
-            return False
-        share = work.upstream_seconds / len(answers)
-        for index, custom_id, answer in zip(work.packed, custom_ids, answers, strict=True):
-            work.custom_id = custom_id
-            alone = Reply(reply.end, reply.status, answer)
-            self._settle(work, index, upstream, alone, verdict, latency, share)
+        else:
+            try:
+                answers = work.pack.split(reply.body)
+            except packing.PackError:
+                upstream.takes_packs = False
+                return False
+            replies = [Reply(reply.end, reply.status, answer) for answer in answers]
+            rows = list(zip(work.packed, work.packed_ids, replies, strict=True))
+        seconds = work.upstream_seconds / len(rows)
+        for index, custom_id, answer in rows:
+            upstream.stats.latencies.observe(latency)
+            if self.plan.done[index]:
+                continue
+            if answer.status < 300 and verdict.action is Action.KEEP and self._sent is not None:
+                self._sent.answered(index)
+            orch = None
+            if self.options.provenance:
+                doubts = self._doubts(index)
+                orch = wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts, doubts)
+            self._put(index, outcome_of(custom_id, answer, verdict, orch, upstream.stats), seconds)
         return True
 
-    def _settle(
-        self,
-        work: Work,
-        index: int,
-        upstream: Upstream,
-        reply: Reply,
-        verdict: Verdict,
-        latency: float,
-        seconds: float,
-    ) -> None:
-        if self.stopping is not None and self.plan.done[index]:
-            return
-        if reply.status < 300 and verdict.action is Action.KEEP and self._sent is not None:
-            self._sent.answered(index)
-        orch = None
-        if self.options.provenance:
-            doubts = self._doubts(index)
-            orch = wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts, doubts)
-        custom_id = work.custom_id
-        assert custom_id is not None, "read with the row's body, or with its pack"
-        stats = upstream.stats
-        stats.latencies.observe(latency)
-        if verdict.action is Action.GIVE_UP:
-            line = error_line(custom_id, "upstream_error", verdict.reason, orch)
-        elif reply.status >= 300:
-            line = answer_line(custom_id, reply.status, error_body(reply), orch)
-        else:
-            tokens = wire.answer_tokens(reply.body)
-            stats.succeeded += 1
-            stats.input_tokens += tokens[0]
-            stats.cached_tokens += tokens[1]
-            stats.output_tokens += tokens[2]
-            self._put(index, "output", answer_line(custom_id, reply.status, reply.body, orch), tokens, seconds)
-            return
-        stats.failed += 1
-        self._put(index, "error", line, NO_TOKENS, seconds)
-
     def end_rest(self, code: str, message: str) -> None:
-        """Give every row without a result an error row. Raises StorageError; call it again then."""
+        """Give every row without a result an error row."""
         for index, done in enumerate(self.plan.done):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
@@ -379,16 +360,19 @@ class Run(Source):
                 orch = None
                 if self.options.provenance and (seconds or doubts):
                     orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
-                line = error_line(self._line(index).custom_id, code, said, orch)
-                self._put(index, "error", line, NO_TOKENS, seconds)
+                line = error_line(self._custom_id(index), code, said, orch)
+                self._put(index, Outcome("error", line), seconds)
 
     def _doubts(self, index: int) -> int:
         """How often a row left for an upstream that bills, and no answer is known."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
-    def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
+    def _put(self, index: int, outcome: Outcome, seconds: float) -> None:
+        if self.plan.done[index]:
+            return  # one row, one outcome
         self.plan.done[index] = 1
-        self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds))
+        note = Note(outcome.kind == "output", outcome.tokens, seconds)
+        self._writer.put(self._files[outcome.kind], outcome.line, note)
 
     def _durable(self, notes: Sequence[Note]) -> None:
         self.tally.add(notes)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
-import msgspec
 
 from orchestrator.errors import BackendError
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
@@ -17,6 +16,7 @@ from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.flow import FIRST_CLOSED, START, Flow, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.pace import Pace, Ticket
+from orchestrator.server.dispatch.pages import models_in, paths_in, read_page
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
@@ -31,14 +31,6 @@ ASK_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
 """So many rows that failed in a row, with none that went well, open the circuit."""
-
-
-class _Page(msgspec.Struct):
-    data: list[dict[str, Any]]
-
-
-class _Description(msgspec.Struct):
-    paths: dict[str, dict[str, msgspec.Raw]]
 
 
 class Upstream:
@@ -64,7 +56,8 @@ class Upstream:
         account_seconds: float = 60.0,
     ) -> None:
         self.url = url
-        self.root = url.removesuffix("/v1")
+        address, _, self._query = url.partition("?")
+        self._root = address.removesuffix("/v1")
         self.pace = pace
         self.paid = paid
         rate = None if pace is None else pace.requests_per_minute
@@ -77,6 +70,7 @@ class Upstream:
         self.problem: str | None = "not reached yet"
         self.since = clock()
         self.models: list[str] = []
+        self._serves: frozenset[str] = frozenset()
         self.model_objects: list[dict[str, Any]] = []
         self.paths: frozenset[str] = frozenset()
         """Paths that it takes POSTs at, where it says so (a FastAPI server such as vLLM does)."""
@@ -108,7 +102,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
-        self._client = Client(self.root, self._headers, self._timeout, reads_rates=self.pace is not None)
+        self._client = Client(self._headers, self._timeout, reads_rates=self.pace is not None)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -130,6 +124,12 @@ class Upstream:
             raise BackendError(f"upstream {self.url} was not opened")
         return self._session
 
+    def address(self, target: str) -> str:
+        """The URL of a path there, which may have a query; what the upstream's own URL asks for stands behind it."""
+        if not self._query:
+            return self._root + target
+        return f"{self._root}{target}{'&' if '?' in target else '?'}{self._query}"
+
     @property
     def is_vllm(self) -> bool:
         """Whether it shows vLLM's gauges."""
@@ -142,7 +142,7 @@ class Upstream:
 
     def serves(self, model: str | None) -> bool:
         """Whether it has a model, as far as it says which it has."""
-        return not self.models or model is None or model == DEFAULT_MODEL or model in self.models
+        return not self.models or model is None or model == DEFAULT_MODEL or model in self._serves
 
     @property
     def first_model(self) -> str | None:
@@ -185,7 +185,7 @@ class Upstream:
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
-        return await self._client.post(endpoint, body)
+        return await self._client.post(self.address(endpoint), body)
 
     def begin(self, now: float) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
@@ -271,6 +271,15 @@ class Upstream:
     async def watch(self, changed: Callable[[], None]) -> None:
         """Until cancelled: read the gauges while it is well, probe it while it is not."""
         while True:
+            try:
+                await self._watch(changed)
+            except Exception:
+                # What it says of itself must not end the watch over it: then it would never come back.
+                log.exception("an upstream could not be looked at")
+                await asyncio.sleep(MAX_PROBE_SECONDS)
+
+    async def _watch(self, changed: Callable[[], None]) -> None:
+        while True:
             if self.problem is None:
                 await self._look()
                 changed()
@@ -304,8 +313,9 @@ class Upstream:
         try:
             status, body = await self._ask("/v1/models")
             if status < 300:
-                self.model_objects = msgspec.json.decode(body, type=_Page).data
-                self.models = [str(model["id"]) for model in self.model_objects if "id" in model]
+                self.model_objects = models_in(body)
+                self.models = [model["id"] for model in self.model_objects]
+                self._serves = frozenset(self.models)
                 self.paths = await self._read_paths()
                 self._has_gauges = True
                 return True
@@ -322,18 +332,15 @@ class Upstream:
 
     async def _ask(self, path: str) -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        async with self.http.get(self.root + path, timeout=timeout, allow_redirects=False) as response:
-            return response.status, await response.read()
+        async with self.http.get(self.address(path), timeout=timeout, allow_redirects=False) as response:
+            return response.status, await read_page(response)
 
     async def _read_paths(self) -> frozenset[str]:
         try:
             status, body = await self._ask("/openapi.json")
-            described = msgspec.json.decode(body, type=_Description) if status < 300 else None
+            return paths_in(body) if status < 300 else frozenset()
         except (aiohttp.ClientError, OSError, TimeoutError, *NO_JSON):
             return self.paths
-        if described is None:
-            return frozenset()
-        return frozenset(path for path, methods in described.paths.items() if "post" in methods and "{" not in path)
 
     async def _read_gauges(self) -> Gauges | None:
         if not self._has_gauges:
@@ -357,6 +364,7 @@ class Upstream:
 
 
 def _say(error: BaseException) -> str:
+    """What went wrong, without the address: the texts of some errors have the whole URL in them."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
-    return str(error) or type(error).__name__
+        error = error.os_error
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__

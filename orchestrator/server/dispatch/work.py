@@ -26,14 +26,15 @@ class Work:
     """One request on its way: a row, or several rows packed into one.
 
     `tries` counts attempts that failed, by their fault, `failed_on` is where the last of them did; `attempts` counts
-    all. `size` is the bytes of its rows, `packed` every row of its pack, `custom_id` its id as JSON once it was read.
+    all. `size` is the bytes of its rows, `packed` every row of its pack with `packed_ids`, `custom_id` its id as JSON
+    once it was read.
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
     account was refused, `ticket` what it counts against an upstream's rates.
     """
 
     __slots__ = (
-        *("attempts", "custom_id", "failed_on", "index", "pack", "packed", "refused_at", "size", "source", "ticket"),
-        *("tries", "upstream_seconds"),
+        *("attempts", "custom_id", "failed_on", "index", "pack", "packed", "packed_ids", "refused_at", "size"),
+        *("source", "ticket", "tries", "upstream_seconds"),
     )
 
     def __init__(self, source: Source, index: int, size: int) -> None:
@@ -43,6 +44,7 @@ class Work:
         self.custom_id: Raw | None = None
         self.pack: Pack | None = None
         self.packed: tuple[int, ...] = ()
+        self.packed_ids: tuple[Raw, ...] = ()
         self.tries = NO_TRIES
         self.failed_on: Upstream | None = None
         self.attempts = 0
@@ -108,8 +110,11 @@ class Source(Protocol):
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         """The body to send. Raises BodyError where it may not be, StorageError where it cannot be read now."""
 
-    def refuse(self, work: Work, upstream: Upstream, fault: LineError) -> None:
-        """A row's end without having been sent."""
+    def refuse(self, work: Work, fault: LineError) -> None:
+        """A row's end without an answer: what it asks for must not be sent, or this program fails at it."""
+
+    def hold(self, reason: str) -> None:
+        """It fails at giving rows: it is not asked for a while."""
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
         """A row's end: its answer, or the reason why there will be none. False where a pack has to be unpacked."""

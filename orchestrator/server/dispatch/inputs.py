@@ -1,0 +1,53 @@
+"""The rows of a batch's input file, read again one by one as they go out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.plan import Plan
+from orchestrator.wire import NO_JSON
+
+
+class Line(msgspec.Struct):
+    """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
+
+    custom_id: msgspec.Raw
+    body: msgspec.Raw
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class Input:
+    """An open input file and its plan. Raises OSError where the file cannot be opened."""
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.plan = plan
+        self._fd = os.open(path, os.O_RDONLY)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def line(self, index: int) -> Line:
+        """A row's line. Raises OSError where the disk does not give it, BodyError where it must not be sent."""
+        if (fault := self.plan.faults.get(index)) is not None:
+            raise BodyError(fault.message, fault.param, fault.code)
+        raw = self.plan.read(self._fd, index)
+        try:
+            return _decode(raw)
+        except NO_JSON:
+            said = f"Row {index + 1:,} of the input file is not what it was when it was checked."
+            raise BodyError(said, None, "unreadable_row") from None
+
+    def custom_id(self, index: int) -> msgspec.Raw:
+        """A row's id as JSON, as far as it can be read; null where it cannot."""
+        with contextlib.suppress(OSError):
+            return wire.find_custom_id(self.plan.read(self._fd, index)) or wire.NO_BODY
+        return wire.NO_BODY

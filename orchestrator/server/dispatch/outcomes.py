@@ -1,0 +1,62 @@
+"""What the last attempt at a row becomes: a line of the output file or of the error file, and what is counted."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from orchestrator import wire
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
+from orchestrator.server.dispatch.retry import Action, Verdict
+from orchestrator.server.dispatch.stats import Stats
+from orchestrator.wire import MAX_LINE_BYTES, NO_TOKENS, LineError, TokenCounts
+
+log = logging.getLogger(__name__)
+
+INTERNAL = LineError("server_error", "The server failed at this row by an error of its own; its log has the details.")
+
+
+class Outcome(NamedTuple):
+    """A row's line without newline, and the file (`output` or `error`) that it belongs to."""
+
+    kind: str
+    line: bytes
+    tokens: TokenCounts = NO_TOKENS
+
+
+def outcome_of(
+    custom_id: msgspec.Raw, reply: Reply, verdict: Verdict, orch: wire.Provenance | None, stats: Stats
+) -> Outcome:
+    """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
+    try:
+        return _outcome_of(custom_id, reply, verdict, orch, stats)
+    except Exception:
+        # Whatever this program fails at is the outcome of the one row: it neither stands still nor is asked again.
+        log.exception("a row's answer could not be taken")
+        stats.failed += 1
+        return Outcome("error", error_line(custom_id, INTERNAL.code, INTERNAL.message, None))
+
+
+def _outcome_of(
+    custom_id: msgspec.Raw, reply: Reply, verdict: Verdict, orch: wire.Provenance | None, stats: Stats
+) -> Outcome:
+    if verdict.action is Action.KEEP and reply.status < 300:
+        tokens = wire.answer_tokens(reply.body)
+        line = answer_line(custom_id, reply.status, reply.body, orch)
+        if len(line) <= MAX_LINE_BYTES:
+            stats.succeeded += 1
+            stats.input_tokens += tokens[0]
+            stats.cached_tokens += tokens[1]
+            stats.output_tokens += tokens[2]
+            return Outcome("output", line, tokens)
+        reason = f"too long: a line of results has at most {MAX_LINE_BYTES:,} bytes, the answer {len(reply.body):,}"
+        line = error_line(custom_id, "upstream_error", reason, orch)
+    elif verdict.action is Action.GIVE_UP:
+        line = error_line(custom_id, "upstream_error", verdict.reason, orch)
+    else:
+        line = answer_line(custom_id, reply.status, error_body(reply), orch)
+    stats.failed += 1
+    return Outcome("error", line)
