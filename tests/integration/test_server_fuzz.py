@@ -6,10 +6,12 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from orchestrator.wire import MAX_DEPTH
 from tests.support.batchapi import CHAT, Ended, Sdk, ended, health, jsonl, row, sdk_at
 from tests.support.batchserver import BatchServer
 from tests.support.process import upstreams
@@ -75,6 +77,11 @@ def with_field(custom_id: str, field: bytes) -> bytes:
     return line(custom_id).replace(b'"model"', field + b', "model"')
 
 
+def deep(custom_id: str, depth: int) -> bytes:
+    """A line that nests so many lists in its body; the line and its body are objects themselves."""
+    return with_field(custom_id, b'"deep": ' + b"[" * depth + b"]" * depth)
+
+
 MB = 1024 * 1024
 NOT_JSON = "invalid_json_line"
 # Each of them stands on line 2 of a file whose other lines are good.
@@ -92,6 +99,10 @@ BAD: dict[str, Callable[[], bytes]] = {
     "deep-lists": lambda: with_field("b", b'"deep": ' + b"[" * 100_000 + b"]" * 100_000),
     "deep-objects": lambda: with_field("b", b'"deep": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     "deep-and-open": lambda: b"[" * 100_000,
+    **{
+        f"{depth}-deep-lists": partial(deep, "b", depth)
+        for depth in (MAX_DEPTH - 1, 300, 500, 900, 950, *range(960, 1000, 5), 1200)
+    },
     "deep-outside-of-the-body": lambda: b'{"more":' + b"[" * 100_000 + b"]" * 100_000 + b"," + line("b")[1:],
     "bom-in-the-middle": lambda: BOM + line("b"),
     "two-in-one-line": lambda: line("b") + line("c"),
@@ -122,7 +133,10 @@ ODD: dict[str, Callable[[], bytes]] = {
     "a-hundred-thousand-fields": lambda: with_field("odd", b", ".join(b'"f%d": 0' % n for n in range(100_000))),
     "nul-escaped": lambda: line("odd", "\\u0000"),
     "last-plane": lambda: line("odd", "\U0010fffd\u2028\u0085\ufeff"),
-    "nested": lambda: with_field("odd", b'"deep": ' + b"[" * 100 + b"]" * 100),
+    "nested": lambda: deep("odd", 100),
+    "as-deep-as-may-be": lambda: deep("odd", MAX_DEPTH - 2),
+    "brackets-in-text": lambda: line("odd", "[{" * 100_000 + '\\"' * 1000 + "[" * 1000),
+    "lists-side-by-side": lambda: with_field("odd", b'"wide": [' + b"[[]]," * 100_000 + b"[]]"),
     "a-key-twice": lambda: line("first").replace(b'"method"', b'"custom_id": "odd", "method"'),
     "a-body-twice": lambda: line("odd").replace(b'"body"', b'"body": 1, "body"'),
     "an-empty-key": lambda: with_field("odd", b'"": {"": ""}'),

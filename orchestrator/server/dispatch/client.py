@@ -26,7 +26,7 @@ from pyreqwest.exceptions import (
 from pyreqwest.response import Response
 
 from orchestrator.clock import now
-from orchestrator.server.dispatch.pace import Standings, read_standings
+from orchestrator.server.dispatch.pace import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
 from orchestrator.wire import NO_JSON, is_too_deep
 
@@ -168,7 +168,7 @@ def retry_after(header: Header) -> float | None:
         return min(milliseconds / 1000, MAX_RETRY_AFTER)
     text = header("retry-after")
     seconds = _number(text)
-    if seconds is None and text is not None:
+    if seconds is None and text is not None and len(text) <= LONGEST_TEXT:
         try:
             then = parsedate_to_datetime(text)
             then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)

@@ -9,7 +9,7 @@ from orchestrator.server.dispatch.flow import Gauges
 
 _SAMPLE = re.compile(
     rb"^(vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|num_preemptions_total"
-    rb"|cache_config_info))(?:\{([^}]*)\})? ([0-9.eE+-]+)",
+    rb"|cache_config_info))(?:\{([^}\n]*)\})? ([0-9.eE+-]+)",
     re.MULTILINE,
 )
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')

@@ -22,6 +22,8 @@ SLACK = 0.25
 LONGEST_HOLD = 120.0
 """Nothing that an upstream says stops it for longer: then one row asks again."""
 LONGEST_PAUSE = 60.0
+LONGEST_TEXT = 100
+"""No time that a header names takes more characters, and a pattern would look at endless digits again and again."""
 LEAST_TOLD = 1.0
 """A limit below one a minute that an upstream tells is not believed."""
 
@@ -195,7 +197,7 @@ def _read_standing(family: str, what: str, header: Callable[[str], str | None], 
 
 def reset_seconds(text: str | None, now: datetime) -> float | None:
     """Seconds until a time that a header gives as `1s`, `6m0s`, `120ms`, plain seconds or a time (RFC 3339)."""
-    if text is None:
+    if text is None or len(text) > LONGEST_TEXT:
         return None
     if (number := _number(text)) is not None:
         return number
