@@ -60,6 +60,18 @@ class _Url(click.ParamType[str]):
         return str(value).rstrip("/")
 
 
+class _Endpoint(click.ParamType[str]):
+    name = "endpoint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from orchestrator.server.endpoints import checked
+
+        try:
+            return checked(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
 class _Gpus(click.ParamType[tuple[int, ...]]):
     name = "gpus"
 
@@ -81,6 +93,8 @@ OPTIONS = (
     click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; with --port besides it."),
     dir_option,
     click.option("--api-key-env", metavar="NAME", help="The variable that holds the upstreams' key."),
+    click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
+                 help="Let tenants reach this path of the upstreams too; may be given several times."),
     click.option("--require-keys/--no-require-keys", default=None,
                  help="Ask for keys (`orch keys add`).  [default: unless on loopback]"),
     click.option("--webhook", metavar="URL", help=f"Tell of every batch's end; {SECRET_VARIABLE} signs."),
@@ -169,6 +183,7 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
         log_prompts=given["log_prompts"],
         cost_per_hour=given["cost_per_hour"],
         stop_seconds=STOP_SECONDS,
+        allow_endpoints=given["allow_endpoints"],
     )
 
 

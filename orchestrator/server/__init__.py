@@ -5,7 +5,7 @@
     host, listen the server in a thread on a Unix socket; the server of `orch serve`
     database     a small SQLite database of the server's own
     records      what files and batches there are, and whose
-    keys         who may use the server, and how much of it
+    keys         who may use the server, and how much of it; endpoints: what may be reached at upstreams
     uploads      files that come in parts; multipart: bodies streamed to disk
     batches      the life of a batch, from validating to its end; troubles: what keeps one from going on
     leftovers    a finished batch's rows that did not succeed, as a new batch

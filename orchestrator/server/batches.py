@@ -60,6 +60,7 @@ class Batches:
         writer: results.Writer,
         *,
         max_rows: int,
+        allowed: frozenset[str],
         paid: bool = False,
         tier: str | None = None,
     ) -> None:
@@ -68,6 +69,7 @@ class Batches:
         self._fanout = fanout
         self._writer = writer
         self._max_rows = max_rows
+        self._allowed = allowed
         self._paid = paid
         self._tier = tier
         self.runs: dict[str, Run] = {}
@@ -216,9 +218,14 @@ class Batches:
         return True
 
     async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
-        found = self._records.file(run.batch.input_file_id)
         # It was good once. To fail now would throw away what is done.
         accepted = run.batch.in_progress_at is not None
+        if run.endpoint not in self._allowed:
+            if accepted:
+                raise NotAsItWas(f"{run.endpoint} is not allowed here any more (--allow-endpoint {run.endpoint})")
+            self._fail(run, [wire.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")])
+            return None, None
+        found = self._records.file(run.batch.input_file_id)
         if found is None or not _is_input(found, run):
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
             if accepted:
@@ -260,7 +267,7 @@ class Batches:
             if accepted:
                 raise
             log.exception("the input of batch %s could not be checked", run.batch.id)
-            return [wire.LineError("server_error", "The input file could not be checked: an internal error.")]
+            return [wire.LineError("internal_error", "The input file could not be checked: an internal error.")]
 
     async def _count(self, run: Run) -> bool:
         """Count what the result files hold, of a batch whose input cannot be read."""

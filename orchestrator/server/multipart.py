@@ -16,6 +16,9 @@ MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024
 """How much a body may hold besides its file: fields, headers, boundaries, and what stands around them."""
 
+ONCE = ("purpose", "expires_after")
+"""Fields that must not be there twice; others are nothing to us, and some clients send lists of them."""
+
 BLOCK_BYTES = 1024 * 1024
 
 
@@ -76,7 +79,7 @@ class _Form:
             if self.upload.filename is not None:
                 raise BadUpload(f"the form has several parts named '{self._part}'")
             self.upload.filename = self._disposition.get(b"filename", b"upload").decode(errors="replace")
-        elif self._name in self.upload.fields:
+        elif self._name in self.upload.fields and self._name.startswith(ONCE):
             raise BadUpload(f"the form has several fields named '{self._name[:100]}'")
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:

@@ -7,18 +7,19 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator import wire
-from orchestrator.errors import StorageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.dispatch.fanout import FanOut
 from orchestrator.server.dispatch.pace import Pace
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.endpoints import Endpoints
 from orchestrator.server.keys import Keys
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
@@ -50,6 +51,7 @@ class Service:
         self.ending = asyncio.Event()
         """Set when the server is to end: answers that would go on without end stop then."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
+        self.endpoints = _endpoints(settings.allow_endpoints)
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
         self._rows_per_second = 0.0
@@ -87,6 +89,7 @@ class Service:
             self._fanout,
             self._writer,
             max_rows=settings.max_rows,
+            allowed=self.endpoints.all,
             paid=settings.paid,
             tier=settings.service_tier,
         )
@@ -193,11 +196,9 @@ class Service:
         """Whether a running batch reads the file."""
         return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
 
-    def endpoints(self) -> tuple[str, ...]:
-        """The paths that a batch may name: OpenAI's, and what else the upstreams say that they take."""
-        more = {path for upstream in self.upstreams for path in upstream.paths}
-        own = ("/v1/files", "/v1/uploads", "/v1/batches", "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
-        return (*wire.ENDPOINTS, *sorted(path for path in more - {*wire.ENDPOINTS} if not path.startswith(own)))
+    def batch_endpoints(self) -> tuple[str, ...]:
+        """The paths that a new batch may name."""
+        return self.endpoints.for_batches(path for upstream in self.upstreams for path in upstream.paths)
 
     @property
     def backlog_bytes(self) -> int:
@@ -229,3 +230,10 @@ class Service:
                 for upstream in self.upstreams
             ],
         }
+
+
+def _endpoints(added: Sequence[str]) -> Endpoints:
+    try:
+        return Endpoints(added)
+    except ValueError as error:
+        raise UsageError(f"allow_endpoints: {error}") from error

@@ -44,3 +44,5 @@ class Settings:
     """Upstreams bill each request: an account is kept of what was sent, quotas are waited for, and one that refuses
     the account (its key, its credit) is left alone for `account_seconds` before one row asks again."""
     account_seconds: float = 60.0
+    allow_endpoints: Sequence[str] = ()
+    """Paths that tenants may reach at upstreams beside those of `endpoints.KNOWN`."""

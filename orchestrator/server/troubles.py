@@ -14,7 +14,7 @@ DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EM
 
 
 class NotAsItWas(Exception):
-    """The input of a running batch is gone or damaged; the text says how. It may be put back."""
+    """What a running batch needs is not as it was when it was accepted; the text says what. It may be put back."""
 
 
 class Troubles:

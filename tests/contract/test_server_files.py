@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import socket
 from collections.abc import Iterator
@@ -384,6 +385,51 @@ def test_a_name_is_only_a_name(sdk: Sdk, name: str, kept: str) -> None:
 def test_an_upload_of_bytes_alone_is_named_upload(sdk: Sdk) -> None:
     file = sdk(lambda api: api.files.create(file=b"x", purpose="user_data"))
     assert file.filename == "upload"
+
+
+# What clients call a file that never had a name, and what people call one.
+NAMES = [
+    "upload",
+    "batch",
+    "tmpa1b2c3",
+    "unknown_file",
+    "in.ndjson",
+    "in.json",
+    "IN.JSONL",
+    "night.2026-11-21",
+    "in.jsonl.part",
+    "v1.2",
+    ".jsonl",
+    "名",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_that_does_not_say_otherwise_is_batch_input(sdk: Sdk, name: str) -> None:
+    assert given(sdk, name).filename == name
+    part = {"bytes": 5, "mime_type": "application/jsonl", "purpose": "batch", "filename": name}
+    assert sdk.raw.post("/v1/uploads", json=part).json()["filename"] == name
+
+
+def test_a_batch_of_bytes_alone(sdk: Sdk) -> None:
+    """As programs send it that build their rows in memory: the SDK calls the file `upload`."""
+    for source in (CONTENT, io.BytesIO(CONTENT)):
+        file = sdk(lambda api, source=source: api.files.create(file=source, purpose="batch"))
+        assert file.filename == "upload"
+        assert sdk(lambda api, file=file: api.files.wait_for_processing(file.id, max_wait_seconds=5)) == file
+        fields = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h"}
+        ended(sdk, sdk(lambda api, fields=fields: api.batches.create(**fields)).id).check(
+            [f"r{number}" for number in range(20)]
+        )
+
+
+def test_fields_that_are_nothing_to_us_may_be_there_many_times(sdk: Sdk) -> None:
+    more = (
+        part("target_model_names", b"a") + part("target_model_names", b"b") + part("custom_llm_provider", b"openai")
+    )
+    body = more + part("purpose", b"batch") + part("file", CONTENT) + TAIL
+    answer = sdk.raw.post("/v1/files", content=body, headers=FORM)
+    assert (answer.status_code, answer.json()["filename"]) == (200, "upload")
 
 
 def test_content_can_be_streamed(sdk: Sdk) -> None:

@@ -166,7 +166,7 @@ def test_a_row_that_is_damaged_while_its_batch_runs_is_an_error_row(
         end = ended(sdk, batch.id)
         assert (end.batch.status, end.counts) == ("completed", (10, 9, 1))
         (line,) = end.errors
-        assert line["error"]["code"] == "unreadable_row"
+        assert line["error"]["code"] == "invalid_json_line"
         assert line["custom_id"] == ("r4" if seen == "the id" else None)
         assert {line["custom_id"] for line in end.output} == {*IDS} - {"r4"}
         assert (health(sdk)["status"], health(sdk)["problem"], is_ready(sdk)) == ("ok", None, True)

@@ -120,7 +120,7 @@ def test_what_the_program_fails_at_is_the_end_of_one_row(step: str, caplog: pyte
         return [made.problem, *(upstream.problem for upstream in made.upstreams)]
 
     assert asyncio.run(asyncio.wait_for(live(), 20)) == [None, None]
-    assert refused == [(1, "server_error")]
+    assert refused == [(1, "internal_error")]
     assert "Traceback" in caplog.text
 
 

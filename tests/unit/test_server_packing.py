@@ -235,7 +235,9 @@ def test_an_answer_that_does_not_fit_its_pack_is_told(answer: bytes) -> None:
         split(answer, [row("a"), row("b")])
 
 
-@pytest.mark.parametrize("usage", [b"[1]", b"5", b'{"prompt_tokens":1e999}', b'{"prompt_tokens":' + b"9" * 5000 + b"}"])
+@pytest.mark.parametrize(
+    "usage", [b"[1]", b"5", b'{"prompt_tokens":1e999}', b'{"prompt_tokens":' + b"9" * 5000 + b"}"]
+)
 def test_a_usage_that_cannot_be_shared_out_costs_no_answer(usage: bytes) -> None:
     answer = reply(entry(0), entry(1))[:-1] + b',"usage":' + usage + b"}"
     first, second = (json.loads(each) for each in split(answer, [row("a"), row("b")]))

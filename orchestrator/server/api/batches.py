@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from types import NoneType
 from typing import Any
 
@@ -49,7 +50,7 @@ class Batches:
 
     async def create(self, request: Request) -> Response:
         body = await json_body(request)
-        batch = batch_object(body, self._service.endpoints())
+        batch = batch_object(body, self._service.batch_endpoints())
         options = msgspec.structs.replace(_options(body), max_rows=limits_of(request).max_rows)
         record = BatchRecord(batch, options, tenant_of(request))
         require_room(self._service, request)
@@ -95,7 +96,7 @@ def batch_of(service: Service, request: Request) -> BatchRecord:
     return found
 
 
-def batch_object(body: dict[str, Any], endpoints: tuple[str, ...]) -> Batch:
+def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
     """A new batch of what a create call asks for. Raises ApiError 400."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not body.get(name):

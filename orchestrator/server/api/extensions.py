@@ -128,7 +128,7 @@ class Extensions:
             "completion_window": body.get("completion_window", old.batch.completion_window),
             "metadata": old.batch.metadata,
         }
-        batch = batch_object(fields, (old.batch.endpoint,))
+        batch = batch_object(fields, service.endpoints.all)
         options = msgspec.structs.replace(old.options, max_rows=limits_of(request).max_rows)
         await self._add_leftovers(request, old.batch, batch, causes)
         return as_json(service.batches.create(BatchRecord(batch, options, tenant_of(request))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +23,26 @@ from orchestrator.wire import File
 DAY = 86_400
 SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * DAY
 LONGEST_NAME = 255
+OTHER_FORMATS = frozenset(
+    [
+        *(
+            ".csv",
+            ".doc",
+            ".docx",
+            ".gif",
+            ".gz",
+            ".htm",
+            ".html",
+            ".jpeg",
+            ".jpg",
+            ".md",
+            ".mp3",
+            ".parquet",
+            ".pdf",
+        ),
+        *(".png", ".pptx", ".tar", ".tsv", ".txt", ".wav", ".webp", ".xls", ".xlsx", ".xml", ".yaml", ".yml", ".zip"),
+    ]
+)
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 
 
@@ -145,12 +165,15 @@ def checked_name(filename: str) -> str:
 
 
 def check_purpose(purpose: str, filename: str) -> None:
-    """Refuse a purpose that there is not, and batch input that is not named as such: ApiError 400."""
+    """Refuse a purpose that there is not, and batch input whose name says that it is something else: ApiError 400.
+
+    A name without an ending says nothing: clients that send bytes have none, and OpenAI's call the file `upload`.
+    """
     if purpose not in PURPOSES:
         supported = ", ".join(f"'{name}'" for name in PURPOSES)
         message = f"Invalid value: '{purpose[:100]}'. Supported values are: {supported}."
         raise ApiError(400, message, param="purpose", code="invalid_value")
-    if purpose == "batch" and not filename.lower().endswith(".jsonl"):
+    if purpose == "batch" and PurePath(filename).suffix.lower() in OTHER_FORMATS:
         raise ApiError(400, "Invalid file format for Batch API. Must be .jsonl")
 
 

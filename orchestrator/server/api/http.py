@@ -116,8 +116,7 @@ def on_api_error(request: Request, error: Exception) -> Response:
 def on_http_error(request: Request, error: Exception) -> Response:
     """The answer to what no route takes."""
     assert isinstance(error, HTTPException)
-    # Any path below /v1 may be an upstream's, but only for a POST: for other methods there is nothing.
-    status = 404 if error.status_code == 405 and "path" in request.path_params else error.status_code
+    status = error.status_code
     message = f"Unknown request URL: {request.method} {request.url.path}." if status == 404 else error.detail
     response = as_json({"error": ErrorObject(message)}, status)
     response.headers.update(error.headers or {})

@@ -18,6 +18,7 @@ from orchestrator import __version__, wire
 from orchestrator.server.api.access import OPEN_PATHS
 from orchestrator.server.api.files import PURPOSES
 from orchestrator.server.api.http import as_json
+from orchestrator.server.endpoints import KNOWN
 from orchestrator.server.service import Service
 from orchestrator.server.uploads import MAX_UPLOAD_BYTES
 from orchestrator.wire import Batch, ErrorObject, File, Upload, UploadPart
@@ -153,7 +154,7 @@ FILE_FORM = {
         "purpose": {"type": "string", "enum": [*PURPOSES]},
         "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
         "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
-        "file": {"type": "string", "format": "binary", "description": "For purpose `batch` its name ends in .jsonl."},
+        "file": {"type": "string", "format": "binary", "description": "For purpose `batch`, lines of JSON."},
     },
 }
 PART_FORM = {
@@ -237,22 +238,24 @@ OPERATIONS = (
               refuses=(404, 416), also=(206,)),
     Operation("GET", "/v1/models", "List the upstreams' models", Models),
     Operation("GET", "/v1/models/{model}", "Retrieve a model", Model, refuses=(404,)),
-    *(
-        Operation("POST", path, "Passed to an upstream, ahead of batch rows, and answered as it answers", JSON,
-                  PASSED_ON, refuses=(400, 404, 413, 422, 429, 500, 502, 503, 504))
-        for path in wire.ENDPOINTS
-    ),
     Operation("GET", "/health", "How the server and its upstreams are", Health),
     Operation("GET", "/ready", "Whether the server can take work", Ready, also=(503,)),
     Operation("GET", "/metrics", "Counters and gauges for Prometheus", TEXT),
     Operation("GET", "/openapi.json", "This description", JSON),
 )  # fmt: skip
 
+
+def _passed(path: str) -> Operation:
+    about = "Passed to an upstream, ahead of batch rows, and answered as it answers"
+    return Operation("POST", path, about, JSON, PASSED_ON, refuses=(400, 404, 408, 413, 422, 429, 500, 502, 503, 504))
+
+
 SAID = {
     206: "The part that was asked for.",
     400: "The request is not valid.",
     401: "The API key is missing, unknown or revoked.",
     404: "There is no such thing, or it is another tenant's.",
+    408: "The request did not come in time.",
     409: "Not in this state; trying again would not help.",
     413: "Too large.",
     416: "No such range.",
@@ -277,16 +280,17 @@ class Description:
         return [Route("/openapi.json", self.openapi, methods=["GET"])]
 
     async def openapi(self, request: Request) -> Response:
-        return as_json(description())
+        return as_json(description(self._service.endpoints.all))
 
 
 @cache
-def description() -> dict[str, Any]:
-    """The whole description: OpenAPI 3.1, as values of JSON."""
-    asked = _schemas({operation.takes for operation in OPERATIONS if _is_type(operation.takes)})
-    answered = _schemas({Error, *(operation.answers for operation in OPERATIONS if _is_type(operation.answers))})
+def description(endpoints: frozenset[str] = KNOWN) -> dict[str, Any]:
+    """The whole description: OpenAPI 3.1, as values of JSON. `endpoints` are the paths that are passed on."""
+    operations = (*OPERATIONS, *map(_passed, sorted(endpoints)))
+    asked = _schemas({operation.takes for operation in operations if _is_type(operation.takes)})
+    answered = _schemas({Error, *(operation.answers for operation in operations if _is_type(operation.answers))})
     paths: dict[str, dict[str, Any]] = {}
-    for operation in OPERATIONS:
+    for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
-from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -31,27 +30,14 @@ HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
     b" upgrade".split()
 )
-NOT_SENT = HOP_BY_HOP | frozenset(b"host content-length expect authorization api-key x-api-key cookie".split())
-"""A client's headers that stay here: its key is for this server, and the upstream has a key of its own."""
-NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date set-cookie x-request-id".split())
-
-
-class _Passed(Convertor[str]):
-    """A path below /v1 that is the upstream's: not one of ours, and none that changes the engine for everybody."""
-
-    regex = (
-        r"(?!(?:files|uploads|batches|models|load_lora_adapter|unload_lora_adapter)(?:/|$))"
-        r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
-    )
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("passed", _Passed())
+NOT_SENT = HOP_BY_HOP | frozenset(
+    b"host content-length expect authorization api-key x-api-key cookie"
+    b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
+)
+"""A client's headers that stay here: its key is for this server, and the upstream has a key of its own. Nor do those
+go on by which some servers take a request for another one than its first line says."""
+NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
+"""An upstream's headers that stay here; a redirect would name its address."""
 
 
 class _Asks(msgspec.Struct):
@@ -75,22 +61,28 @@ class _NotReached(Exception):
 
 
 class Passthrough:
-    """The routes of the upstreams: any other POST below /v1."""
+    """The routes of the upstreams: a POST to each path of the allow-list, and nothing else."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def routes(self) -> list[Route]:
         """What this part answers."""
-        return [Route("/v1/{path:passed}", self.forward, methods=["POST"])]
+        return [Route(path, self._forward(path), methods=["POST"]) for path in sorted(self._service.endpoints.all)]
 
-    async def forward(self, request: Request) -> Any:
-        """An ASGI application that answers the request."""
+    def _forward(self, path: str) -> Callable[[Request], Awaitable[Any]]:
+        async def forward(request: Request) -> Any:
+            return await self.forward(request, path)
+
+        return forward
+
+    async def forward(self, request: Request, path: str) -> Any:
+        """An ASGI application that answers the request; of its path, what the allow-list has is passed on."""
         try:
             body = await _body(request)
         except ClientDisconnect:
             return Response(status_code=400)
-        path, query = f"/v1/{request.path_params['path']}", request.url.query
+        query = request.url.query
         if self._service.settings.log_prompts:
             log.info("request body", extra=told(path=path, body=body.decode(errors="replace")))
         differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1

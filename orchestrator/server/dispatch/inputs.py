@@ -44,7 +44,7 @@ class Input:
             return _decode(raw)
         except NO_JSON:
             said = f"Row {index + 1:,} of the input file is not what it was when it was checked."
-            raise BodyError(said, None, "unreadable_row") from None
+            raise BodyError(said, None, "invalid_json_line") from None
 
     def custom_id(self, index: int) -> msgspec.Raw:
         """A row's id as JSON, as far as it can be read; null where it cannot."""
