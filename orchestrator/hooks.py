@@ -19,21 +19,25 @@ from typing import Annotated
 
 import msgspec
 import openai
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.config import Config, HostedBackend
+from orchestrator.connections import Connections, Patience
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.guarded import Server, guarded
 from orchestrator.wire import NO_JSON, BatchStatus
 
 log = logging.getLogger(__name__)
 
 PATH = "/webhooks/"
-MAX_BODY = 1024 * 1024
-MOST_CONNECTIONS = 64
+MAX_BODY = 128 * 1024
+"""An event has some hundred bytes."""
+MOST_CONNECTIONS = 256
+"""One more takes the place of the one that has kept us waiting longest: an event comes at once and whole."""
+PATIENCE = Patience(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Events that are known again. A signature holds for ten minutes; no account ends as many batches in that time."""
 STOP_SECONDS = 1
@@ -92,24 +96,26 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def listening(host: str, port: int, secrets: Mapping[str, str], push: Push) -> Iterator[str]:
+def listening(
+    host: str, port: int, secrets: Mapping[str, str], push: Push, patience: Patience = PATIENCE
+) -> Iterator[str]:
     """Take webhooks in a thread of this process until the block ends; gives the URL, but for the backend's name.
 
     `push` is called from that thread with the id of each batch that is told of. Port 0 takes a free one. Raises
     UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
     """
     with closing(_bound(host, port)) as bound, closing(openai.OpenAI(api_key="none")) as client:
-        config = uvicorn.Config(
+        connections = Connections(MOST_CONNECTIONS, patience=patience)
+        config = guarded(
             _Webhooks(client, secrets, push).application(),
+            connections,
             lifespan="off",
-            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        server = uvicorn.Server(config)
+        server = Server(config, connections)
         thread = threading.Thread(target=server.run, args=([bound],), name="webhooks", daemon=True)
         thread.start()
         try:

@@ -67,6 +67,7 @@ def keys() -> None:
 @click.option("--max-bytes", type=Amount(in_bytes=True), metavar="SIZE", help="Bytes of all stored files, e.g. 20GB.")
 @click.option("--max-batches", type=Amount(), metavar="N", help="Batches that are not at their end.")
 @click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows that wait in all of those.")
+@click.option("--max-calls", type=Amount(), metavar="N", help="Requests with this key at once.")
 @dir_option
 def add(
     name: str,
@@ -74,13 +75,20 @@ def add(
     max_bytes: int | None,
     max_batches: int | None,
     max_queued_rows: int | None,
+    max_calls: int | None,
     folder: Path | None,
 ) -> int:
     """Make a key for the tenant NAME. Its secret goes to stdout, and is shown this once.
 
     A tenant's files and batches are seen with its keys alone; a second key of the same NAME opens the same ones.
     """
-    limits = Limits(max_rows=max_rows, max_bytes=max_bytes, max_batches=max_batches, max_queued_rows=max_queued_rows)
+    limits = Limits(
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        max_batches=max_batches,
+        max_queued_rows=max_queued_rows,
+        max_calls=max_calls,
+    )
     root = _root(folder)
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)

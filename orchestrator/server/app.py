@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from orchestrator.errors import OrchError, StorageError
+from orchestrator.guarded import guarded
 from orchestrator.server.api import http
 from orchestrator.server.api.access import Access
 from orchestrator.server.api.batches import Batches
@@ -52,12 +54,19 @@ def build(service: Service) -> Starlette:
             Exception: http.on_surprise,
         },
     )
+    app.state.service = service
     # A redirect would name the host that the client asked for, which behind a proxy is not where it is.
     app.router.redirect_slashes = False
     app.add_middleware(Access, service=service)
     app.add_middleware(_RequestIds)
     app.add_middleware(AccessLog)
     return app
+
+
+def configuration(service: Service, **options: Any) -> uvicorn.Config:
+    """How uvicorn serves the application around a service; `options` are uvicorn's."""
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+    return guarded(build(service), service.connections, **quiet, **options)
 
 
 class _RequestIds:

@@ -13,7 +13,8 @@ from types import TracebackType
 import uvicorn
 
 from orchestrator.errors import BackendError, OrchError
-from orchestrator.server.app import build
+from orchestrator.guarded import Server
+from orchestrator.server.app import configuration
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -33,11 +34,11 @@ def socket_path(root: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"orch-{short}" / "server.sock"
 
 
-class _Uvicorn(uvicorn.Server):
+class _Uvicorn(Server):
     """Says when it listens, or that it ended without; at its end it tells the service first."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        super().__init__(config)
+        super().__init__(config, service.connections)
         self._service = service
         self.settled = threading.Event()
 
@@ -66,9 +67,7 @@ class ServerThread:
                 f"{self.socket.parent} belongs to another user", hint="set ORCH_HOME to a shorter path"
             )
         self.socket.unlink(missing_ok=True)
-        config = uvicorn.Config(
-            build(self._service), uds=str(self.socket), log_config=None, access_log=False, timeout_graceful_shutdown=5
-        )
+        config = configuration(self._service, uds=str(self.socket), timeout_graceful_shutdown=5)
         self._server = _Uvicorn(config, self._service)
         self._thread = threading.Thread(target=self._serve, name="batch-server", daemon=True)
         self._thread.start()

@@ -29,14 +29,16 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What requests with a key may use; None is no limit but the server's.
 
-    `max_rows` is of one batch. The others count what the tenant has: bytes of stored files, batches that are not at
-    their end, and rows without a result in all of those.
+    `max_rows` is of one batch, and `max_calls` counts the requests of one key that are answered at once. The others
+    count what the tenant has: bytes of stored files, batches that are not at their end, and rows without a result in
+    all of those.
     """
 
     max_rows: int | None = None
     max_bytes: int | None = None
     max_batches: int | None = None
     max_queued_rows: int | None = None
+    max_calls: int | None = None
 
 
 NO_LIMITS = Limits()

@@ -14,6 +14,7 @@ import socket
 import stat
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -21,7 +22,8 @@ from typing import IO, Any
 import uvicorn
 
 from orchestrator.errors import BackendError, OrchError, StorageError, UsageError
-from orchestrator.server.app import build
+from orchestrator.guarded import Server
+from orchestrator.server.app import configuration
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -31,6 +33,10 @@ STOP_CONNECTIONS_SECONDS = 5
 # Longer than any client keeps an idle connection: one that closes just as the next request comes fails that request.
 KEEP_ALIVE_SECONDS = 120
 MAX_FILES = 65_536
+MAX_CONNECTIONS = 4096
+LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
+OTHER_FILES = 128
+"""Database, log, sockets, engines."""
 INTERRUPTED = 130
 
 
@@ -182,14 +188,14 @@ def bind_unix(path: Path) -> socket.socket:
 Greeting = Callable[[], Coroutine[Any, Any, None]]
 
 
-class _Uvicorn(uvicorn.Server):
+class _Uvicorn(Server):
     """Ends when it is asked to, greets once it listens, and leaves the signals to `Stop`."""
 
     def __init__(
-        self, config: uvicorn.Config, is_over: Callable[[], bool], greet: Greeting, ending: asyncio.Event
+        self, config: uvicorn.Config, service: Service, is_over: Callable[[], bool], greet: Greeting
     ) -> None:
-        super().__init__(config)
-        self._ending = ending
+        super().__init__(config, service.connections)
+        self._ending = service.ending
         self._is_over = is_over
         self._greet = greet
 
@@ -231,20 +237,15 @@ def serve(
 
     Returns when all is closed and durable. Raises what the service's start raises: StorageError, BackendError.
     """
-    allow_many_files()
-    service = Service(root, settings)
-    config = uvicorn.Config(
-        build(service),
+    service = Service(root, fitted(settings, allow_many_files()))
+    config = configuration(
+        service,
         lifespan="on",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_CONNECTIONS_SECONDS,
     )
-    server = _Uvicorn(config, is_over, lambda: greet(service), service.ending)
+    server = _Uvicorn(config, service, is_over, lambda: greet(service))
     try:
         server.run(sockets=list(sockets))
     except SystemExit as error:
@@ -254,9 +255,27 @@ def serve(
         raise BackendError(f"the server did not start: {failure or 'see its log'}") from error
 
 
-def allow_many_files() -> None:
-    """A connection for each row in flight is an open file; the usual limit of 1,024 is a default, not a bound."""
+def allow_many_files() -> int:
+    """Let this process have many open files, and say how many it may have: a connection is one.
+
+    The usual limit of 1,024 is a default, not a bound.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MAX_FILES if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def fitted(settings: Settings, files: int) -> Settings:
+    """The settings for a process that may have so many open files: where they are few, so are connections and rows.
+
+    A connection may need two: its own, and that of the file or the upstream that it asks for.
+    """
+    free = max(0, files - OTHER_FILES)
+    upstreams = max(1, len(settings.upstreams))
+    rows = max(LEAST_ROWS, min(settings.max_concurrency, free // 4 // upstreams))
+    connections = (free - rows * upstreams) // 3
+    most = max(LEAST_CONNECTIONS, min(MAX_CONNECTIONS, connections))
+    return replace(settings, max_concurrency=rows, max_connections=most, max_calls=max(1, most // 4))

@@ -58,6 +58,7 @@ class _Server(Collector):
         yield from _upstreams(upstreams)
         yield from self._work()
         yield from self._storage()
+        yield from self._connections()
         yield from _cost(self._service.settings.cost_per_hour, self._service.upstreams)
 
     def _work(self) -> Iterator[Metric]:
@@ -73,6 +74,19 @@ class _Server(Collector):
         for status, count in batches.ended.items():
             family.add_metric([status.value], count)
         yield family
+
+    def _connections(self) -> Iterator[Metric]:
+        connections = self._service.connections
+        known = ("known", connections.trusted), ("stranger", connections.strangers)
+        yield _gauges("orch_connections", "Open connections, by whether they have shown a key.", "kind", known)
+        about = "Connections and bodies that were given up, by reason."
+        family = CounterMetricFamily("orch_connections_closed", about, labels=["reason"])
+        for reason, count in connections.closed.items():
+            family.add_metric([reason.value], count)
+        yield family
+        rooms = self._service.rooms
+        about = "Bytes of request bodies that are held in memory."
+        yield _gauge("orch_request_body_bytes", about, rooms.small.taken + rooms.large.taken)
 
     def _storage(self) -> Iterator[Metric]:
         service = self._service

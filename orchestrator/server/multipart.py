@@ -12,14 +12,14 @@ from typing import Any, BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from orchestrator.server.rooms import MOST_BLOCK, Blocks
+
 MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024
 """How much a body may hold besides its file: fields, headers, boundaries, and what stands around them."""
 
 ONCE = ("purpose", "expires_after")
 """Fields that must not be there twice; others are nothing to us, and some clients send lists of them."""
-
-BLOCK_BYTES = 1024 * 1024
 
 
 class BadUpload(Exception):
@@ -112,11 +112,13 @@ async def receive(
     *,
     part: str = "file",
     room: Callable[[int], None] = lambda size: None,
+    blocks: Blocks | None = None,
 ) -> Upload:
     """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
 
-    `room` is asked before so many bytes are written, and may raise. Raises BadUpload, TooLarge, OSError or what
-    `body` and `room` raise; then no file is left. The event loop never waits for the disk.
+    `room` is asked before so many bytes are written, and may raise; `blocks` says how many are gathered for that.
+    Raises BadUpload, TooLarge, OSError or what `body` and `room` raise; then no file is left. The event loop never
+    waits for the disk.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
@@ -132,7 +134,7 @@ async def receive(
                 total += len(chunk)
                 if total - form.upload.bytes > MAX_OTHER_BYTES:
                     raise BadUpload("the form holds too much besides its file")
-                if len(form.block) >= BLOCK_BYTES:
+                if len(form.block) >= (MOST_BLOCK if blocks is None else blocks.size):
                     room(len(form.block))
                     block, form.block = form.block, bytearray()
                     await asyncio.to_thread(target.write, block)

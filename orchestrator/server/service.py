@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import wire
+from orchestrator.connections import Connections
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, Database
@@ -23,6 +24,7 @@ from orchestrator.server.endpoints import Endpoints
 from orchestrator.server.keys import Keys
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
+from orchestrator.server.rooms import Calls, Rooms
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
@@ -52,6 +54,10 @@ class Service:
         """Set when the server is to end: answers that would go on without end stop then."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
+        most = settings.max_connections
+        self.connections = Connections(most, most // 2 if settings.require_keys else 0, settings.patience)
+        self.rooms = Rooms(has_tenants=settings.require_keys)
+        self.calls = Calls()
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
         self._rows_per_second = 0.0

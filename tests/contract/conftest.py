@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 from sqlalchemy import make_url
 
-from orchestrator.server.app import build
+from orchestrator.guarded import Server
+from orchestrator.server.app import configuration
 from orchestrator.server.host import ServerThread
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
@@ -34,8 +34,8 @@ class Served:
 
 @contextmanager
 def over_tcp(folder: Path, settings: Settings) -> Iterator[str]:
-    config = uvicorn.Config(build(Service(folder, settings)), host="127.0.0.1", port=0, log_config=None)
-    server = uvicorn.Server(config)
+    service = Service(folder, settings)
+    server = Server(configuration(service, host="127.0.0.1", port=0), service.connections)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

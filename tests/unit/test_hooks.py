@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.up import up
 from orchestrator.config import Config, load
+from orchestrator.connections import Patience
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.hooks import MAX_BODY, MOST_CONNECTIONS, listening, secrets_of
+from orchestrator.hooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.model import Shard, ShardState
 from orchestrator.pipeline.track import MOST_PUSHED, Looks
 from orchestrator.place import Place
@@ -38,10 +39,10 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 class Hooks:
     """A listener of two backends, and what it has passed on."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, patience: Patience = PATIENCE) -> None:
         self.pushed: list[str] = []
         secrets = {"cloud": SECRET, "plain": PLAIN}
-        self.root = stack.enter_context(listening("127.0.0.1", 0, secrets, self.pushed.append))
+        self.root = stack.enter_context(listening("127.0.0.1", 0, secrets, self.pushed.append, patience))
         self.url = f"{self.root}cloud"
 
     def sent(self, body: bytes = ENDED, headers: dict[str, str] | None = None, backend: str = "cloud") -> int:
@@ -185,7 +186,7 @@ def test_only_a_post_is_one(hooks: Hooks) -> None:
     assert status == 405
 
 
-def test_a_body_of_more_than_a_mebibyte_is_refused(hooks: Hooks) -> None:
+def test_a_body_of_more_than_an_event_has_is_refused(hooks: Hooks) -> None:
     body = ENDED.ljust(MAX_BODY)
     assert hooks.sent(body) == 200
     assert hooks.pushed == ["batch_1"]
@@ -212,14 +213,35 @@ def test_the_end_waits_for_no_client_that_never_ends() -> None:
         hooks.sent()
 
 
-def test_more_clients_than_a_provider_has_are_turned_away() -> None:
+@pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
+def test_no_number_of_idle_clients_keeps_an_event_out(sent: bytes) -> None:
     with ExitStack() as stack:
         hooks = Hooks(stack)
-        idle = [stack.enter_context(hooks.connection()) for _ in range(MOST_CONNECTIONS)]
-        assert deliver(hooks.url, ENDED, signed(ENDED))[0] == 503
-        for connection in idle:
-            connection.close()
-        wait_until(lambda: deliver(hooks.url, ENDED, signed(ENDED))[0] == 200)
+        idle = [stack.enter_context(hooks.connection(sent)) for _ in range(MOST_CONNECTIONS + 20)]
+        for number in range(5):
+            assert hooks.sent(event("batch.completed", f"batch_{number}")) == 200
+        # Each newcomer took the place of the one that had waited longest.
+        assert [ends(connection) for connection in idle[:20]] == [True] * 20
+        assert len(hooks.pushed) == 5
+
+
+@pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
+def test_who_says_nothing_more_is_left(sent: bytes) -> None:
+    with ExitStack() as stack:
+        hooks = Hooks(stack, Patience(head=0.2, body=0.2))
+        connection = stack.enter_context(hooks.connection(sent))
+        answer = b""
+        while part := connection.recv(1000):
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 408 ") == (sent is BEGUN)
+
+
+def ends(connection: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from orchestrator.errors import StorageError
+from orchestrator.guarded import connection_of
 from orchestrator.server.api import http
 from orchestrator.server.api.http import ApiError, tenant_of
 from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, Limits
@@ -19,6 +20,7 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 RETRY_SECONDS = 30
 """OpenAI's clients do not try again at all where `Retry-After` is above 120."""
 
+CALL_SECONDS = 1
 SHORTEST_SHOWN = 16
 
 
@@ -30,14 +32,26 @@ class Access:
         self._service = service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and self._service.settings.require_keys and scope["path"] not in OPEN_PATHS:
-            try:
-                key = self._key(scope["headers"])
-            except (ApiError, StorageError) as error:
-                await _refusal(Request(scope), error)(scope, receive, send)
-                return
-            scope["tenant"], scope["limits"] = key.tenant, key.limits
-        await self._app(scope, receive, send)
+        if scope["type"] != "http" or not self._service.settings.require_keys or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            key = self._key(scope["headers"])
+            if (connection := connection_of(scope)) is not None:
+                connection.trust()
+            self._require_call(key)
+        except (ApiError, StorageError) as error:
+            await _refusal(Request(scope), error)(scope, receive, send)
+            return
+        scope["tenant"], scope["limits"] = key.tenant, key.limits
+        with self._service.calls.one_more(key.id):
+            await self._app(scope, receive, send)
+
+    def _require_call(self, key: Key) -> None:
+        """Refuse one call more than the key may have at once: ApiError 429."""
+        most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
+        if self._service.calls.out(key.id) >= most:
+            _come_again(f"{most:,} requests with this key are under way, and no more may be at once.", CALL_SECONDS)
 
     def _key(self, headers: list[tuple[bytes, bytes]]) -> Key:
         secret = _secret(headers)
@@ -118,5 +132,5 @@ def require_room(service: Service, request: Request) -> None:
         _come_again(f"{waiting:,} rows wait at this server, and {service.settings.max_queued_rows:,} are allowed.")
 
 
-def _come_again(reason: str) -> NoReturn:
-    raise ApiError(429, f"{reason} Try again later.", code="rate_limit_exceeded", after=RETRY_SECONDS)
+def _come_again(reason: str, after: int = RETRY_SECONDS) -> NoReturn:
+    raise ApiError(429, f"{reason} Try again later.", code="rate_limit_exceeded", after=after)

@@ -14,27 +14,29 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from orchestrator.server.api.http import ApiError
-
-BLOCK_BYTES = 1024 * 1024
+from orchestrator.server.rooms import Blocks
 
 
 class _Open(StreamingResponse):
     """Streams from a file that is open already: deleting it meanwhile cuts nobody off."""
 
     def __init__(self, file: BinaryIO, start: int, end: int, status: int, headers: dict[str, str]) -> None:
-        super().__init__(_blocks(file, start, end), status, headers, media_type="application/octet-stream")
+        super().__init__((), status, headers, media_type="application/octet-stream")
         self._file = file
+        self._span = start, end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._file:
+        blocks: Blocks = scope["app"].state.service.rooms.blocks
+        with self._file, blocks.passing():
+            self.body_iterator = self._read(blocks)
             await super().__call__(scope, receive, send)
 
-
-async def _blocks(file: BinaryIO, start: int, end: int) -> AsyncIterator[bytes]:
-    file.seek(start)
-    while start < end and (block := await asyncio.to_thread(file.read, min(BLOCK_BYTES, end - start))):
-        start += len(block)
-        yield block
+    async def _read(self, blocks: Blocks) -> AsyncIterator[bytes]:
+        start, end = self._span
+        self._file.seek(start)
+        while start < end and (block := await asyncio.to_thread(self._file.read, min(blocks.size, end - start))):
+            start += len(block)
+            yield block
 
 
 def content(request: Request, path: Path, tag: str, filename: str, size: int | None = None) -> Response:

@@ -15,7 +15,16 @@ from orchestrator.clock import now
 from orchestrator.server import multipart
 from orchestrator.server.api.access import most_bytes, require_bytes
 from orchestrator.server.api.content import content
-from orchestrator.server.api.http import ApiError, as_json, is_whole, limit_of, missing, page, tenant_of
+from orchestrator.server.api.http import (
+    ApiError,
+    announced_size,
+    as_json,
+    is_whole,
+    limit_of,
+    missing,
+    page,
+    tenant_of,
+)
 from orchestrator.server.records import FileRecord
 from orchestrator.server.service import Service
 from orchestrator.wire import File
@@ -137,14 +146,16 @@ async def take_in(service: Service, request: Request, path: Path, most: int, par
     What the length of the body tells is refused before the body is read. Raises ApiError, TooLarge, OSError or
     StorageError; then nothing is left at `path`.
     """
-    length = request.headers.get("content-length", "")
-    announced = int(length) if length.isascii() and length.isdecimal() else 0
+    announced = announced_size(request) or 0
     if announced > most + multipart.MAX_OTHER_BYTES:
         raise multipart.TooLarge
     service.require_room(announced)
     kind = request.headers.get("content-type", "")
     try:
-        return await multipart.receive(request.stream(), kind, path, most, part=part, room=service.require_room)
+        with service.rooms.blocks.passing():
+            return await multipart.receive(
+                request.stream(), kind, path, most, part=part, room=service.require_room, blocks=service.rooms.blocks
+            )
     except multipart.NoFile:
         missing(part)
     except multipart.BadUpload as error:

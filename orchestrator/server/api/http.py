@@ -12,11 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from orchestrator.errors import StorageError
+from orchestrator.server.rooms import NoRoom, Place, Rooms
 from orchestrator.wire import NO_JSON, ErrorObject
 
 log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 1024 * 1024
+BUSY_SECONDS = 5
 
 
 class ApiError(Exception):
@@ -51,21 +53,74 @@ def missing(name: str) -> NoReturn:
     raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
 
+class Body:
+    """A request's body, and the place in a room that it takes as long as it is in memory."""
+
+    def __init__(self, content: bytes, place: Place) -> None:
+        self.content = content
+        self._place = place
+        self._place.give_back(keep=len(content))
+
+    def drop(self) -> None:
+        """It is not needed any more; a second time changes nothing."""
+        self.content = b""
+        self._place.give_back()
+
+
+async def read_body(request: Request, most: int) -> Body:
+    """The request's body of at most `most` bytes, read once there is room for it.
+
+    Raises ApiError: 413 where it is larger, 429 where there is no room, 400 where the client leaves.
+    """
+    announced = announced_size(request)
+    if announced is not None and announced > most:
+        _too_large(most)
+    size = most if announced is None else announced
+    rooms: Rooms = request.app.state.service.rooms
+    try:
+        place = await rooms.for_body(size).take(tenant_of(request), size)
+    except NoRoom:
+        message = "The server holds as many large requests as it has room for. Try again later."
+        raise ApiError(429, message, code="rate_limit_exceeded", after=BUSY_SECONDS) from None
+    try:
+        return Body(await _content(request, most), place)
+    except ClientDisconnect:
+        place.give_back()
+        raise ApiError(400, "The client left before its request was here.") from None
+    except BaseException:
+        place.give_back()
+        raise
+
+
+async def _content(request: Request, most: int) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            _too_large(most)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> NoReturn:
+    raise ApiError(413, f"The body of the request is larger than {most} bytes.")
+
+
+def announced_size(request: Request) -> int | None:
+    """How large the request says that its body is; None where it does not say."""
+    length = request.headers.get("content-length", "")
+    return int(length) if is_whole(length, 0, 10**10 - 1) else None
+
+
 async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
     """The request's body, a JSON object of at most MAX_JSON_BYTES."""
-    parts, size = [], 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_JSON_BYTES:
-                raise ApiError(413, f"The body of the request is larger than {MAX_JSON_BYTES} bytes.")
-            parts.append(part)
-    except ClientDisconnect:
-        raise ApiError(400, "The client left before its request was here.") from None
-    if may_be_empty and not any(parts):
+    held = await read_body(request, MAX_JSON_BYTES)
+    content = held.content
+    held.drop()
+    if may_be_empty and not content:
         return {}
     try:
-        body = msgspec.json.decode(b"".join(parts))
+        body = msgspec.json.decode(content)
     except NO_JSON:
         raise ApiError(400, "The body of the request is not valid JSON.") from None
     if not isinstance(body, dict):

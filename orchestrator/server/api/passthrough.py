@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import Request
 from starlette.routing import Route
 
-from orchestrator.server.api.http import ApiError
+from orchestrator.server.api.http import ApiError, Body, read_body
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import plain_url, told
+from orchestrator.server.rooms import SMALL
 from orchestrator.server.service import Service
 from orchestrator.wire import NO_JSON
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+BLOCK_BYTES = 256 * 1024
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 5
 HOP_BY_HOP = frozenset(
@@ -40,6 +42,11 @@ NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-reques
 """An upstream's headers that stay here; a redirect would name its address."""
 
 
+# What HTTP does not allow in a header, and an upstream may have sent all the same.
+_is_name = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
+_has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
+
+
 class _Asks(msgspec.Struct):
     """What is read of a body."""
 
@@ -52,7 +59,7 @@ class Call:
 
     target: str
     headers: list[tuple[str, str]]
-    body: bytes
+    body: Body
     model: str | None
 
 
@@ -78,27 +85,13 @@ class Passthrough:
 
     async def forward(self, request: Request, path: str) -> Any:
         """An ASGI application that answers the request; of its path, what the allow-list has is passed on."""
-        try:
-            body = await _body(request)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        query = request.url.query
+        body, query = await read_body(request, MAX_BODY_BYTES), request.url.query
         if self._service.settings.log_prompts:
-            log.info("request body", extra=told(path=path, body=body.decode(errors="replace")))
+            log.info("request body", extra=told(path=path, body=body.content.decode(errors="replace")))
         differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1
-        model = _model(body) if differ else None
+        model = _model(body.content) if differ else None
         target = f"{path}?{query}" if query else path
         return _Relay(self._service, Call(target, _sent_headers(request), body, model))
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise ApiError(413, f"The body of the request is larger than {MAX_BODY_BYTES} bytes.")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _model(body: bytes) -> str | None:
@@ -162,6 +155,7 @@ class _Relay:
             left.cancel()
             work.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
+            self._call.body.drop()
         if not work.cancelled():
             work.result()
 
@@ -187,7 +181,7 @@ class _Relay:
         upstream.interactive += 1
         if upstream.pace is not None:
             # A person does not wait for the rate; the rows behind do.
-            upstream.pace.take(began, likely_tokens(self._call.body))
+            upstream.pace.take(began, likely_tokens(self._call.body.content))
         try:
             status = await self._pass_on(upstream, send)
             _count(upstream, upstream.clock() - began, failed=status >= 500 or status == 429)
@@ -210,13 +204,15 @@ class _Relay:
         call = self._call
         async with upstream.http.post(
             upstream.address(call.target),
-            data=call.body,
-            headers=call.headers,
+            data=_sent(call.body),
+            headers=[*call.headers, ("content-length", str(len(call.body.content)))],
             allow_redirects=False,
             auto_decompress=False,
             timeout=self._timeout,
         ) as response:
-            headers = _kept(response.raw_headers, NOT_ANSWERED)
+            if not 200 <= response.status <= 599:
+                raise _broken(ValueError())  # a status that HTTP does not have
+            headers = [header for header in _kept(response.raw_headers, NOT_ANSWERED) if _is_sound(*header)]
             self._started = True
             await send({"type": "http.response.start", "status": response.status, "headers": headers})
             async for part in response.content.iter_any():
@@ -224,6 +220,23 @@ class _Relay:
         # Nothing is awaited behind this: once an answer is whole, `receive` says that its client left.
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return response.status
+
+
+def _sent(body: Body) -> bytes | AsyncIterator[bytes]:
+    """What is sent of a body: as a whole, or block by block, so that a large one is dropped once it has gone."""
+    return body.content if len(body.content) <= SMALL else _blocks(body)
+
+
+async def _blocks(body: Body) -> AsyncIterator[bytes]:
+    content = memoryview(body.content)
+    for start in range(0, len(content), BLOCK_BYTES):
+        yield bytes(content[start : start + BLOCK_BYTES])
+    del content
+    body.drop()
+
+
+def _is_sound(name: bytes, value: bytes) -> bool:
+    return _is_name(name) is not None and _has_control(value) is None
 
 
 def _broken(error: Exception) -> ApiError:

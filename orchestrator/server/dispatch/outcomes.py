@@ -16,7 +16,7 @@ from orchestrator.wire import MAX_LINE_BYTES, NO_TOKENS, LineError, TokenCounts
 
 log = logging.getLogger(__name__)
 
-INTERNAL = LineError("internal_error", "The server failed at this row by an error of its own; its log has the details.")
+INTERNAL = LineError("internal_error", "The server failed at this row by an error of its own; see its log.")
 
 
 class Outcome(NamedTuple):

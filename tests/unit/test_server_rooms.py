@@ -1,0 +1,149 @@
+"""Rooms for what is held in memory: never more than there is, everybody in turn, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.server.rooms import LEAST_BLOCK, MOST_BLOCK, Blocks, NoRoom, Place, Room
+
+
+def run(live: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(live(), 20)
+
+    asyncio.run(bounded())
+
+
+async def waiting(room: Room, owner: str, size: int) -> asyncio.Task[Place]:
+    """Somebody who asks for a place, as far as that goes at once."""
+    task = asyncio.create_task(room.take(owner, size))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task
+
+
+def test_who_comes_first_is_served_first() -> None:
+    async def live() -> None:
+        room = Room(10)
+        first = await room.take("a", 8)
+        large = await waiting(room, "a", 6)
+        small = await waiting(room, "a", 2)
+        # The small one would fit, and would let large ones wait for ever.
+        assert (large.done(), small.done(), room.taken) == (False, False, 8)
+        first.give_back()
+        await asyncio.gather(large, small)
+        assert room.taken == 8
+
+    run(live)
+
+
+def test_a_large_one_of_another_owner_is_not_passed_either() -> None:
+    async def live() -> None:
+        room = Room(10, share=0.6)
+        first, second = await room.take("a", 5), await room.take("b", 4)
+        large, small = await waiting(room, "c", 6), await waiting(room, "d", 1)
+        assert (large.done(), small.done()) == (False, False)
+        first.give_back()
+        await asyncio.gather(large)
+        assert not small.done()
+        second.give_back()
+        await small
+
+    run(live)
+
+
+def test_who_has_had_his_share_lets_others_pass() -> None:
+    async def live() -> None:
+        room = Room(10, share=0.5)
+        first = await room.take("a", 5)
+        more = await waiting(room, "a", 3)
+        await room.take("b", 5)
+        assert not more.done()
+        first.give_back()
+        await more
+
+    run(live)
+
+
+def test_more_than_a_share_is_a_share() -> None:
+    async def live() -> None:
+        room = Room(10, share=0.5)
+        place = await room.take("a", 100)
+        assert room.taken == 5
+        place.give_back(keep=2)
+        assert room.taken == 2
+        place.give_back()
+        place.give_back()
+        assert room.taken == 0
+
+    run(live)
+
+
+def test_nobody_waits_for_ever() -> None:
+    async def live() -> None:
+        room = Room(10, wait=0.05)
+        held = await room.take("a", 10)
+        with pytest.raises(NoRoom):
+            await room.take("b", 1)
+        held.give_back()
+        (await room.take("b", 10)).give_back()
+        assert room.taken == 0
+
+    run(live)
+
+
+def test_who_leaves_while_waiting_holds_up_nobody() -> None:
+    async def live() -> None:
+        room = Room(10)
+        held = await room.take("a", 8)
+        left, behind = await waiting(room, "b", 9), await waiting(room, "c", 2)
+        left.cancel()
+        await behind
+        # And who leaves at the very moment of being let in gives it back.
+        late = await waiting(room, "d", 8)
+        held.give_back()
+        late.cancel()
+        await asyncio.gather(left, late, return_exceptions=True)
+        assert room.taken == 2
+
+    run(live)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12), st.booleans()), max_size=40))
+def test_there_is_never_more_than_there_is_room_for(asked: list[tuple[str, int, bool]]) -> None:
+    async def live() -> None:
+        room, tasks = Room(10, share=0.6), []
+        for owner, size, leaves in asked:
+            task = await waiting(room, owner, size)
+            tasks.append(task)
+            assert 0 <= room.taken <= 10
+            if leaves:
+                task.cancel()
+        while tasks:
+            done = [task for task in tasks if task.done()]
+            assert done, "nobody is let in, and somebody waits"
+            for task in done:
+                tasks.remove(task)
+                if not task.cancelled():
+                    task.result().give_back()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert room.taken == 0
+
+    run(live)
+
+
+def test_blocks_become_smaller_the_more_files_go_through() -> None:
+    blocks = Blocks()
+    assert blocks.size == MOST_BLOCK
+    with blocks.passing():
+        assert blocks.size == MOST_BLOCK
+    blocks._active = 200
+    assert LEAST_BLOCK < blocks.size < MOST_BLOCK
+    blocks._active = 100_000
+    assert blocks.size == LEAST_BLOCK
