@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.multipart import BLOCK_BYTES, BadUpload, TooLarge, Upload, receive
+from orchestrator.server.multipart import BadUpload, TooLarge, Upload, receive
+from orchestrator.server.rooms import MOST_BLOCK
 
 TYPE = "multipart/form-data; boundary=B"
 PIECES = st.sampled_from(
@@ -72,7 +73,7 @@ def test_whatever_is_sent_is_a_file_or_refused(chunks: list[bytes]) -> None:
     assert upload.bytes == len(stored)
 
 
-@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES + 7])
+@pytest.mark.parametrize("size", [0, 1, MOST_BLOCK - 1, MOST_BLOCK, 3 * MOST_BLOCK + 7])
 def test_files_of_any_size(size: int) -> None:
     content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     body = form(content)
@@ -87,7 +88,7 @@ def test_room_is_asked_for_before_every_write() -> None:
     asked: list[int] = []
 
     async def body() -> AsyncIterator[bytes]:
-        whole = form(b"x" * (3 * BLOCK_BYTES))
+        whole = form(b"x" * (3 * MOST_BLOCK))
         for start in range(0, len(whole), 65_536):
             yield whole[start : start + 65_536]
 
@@ -100,4 +101,4 @@ def test_room_is_asked_for_before_every_write() -> None:
         with pytest.raises(OSError, match="No space left"):
             asyncio.run(receive(body(), TYPE, Path(folder) / "file", 1 << 30, room=room))
         assert list(Path(folder).iterdir()) == []
-    assert asked[0] >= BLOCK_BYTES
+    assert asked[0] >= MOST_BLOCK
