@@ -242,7 +242,8 @@ def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
 
 @contextmanager
 def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> Iterator[Supervisor]:
-    from orchestrator.server.listen import allow_many_files, outlived
+    from orchestrator.server.descriptors import allow_many_files
+    from orchestrator.server.listen import outlived
     from orchestrator.vllm.fleet import plan_fleet
     from orchestrator.vllm.supervisor import Supervisor
 
@@ -302,8 +303,6 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
     """Say what is served, where, and what a user of it sets; and what is found of each upstream at a first look."""
     import asyncio
 
-    from orchestrator.server.logs import plain_url
-
     keys = "with keys" if service.settings.require_keys else "without keys"
     if where.uds is not None:
         tell(f"serving {service.root} at the Unix socket {where.uds}, {keys}")
@@ -321,7 +320,7 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
     for upstream in service.upstreams:
         models = f" ({', '.join(upstream.models[:5])})" if upstream.models else ""
         state = f"{upstream.problem}; it gets rows as soon as it is well" if upstream.problem else f"ready{models}"
-        tell(f"upstream {plain_url(upstream.url)}: {state}")
+        tell(f"upstream {upstream.shown}: {state}")
 
 
 def _url(host: str, port: int) -> str:

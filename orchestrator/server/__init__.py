@@ -3,6 +3,7 @@
     app, api/    routes: HTTP in, wire objects out
     service      the parts of one server put together
     host, listen the server in a thread on a Unix socket; the server of `orch serve`
+    descriptors  how many connections and rows fit into the files that may be open; rooms: what fits into memory
     database     a small SQLite database of the server's own
     records      what files and batches there are, and whose
     keys         who may use the server, and how much of it; endpoints: what may be reached at upstreams
@@ -12,7 +13,7 @@
     merged       results in input order
     webhooks     who is told of a batch's end
     upkeep       removes what is over its time
-    metrics, logs  what operators look at
+    health, metrics, logs  what operators look at
     dispatch/    how rows reach upstreams and come back as durable results
 
 The server knows nothing of jobs: it meets the orchestrator on a socket.

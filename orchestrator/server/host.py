@@ -15,6 +15,7 @@ import uvicorn
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.guarded import Server
 from orchestrator.server.app import configuration
+from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -56,7 +57,7 @@ class ServerThread:
 
     def __init__(self, root: Path, settings: Settings) -> None:
         self.socket = socket_path(root)
-        self._service = Service(root, settings)
+        self._service = Service(root, fitted(settings, allow_many_files()))
         self._failure: BaseException | None = None
 
     def __enter__(self) -> ServerThread:

@@ -8,13 +8,11 @@ import errno
 import fcntl
 import logging
 import os
-import resource
 import signal
 import socket
 import stat
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -24,6 +22,7 @@ import uvicorn
 from orchestrator.errors import BackendError, OrchError, StorageError, UsageError
 from orchestrator.guarded import Server
 from orchestrator.server.app import configuration
+from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -32,11 +31,6 @@ BACKLOG = 2048
 STOP_CONNECTIONS_SECONDS = 5
 # Longer than any client keeps an idle connection: one that closes just as the next request comes fails that request.
 KEEP_ALIVE_SECONDS = 120
-MAX_FILES = 65_536
-MAX_CONNECTIONS = 4096
-LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
-OTHER_FILES = 128
-"""Database, log, sockets, engines."""
 INTERRUPTED = 130
 
 
@@ -253,29 +247,3 @@ def serve(
         if isinstance(failure, OrchError):
             raise failure from error
         raise BackendError(f"the server did not start: {failure or 'see its log'}") from error
-
-
-def allow_many_files() -> int:
-    """Let this process have many open files, and say how many it may have: a connection is one.
-
-    The usual limit of 1,024 is a default, not a bound.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(MAX_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return MAX_FILES if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
-
-
-def fitted(settings: Settings, files: int) -> Settings:
-    """The settings for a process that may have so many open files: where they are few, so are connections and rows.
-
-    A connection may need two: its own, and that of the file or the upstream that it asks for.
-    """
-    free = max(0, files - OTHER_FILES)
-    upstreams = max(1, len(settings.upstreams))
-    rows = max(LEAST_ROWS, min(settings.max_concurrency, free // 4 // upstreams))
-    connections = (free - rows * upstreams) // 3
-    most = max(LEAST_CONNECTIONS, min(MAX_CONNECTIONS, connections))
-    return replace(settings, max_concurrency=rows, max_connections=most, max_calls=max(1, most // 4))

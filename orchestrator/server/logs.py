@@ -37,9 +37,9 @@ def told(**fields: Any) -> dict[str, Any]:
 
 
 def plain_url(url: str) -> str:
-    """A URL without the name and password that it may hold."""
+    """A URL without what may be secret in it: name and password, query, fragment."""
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 class JsonLines(logging.Formatter):

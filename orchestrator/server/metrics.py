@@ -17,16 +17,18 @@ from prometheus_client.registry import Collector
 
 from orchestrator.server.dispatch.stats import BOUNDS, Latencies
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.logs import plain_url
 from orchestrator.server.service import Service
 
 QUANTILES = (0.5, 0.99)
 
 
-def page(service: Service, accept: str) -> tuple[bytes, str]:
-    """The page and its content type: Prometheus's text, or OpenMetrics where `accept` asks for it."""
+def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes, str]:
+    """The page and its content type: Prometheus's text, or OpenMetrics where `accept` asks for it.
+
+    For who is not known, upstreams have a number in place of their URL.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Server(service))
+    registry.register(_Server(service, is_known=is_known))
     ProcessCollector(registry=registry)
     encode, kind = choose_encoder(accept)
     return encode(registry), kind
@@ -48,11 +50,13 @@ def quantile(latencies: Latencies, share: float) -> float:
 class _Server(Collector):
     """Everything the server knows about itself, as families of samples."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, is_known: bool) -> None:
         self._service = service
+        self._is_known = is_known
 
     def collect(self) -> Iterator[Metric]:
-        upstreams = [(plain_url(upstream.url), upstream) for upstream in self._service.upstreams]
+        numbered = enumerate(self._service.upstreams, 1)
+        upstreams = [(upstream.shown if self._is_known else str(number), upstream) for number, upstream in numbered]
         yield from _rows(upstreams)
         yield from _interactive(upstreams)
         yield from _upstreams(upstreams)
@@ -90,7 +94,7 @@ class _Server(Collector):
 
     def _storage(self) -> Iterator[Metric]:
         service = self._service
-        is_ok = service.health()["status"] == "ok"
+        is_ok = service.state()[0] == "ok"
         yield _gauge("orch_storage_ok", "1 while results and records can be written, else 0.", is_ok)
         backlog = service.backlog_bytes
         yield _gauge("orch_result_backlog_bytes", "Results that wait to become durable.", backlog)

@@ -11,6 +11,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from orchestrator.errors import StorageError
+
 MB = 1024 * 1024
 SMALL = MB
 """Bodies up to this size have a room of their own, so that large ones never stand in their way."""
@@ -21,6 +23,10 @@ SHARE = 0.5
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
+
+
+class NoSpace(StorageError):
+    """What comes in would leave too little of the disk free; the text has numbers and no path."""
 
 
 class NoRoom(Exception):

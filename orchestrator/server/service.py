@@ -24,7 +24,7 @@ from orchestrator.server.endpoints import Endpoints
 from orchestrator.server.keys import Keys
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
-from orchestrator.server.rooms import Calls, Rooms
+from orchestrator.server.rooms import Calls, NoSpace, Rooms
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
@@ -187,10 +187,10 @@ class Service:
         self.upkeep.note_ended(batch.id)
 
     def require_room(self, size: int = 0) -> None:
-        """Refuse to take in `size` bytes where less than `min_free_bytes` would stay free: StorageError."""
+        """Refuse to take in `size` bytes where less than `min_free_bytes` would stay free: NoSpace."""
         free, stays = shutil.disk_usage(self.root).free, self.settings.min_free_bytes
         if free - size < stays:
-            raise StorageError(
+            raise NoSpace(
                 f"{free:,} bytes of its disk are free, {size:,} are needed, and {stays:,} more must stay free"
             )
 
@@ -211,31 +211,12 @@ class Service:
         """Bytes of results that wait to become durable."""
         return self._writer.waiting_bytes
 
-    def health(self) -> dict[str, Any]:
-        """What a person wants to know when nothing moves."""
-        now = time.monotonic()
+    def state(self) -> tuple[str, str | None]:
+        """How it is (`ok`; `storage`: it cannot write now; `broken`), and what the problem is, for people."""
         broken = self._broken or self._fanout.problem
         storage = self._writer.problem or self.batches.storage_problem
-        return {
-            "status": "broken" if broken is not None else "ok" if storage is None else "storage",
-            "problem": broken or storage or self.batches.problem,
-            "running_batches": len(self.batches.runs),
-            "webhooks": self.webhooks.state(),
-            "engines": self.engines(),
-            "upstreams": [
-                {
-                    "url": upstream.url,
-                    "problem": upstream.problem,
-                    "problem_seconds": 0.0 if upstream.problem is None else round(now - upstream.since, 1),
-                    "in_flight": upstream.inflight,
-                    "limit": upstream.flow.limit,
-                    "limit_reason": upstream.flow.reason,
-                    "rates": None if upstream.pace is None else upstream.pace.state(now),
-                    "models": upstream.models,
-                }
-                for upstream in self.upstreams
-            ],
-        }
+        status = "broken" if broken is not None else "ok" if storage is None else "storage"
+        return status, broken or storage or self.batches.problem
 
 
 def _endpoints(added: Sequence[str]) -> Endpoints:

@@ -46,11 +46,11 @@ class Settings:
     """Upstreams bill each request: an account is kept of what was sent, quotas are waited for, and one that refuses
     the account (its key, its credit) is left alone for `account_seconds` before one row asks again."""
     account_seconds: float = 60.0
-    max_connections: int = 1024
+    max_connections: int = 4096
     """Open at once. Half of them are for who has shown a valid key, where keys are asked for."""
     patience: Patience = PATIENCE
     """How long a client may keep the server waiting."""
-    max_calls: int = 256
+    max_calls: int = 1024
     """Requests of one key that are answered at once, where the key says nothing else."""
     allow_endpoints: Sequence[str] = ()
     """Paths that tenants may reach at upstreams beside those of `endpoints.KNOWN`."""

@@ -38,7 +38,7 @@ def test_a_key_from_the_command_line_opens_a_running_server_until_it_is_revoked(
     folder = orch.home / "serve"
     folder.mkdir()
     with ServerThread(folder, Settings(upstreams=(), require_keys=True)) as server:
-        made = orch("keys", "add", "nightly", "--max-rows", "50000", "--max-bytes", "1.5GiB")
+        made = orch("keys", "add", "nightly", "--max-rows", "50000", "--max-bytes", "1.5GiB", "--max-calls", "9")
         assert made.returncode == 0
         assert re.fullmatch(r"orch-[A-Za-z0-9_-]{43}\n", made.stdout)
         secret = made.stdout.strip()
@@ -46,7 +46,8 @@ def test_a_key_from_the_command_line_opens_a_running_server_until_it_is_revoked(
         assert models(server.socket, secret) == 200
         (key,) = listed(orch)
         assert key["limits"] == {
-            "max_rows": 50_000, "max_bytes": 1_610_612_736, "max_batches": None, "max_queued_rows": None
+            "max_rows": 50_000, "max_bytes": 1_610_612_736, "max_batches": None, "max_queued_rows": None,
+            "max_calls": 9,
         }  # fmt: skip
         assert (key["tenant"], key["hint"], key["revoked_at"]) == ("nightly", secret[-4:], None)
         assert orch("keys", "revoke", str(key["id"])).returncode == 0

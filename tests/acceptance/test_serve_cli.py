@@ -8,14 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.batchapi import create, ended, health, row, run_batch, sdk_at
 from tests.support.cli import Orch, kill_group
+from tests.support.limits import prefix
 from tests.support.process import Upstream, wait_until
-from tests.support.serving import serve
+from tests.support.serving import serve, url_of
 
 # A script that knows nothing of orch: what it talks to is in its environment.
 EXISTING_SCRIPT = """
@@ -118,6 +120,38 @@ def test_a_second_interrupt_does_not_wait(run_orch: Orch, upstream: Upstream) ->
     _, url = serve(run_orch, "--upstream", upstream.base_url)
     with sdk_at(url) as sdk:
         ended(sdk, batch.id).check(["r0"])
+
+
+def test_hundreds_of_idle_strangers_shut_nobody_out_where_few_files_may_be_open(
+    run_orch: Orch, upstream: Upstream
+) -> None:
+    secret = run_orch("keys", "add", "nightly").stdout.strip()
+    options = ("--port", "0", "--upstream", upstream.base_url, "--require-keys")
+    process = run_orch.start("serve", *options, prefix=prefix(files=256))
+    url = url_of(run_orch, process)
+    host, _, port = url.removeprefix("http://").partition(":")
+    with ExitStack() as stack:
+        for number in range(700):
+            half = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            half.sendall(b"GET /v1/models HTTP/1.1\r\nHost"[: number % 30])
+        done = run_script(url, secret)
+    assert done.returncode == 0, done.stderr
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("path", ["v1/embed", "/v1/embed/", "/v1/../embed", "/v1/embed?x", "/v1/files", "/health"])
+def test_an_endpoint_that_cannot_be_allowed(run_orch: Orch, upstream: Upstream, path: str) -> None:
+    done = run_orch("serve", "--port", "0", "--upstream", upstream.base_url, "--allow-endpoint", path)
+    assert done.returncode == 2
+    assert path in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_endpoint_that_is_allowed(run_orch: Orch, upstream: Upstream) -> None:
+    _, url = serve(run_orch, "--upstream", upstream.base_url, "--allow-endpoint", "/v1/embed")
+    with sdk_at(url) as sdk:
+        assert "/v1/embed" in sdk.raw.get("/openapi.json").json()["paths"]
+        assert sdk.raw.post("/v1/embed2", json={}).status_code == 404
 
 
 def test_one_server_for_a_folder(run_orch: Orch, upstream: Upstream) -> None:

@@ -81,17 +81,22 @@ class Orch:
         return subprocess.CompletedProcess(["orch", *arguments], process.returncode, stdout, stderr)
 
     def start(
-        self, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None, fresh: bool = False
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        fresh: bool = False,
+        prefix: Sequence[str] = (),
     ) -> Process:
         """Leave a command running, for tests that kill it; its output goes to `output(process)`.
 
         Whatever is still there at the end of the test is killed. `fresh` starts the interpreter as a user does, which
-        takes a second.
+        takes a second; so does a `prefix`, a command that runs this one (see `tests.support.limits`).
         """
         number = len(self._started)
         with self._output_file(number).open("wb") as output, Path(os.devnull).open("rb") as nothing:
             files = (nothing.fileno(), output.fileno(), output.fileno())
-            process = self._begin(arguments, files, env, cwd, fresh=fresh)
+            process = self._begin(arguments, files, env, cwd, prefix=prefix, fresh=fresh or bool(prefix))
         self._started.append(process)
         return process
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.connections import Closed, Connection, Connections, Patience, Phase
-from orchestrator.server.listen import LEAST_CONNECTIONS, LEAST_ROWS, MAX_CONNECTIONS, OTHER_FILES, fitted
+from orchestrator.server.descriptors import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
 from orchestrator.server.settings import Settings
 
 
@@ -222,7 +222,7 @@ def test_connections_and_rows_fit_into_the_files_that_may_be_open(files: int, up
     urls = tuple(f"http://gpu{number}" for number in range(upstreams))
     found = fitted(Settings(upstreams=urls), files)
     rows = found.max_concurrency * upstreams
-    assert LEAST_CONNECTIONS <= found.max_connections <= MAX_CONNECTIONS
+    assert LEAST_CONNECTIONS <= found.max_connections <= 4096
     assert LEAST_ROWS <= found.max_concurrency <= 1024
     assert 0 < found.max_calls <= found.max_connections // 4
     if files >= 512:

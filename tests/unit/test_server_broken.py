@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.server.api.operations import Operations
 from orchestrator.server.dispatch.results import ResultFile
+from orchestrator.server.health import not_ready
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 
@@ -42,19 +42,19 @@ def test_a_part_that_ends_makes_the_server_bad(
     async def live() -> tuple[list[str | None], list[str]]:
         service = Service(tmp_path, Settings(upstreams=()))
         await service.open()
-        before = service.health()["problem"]
+        before = service.state()[1]
         breaks(service)
         while service._broken is None:
             await asyncio.sleep(0.01)
         service.upstreams.clear()
-        found = service.health()
-        reasons = Operations(service)._not_ready()
+        found = service.state()
+        reasons = not_ready(service, is_known=True)
         await service.close()
-        return [before, found["status"], found["problem"]], reasons
+        return [before, *found], reasons
 
     (before, status, problem), reasons = asyncio.run(asyncio.wait_for(live(), 20))
     assert (before, status) == (None, "broken")
     assert "internal error" in str(problem)
-    assert "a part of the server has ended: its log tells why" in reasons
+    assert "a part of the server has ended: its log and /health tell why" in reasons
     assert "a part of the server has ended" in caplog.text
     assert "Traceback" in caplog.text

@@ -15,7 +15,7 @@ from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, Limits
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""What a load balancer and Prometheus ask: no file, batch or name of a tenant is in the answers."""
+"""What a load balancer and Prometheus ask. Without a key the answers have numbers and no names."""
 
 RETRY_SECONDS = 30
 """OpenAI's clients do not try again at all where `Retry-After` is above 120."""
@@ -25,14 +25,21 @@ SHORTEST_SHOWN = 16
 
 
 class Access:
-    """Lets in requests with a key and says whose they are; without `Settings.require_keys`, every request."""
+    """Lets in requests with a key and says whose they are; without `Settings.require_keys`, every request.
+
+    OPEN_PATHS are for everybody, and tell more to who shows a key all the same.
+    """
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or not self._service.settings.require_keys or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or not self._service.settings.require_keys:
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] in OPEN_PATHS and not self._has_key(scope):
+            scope["is_stranger"] = True
             await self._app(scope, receive, send)
             return
         try:
@@ -46,6 +53,12 @@ class Access:
         scope["tenant"], scope["limits"] = key.tenant, key.limits
         with self._service.calls.one_more(key.id):
             await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Any) -> bool:
+        try:
+            return self._service.keys.find(_secret(scope["headers"])) is not None
+        except StorageError:
+            return False
 
     def _require_call(self, key: Key) -> None:
         """Refuse one call more than the key may have at once: ApiError 429."""
@@ -85,6 +98,11 @@ def _unauthorized(message: str) -> ApiError:
 def _refusal(request: Request, error: Exception) -> Response:
     answer = http.on_api_error if isinstance(error, ApiError) else http.on_storage_error
     return answer(request, error)
+
+
+def is_known(request: Request) -> bool:
+    """Whether the request has shown a valid key, or needs none."""
+    return not request.scope.get("is_stranger", False)
 
 
 def limits_of(request: Request) -> Limits:

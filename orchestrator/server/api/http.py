@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from orchestrator.errors import StorageError
-from orchestrator.server.rooms import NoRoom, Place, Rooms
+from orchestrator.server.rooms import NoRoom, NoSpace, Place, Rooms
 from orchestrator.wire import NO_JSON, ErrorObject
 
 log = logging.getLogger(__name__)
@@ -188,12 +187,20 @@ def _methods(request: Request) -> set[str]:
 
 def on_storage_error(request: Request, error: Exception) -> Response:
     """The answer while the disk or the database refuses: nothing was taken in, and it may be sent again later."""
-    reason = error.strerror if isinstance(error, OSError) else str(error)
-    assert isinstance(error, OSError | StorageError)
+    log.warning("a request was refused: %s", error)
+    reason = _reason(request, error)
     body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}
     response = as_json(body, 507)
     response.headers["x-should-retry"] = "false"
     return response
+
+
+def _reason(request: Request, error: Exception) -> str | None:
+    if isinstance(error, OSError):
+        return error.strerror
+    # Texts of other errors have paths in them, which are no tenant's business.
+    is_told = isinstance(error, NoSpace) or not request.app.state.service.settings.require_keys
+    return str(error) if is_told else "its log has the reason"
 
 
 def on_surprise(request: Request, error: Exception) -> Response:

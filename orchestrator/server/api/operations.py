@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.server.api.access import is_known
 from orchestrator.server.api.http import ApiError, as_json
+from orchestrator.server.health import health, not_ready
 from orchestrator.server.service import Service
 
 NOT_READY_SECONDS = "5"
@@ -52,40 +53,20 @@ class Operations:
         return models
 
     async def health(self, request: Request) -> Response:
-        return as_json(self._service.health())
+        return as_json(health(self._service, is_known=is_known(request)))
 
     async def ready(self, request: Request) -> Response:
         """200 while batches can be taken in and worked on, else 503 with what is in the way."""
-        reasons = self._not_ready()
+        reasons = not_ready(self._service, is_known=is_known(request))
         if not reasons:
             return as_json({"status": "ready", "reasons": []})
         response = as_json({"status": "not ready", "reasons": reasons}, 503)
         response.headers["retry-after"] = NOT_READY_SECONDS
         return response
 
-    def _not_ready(self) -> list[str]:
-        service, reasons = self._service, []
-        if all(upstream.problem is not None for upstream in service.upstreams):
-            problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
-            reasons.append(f"no upstream is well: {problems}")
-        match service.health()["status"]:
-            case "storage":
-                reasons.append("the server cannot write: its log and /health tell why")
-            case "broken":
-                reasons.append("a part of the server has ended: its log tells why")
-        free = shutil.disk_usage(service.root).free
-        if free < service.settings.min_free_bytes:
-            reasons.append(
-                f"the disk has {free:,} bytes free, and {service.settings.min_free_bytes:,} must stay free"
-            )
-        waiting = service.batches.unfinished_rows()
-        if waiting >= service.settings.max_queued_rows:
-            reasons.append(f"{waiting:,} rows wait, and {service.settings.max_queued_rows:,} are allowed")
-        return reasons
-
     async def metrics(self, request: Request) -> Response:
         # The client library takes 50 ms and some megabytes, which a server that nobody scrapes does without.
         from orchestrator.server.metrics import page
 
-        text, kind = page(self._service, request.headers.get("accept", ""))
+        text, kind = page(self._service, request.headers.get("accept", ""), is_known=is_known(request))
         return Response(text, headers={"content-type": kind})

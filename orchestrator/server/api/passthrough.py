@@ -17,7 +17,7 @@ from starlette.routing import Route
 from orchestrator.server.api.http import ApiError, Body, read_body
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.logs import plain_url, told
+from orchestrator.server.logs import told
 from orchestrator.server.rooms import SMALL
 from orchestrator.server.service import Service
 from orchestrator.wire import NO_JSON
@@ -192,7 +192,7 @@ class _Relay:
             _count(upstream, upstream.clock() - began, failed=True)
             log.warning(
                 "an upstream broke off",
-                extra=told(upstream=plain_url(upstream.url), error=type(error).__name__, answered=self._started),
+                extra=told(upstream=upstream.shown, error=type(error).__name__, answered=self._started),
             )
             # Where the answer has begun, leaving it without an end is how a client sees that it is not whole.
             if not self._started:

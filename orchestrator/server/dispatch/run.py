@@ -345,8 +345,8 @@ class Run(Source):
                 self._sent.answered(index)
             orch = None
             if self.options.provenance:
-                doubts = self._doubts(index)
-                orch = wire.Provenance(upstream.url, round(latency * 1000), round(seconds, 6), work.attempts, doubts)
+                took, doubts = round(latency * 1000), self._doubts(index)
+                orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts)
             self._put(index, outcome_of(custom_id, answer, verdict, orch, upstream.stats), seconds)
         return True
 

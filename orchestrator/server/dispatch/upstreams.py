@@ -56,6 +56,8 @@ class Upstream:
         account_seconds: float = 60.0,
     ) -> None:
         self.url = url
+        self.shown = plain_url(url)
+        """The URL as people and tenants may see it."""
         address, _, self._query = url.partition("?")
         self._root = address.removesuffix("/v1")
         self.pace = pace
@@ -231,7 +233,7 @@ class Upstream:
                 self.since = self.clock()
             self.problem = reason
             self._failures += 1
-            log.warning("upstream down", extra=told(upstream=plain_url(self.url), reason=reason))
+            log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
         """A row failed by what may be the upstream's fault. Many in a row open the circuit: then one row is tried."""
@@ -291,7 +293,7 @@ class Upstream:
                 continue
             if await self._probe():
                 self.problem, self._back_at = None, self.clock()
-                log.info("upstream up", extra=told(upstream=plain_url(self.url), models=len(self.models)))
+                log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
                 await self._look()
                 changed()
             else:

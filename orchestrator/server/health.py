@@ -1,0 +1,79 @@
+"""How the server is: all of it for who may know, and for strangers no more than a load balancer needs.
+
+Strangers are told no address, model, name, path or text of an error, as those may be the upstreams' or a tenant's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.service import Service
+
+STATUS = {
+    "storage": "the server cannot write",
+    "broken": "a part of the server has ended",
+}
+
+
+def health(service: Service, *, is_known: bool) -> dict[str, Any]:
+    """What a person wants to know when nothing moves; `is_known` says whether it is one with a key."""
+    status, problem = service.state()
+    described = _upstream if is_known else _number
+    return {
+        "status": status,
+        "problem": problem if is_known else STATUS.get(status),
+        "running_batches": len(service.batches.runs),
+        "webhooks": service.webhooks.state() if is_known else None,
+        "engines": service.engines() if is_known else [],
+        "upstreams": [described(number, each) for number, each in enumerate(service.upstreams, 1)],
+    }
+
+
+def _number(number: int, upstream: Upstream) -> dict[str, Any]:
+    return {
+        "number": number,
+        "url": None,
+        "problem": None if upstream.problem is None else "down",
+        "problem_seconds": _seconds(upstream),
+        "in_flight": upstream.inflight,
+        "limit": upstream.flow.limit,
+        "limit_reason": upstream.flow.move.value,
+        "rates": None,
+        "models": [],
+    }
+
+
+def _upstream(number: int, upstream: Upstream) -> dict[str, Any]:
+    return {
+        **_number(number, upstream),
+        "url": upstream.shown,
+        "problem": upstream.problem,
+        "limit_reason": upstream.flow.reason,
+        "rates": None if upstream.pace is None else upstream.pace.state(time.monotonic()),
+        "models": upstream.models,
+    }
+
+
+def _seconds(upstream: Upstream) -> float:
+    return 0.0 if upstream.problem is None else round(time.monotonic() - upstream.since, 1)
+
+
+def not_ready(service: Service, *, is_known: bool) -> list[str]:
+    """What keeps batches from being taken in and worked on; empty where nothing does."""
+    reasons: dict[str, str] = {}
+    if all(upstream.problem is not None for upstream in service.upstreams):
+        problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
+        reasons["no upstream is well"] = f"no upstream is well: {problems}"
+    status, _ = service.state()
+    if status != "ok":
+        reasons[STATUS[status]] = f"{STATUS[status]}: its log and /health tell why"
+    free, stays = shutil.disk_usage(service.root).free, service.settings.min_free_bytes
+    if free < stays:
+        reasons["the disk is short of room"] = f"the disk has {free:,} bytes free, and {stays:,} must stay free"
+    waiting, most = service.batches.unfinished_rows(), service.settings.max_queued_rows
+    if waiting >= most:
+        reasons["too many rows wait"] = f"{waiting:,} rows wait, and {most:,} are allowed"
+    return [*(reasons.values() if is_known else reasons)]
