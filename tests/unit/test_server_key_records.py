@@ -136,3 +136,4 @@ def test_a_database_that_does_not_answer_lets_nobody_in(database: Database, tmp_
 
     answer = asyncio.run(ask())
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage")
+    assert str(tmp_path) not in answer.text

@@ -38,27 +38,20 @@ class Access:
         if scope["type"] != "http" or not self._service.settings.require_keys:
             await self._app(scope, receive, send)
             return
-        if scope["path"] in OPEN_PATHS and not self._has_key(scope):
-            scope["is_stranger"] = True
-            await self._app(scope, receive, send)
-            return
+        scope["asks_for_keys"] = True
+        is_open = scope["path"] in OPEN_PATHS
         try:
             key = self._key(scope["headers"])
             if (connection := connection_of(scope)) is not None:
                 connection.trust()
-            self._require_call(key)
+            if not is_open:
+                self._require_call(key)
         except (ApiError, StorageError) as error:
-            await _refusal(Request(scope), error)(scope, receive, send)
+            await (self._app if is_open else _refusal(Request(scope), error))(scope, receive, send)
             return
         scope["tenant"], scope["limits"] = key.tenant, key.limits
         with self._service.calls.one_more(key.id):
             await self._app(scope, receive, send)
-
-    def _has_key(self, scope: Any) -> bool:
-        try:
-            return self._service.keys.find(_secret(scope["headers"])) is not None
-        except StorageError:
-            return False
 
     def _require_call(self, key: Key) -> None:
         """Refuse one call more than the key may have at once: ApiError 429."""
@@ -102,7 +95,7 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 def is_known(request: Request) -> bool:
     """Whether the request has shown a valid key, or needs none."""
-    return not request.scope.get("is_stranger", False)
+    return "tenant" in request.scope or not request.scope.get("asks_for_keys", False)
 
 
 def limits_of(request: Request) -> Limits:

@@ -199,7 +199,7 @@ def _reason(request: Request, error: Exception) -> str | None:
     if isinstance(error, OSError):
         return error.strerror
     # Texts of other errors have paths in them, which are no tenant's business.
-    is_told = isinstance(error, NoSpace) or not request.app.state.service.settings.require_keys
+    is_told = isinstance(error, NoSpace) or not request.scope.get("asks_for_keys", False)
     return str(error) if is_told else "its log has the reason"
 
 
