@@ -147,9 +147,8 @@ def test_a_batch_whose_input_is_gone_expires(tmp_path: Path, upstream: Upstream)
         assert (health(sdk)["status"], health(sdk)["problem"]) == ("ok", None)
 
 
-@pytest.mark.parametrize("seen", ["the id", "nothing"])
 def test_a_row_that_is_damaged_while_its_batch_runs_is_an_error_row(
-    tmp_path: Path, make_upstream: MakeUpstream, seen: str
+    tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
     upstream = make_upstream()
     upstream.stop()
@@ -158,18 +157,44 @@ def test_a_row_that_is_damaged_while_its_batch_runs_is_an_error_row(
         wait_until(lambda: retrieve(sdk, batch.id).status == "in_progress")
         path = input_of(tmp_path)
         content = path.read_bytes()
-        start = content.index(b'"r4"')
-        broken = b'"body": X' if seen == "the id" else b"\0" * 9
-        at = content.index(b'"body": {', start) if seen == "the id" else start - 5
-        path.write_bytes(content[:at] + broken + content[at + 9 :])
+        at = content.index(b'"body": {', content.index(b'"r4"'))
+        path.write_bytes(content[:at] + b'"body": X' + content[at + 9 :])
         upstream.start()
         end = ended(sdk, batch.id)
         assert (end.batch.status, end.counts) == ("completed", (10, 9, 1))
         (line,) = end.errors
-        assert line["error"]["code"] == "invalid_json_line"
-        assert line["custom_id"] == ("r4" if seen == "the id" else None)
+        assert (line["custom_id"], line["error"]["code"]) == ("r4", "invalid_json_line")
         assert {line["custom_id"] for line in end.output} == {*IDS} - {"r4"}
         assert (health(sdk)["status"], health(sdk)["problem"], is_ready(sdk)) == ("ok", None, True)
+
+
+@pytest.mark.parametrize("way_out", ["put back", "cancelled"])
+def test_a_row_of_which_nothing_can_be_read_holds_up_no_other(
+    tmp_path: Path, make_upstream: MakeUpstream, way_out: str
+) -> None:
+    """Not even whose it is: it waits for the file to be put back, behind all the others of its batch."""
+    upstream = make_upstream()
+    upstream.stop()
+    with in_process(tmp_path, upstream, max_concurrency=1) as sdk:
+        batch = create(sdk, [row(name) for name in IDS])
+        wait_until(lambda: retrieve(sdk, batch.id).status == "in_progress")
+        path = input_of(tmp_path)
+        content = path.read_bytes()
+        at = content.index(b'"r1"') - 5
+        path.write_bytes(content[:at] + b"\0" * 9 + content[at + 9 :])
+        upstream.start()
+        wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed == 9)
+        assert batch.id in wait_until(lambda: health(sdk)["problem"])
+        assert (health(sdk)["status"], is_ready(sdk)) == ("ok", True)
+        if way_out == "put back":
+            path.write_bytes(content)
+            ended(sdk, batch.id).check(IDS)
+        else:
+            sdk(lambda api: api.batches.cancel(batch.id))
+            end = ended(sdk, batch.id)
+            assert (end.batch.status, end.counts) == ("cancelled", (10, 9, 1))
+            assert [line["custom_id"] for line in end.errors] == [None]
+        assert (health(sdk)["status"], health(sdk)["problem"]) == ("ok", None)
 
 
 def test_the_record_of_a_batch_that_cannot_be_read_keeps_no_server_from_starting(

@@ -24,6 +24,10 @@ class Line(msgspec.Struct):
 _decode = msgspec.json.Decoder(Line).decode
 
 
+class Unreadable(Exception):
+    """A row cannot be read now, and not even whose it is; the text says why. Its file may be put back."""
+
+
 class Input:
     """An open input file and its plan. Raises OSError where the file cannot be opened."""
 
@@ -36,15 +40,20 @@ class Input:
         os.close(self._fd)
 
     def line(self, index: int) -> Line:
-        """A row's line. Raises OSError where the disk does not give it, BodyError where it must not be sent."""
+        """A row's line. Raises Unreadable where it may be read again later, BodyError where it must not be sent."""
         if (fault := self.plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
-        raw = self.plan.read(self._fd, index)
+        try:
+            raw = self.plan.read(self._fd, index)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
         try:
             return _decode(raw)
         except NO_JSON:
-            said = f"Row {index + 1:,} of the input file is not what it was when it was checked."
-            raise BodyError(said, None, "invalid_json_line") from None
+            said = "is not what it was when it was checked"
+            if wire.find_custom_id(raw) is None:
+                raise Unreadable(f"it {said}") from None
+            raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def custom_id(self, index: int) -> msgspec.Raw:
         """A row's id as JSON, as far as it can be read; null where it cannot."""

@@ -15,7 +15,7 @@ from orchestrator import wire
 from orchestrator.errors import StorageError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.inputs import Input, Line
+from orchestrator.server.dispatch.inputs import Input, Line, Unreadable
 from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.outcomes import Outcome, outcome_of
 from orchestrator.server.dispatch.plan import Plan
@@ -29,6 +29,7 @@ from orchestrator.server.records import BatchRecord
 from orchestrator.wire import NO_JSON, NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
 
 IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
+MANY_MISSES = 3
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
@@ -59,8 +60,10 @@ class Run(Source):
         self.is_known = asyncio.Event()
         """Set once the input has been read, and with it what the result files hold."""
         self.stopping: BatchStatus | None = None
-        self.problem: str | None = None
-        """Why no row goes out now, for people: a matter of this batch alone. None once one could."""
+        self._unreadable: dict[int, str] = {}
+        """Rows that cannot be read now, and why."""
+        self._misses = 0
+        self._failure: str | None = None
         self.unnoted: str | None = None
         """Why it cannot be noted that a row is sent: the disk refuses, which is everybody's matter."""
         self._held_until: float | None = None
@@ -68,6 +71,8 @@ class Run(Source):
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
         self._again: deque[Work] = deque()
+        self._last: deque[Work] = deque()
+        """Rows that could not be read: tried again when there are no others."""
         self._tier = tier
         self._sent: Sent | None = None
         """What left for upstreams that bill each request."""
@@ -133,6 +138,14 @@ class Run(Source):
         return self.batch.model
 
     @property
+    def problem(self) -> str | None:
+        """Why rows do not go out, for people: a matter of this batch alone."""
+        for index, why in self._unreadable.items():
+            return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
+        reason = self._failure
+        return None if reason is None else f"batch {self.batch.id} waits: {reason}"
+
+    @property
     def row_order(self) -> str | None:
         """In which order rows go out and why, for people; None before the input has been read."""
         return None if self._input is None else self.plan.order.reason
@@ -187,7 +200,8 @@ class Run(Source):
             self._again.rotate(-1)
         index = self._lanes.take(upstream.url)
         if index is None:
-            return self._again.popleft() if self._again else None
+            left = self._again or self._last
+            return left.popleft() if left else None
         return Work(self, index, self.plan.size(index))
 
     def _packed(self, first: Work, upstream: Upstream) -> Work:
@@ -217,7 +231,7 @@ class Run(Source):
         return line.custom_id.copy(), packing.read(self.endpoint, line.body)
 
     def give_back(self, work: Work) -> None:
-        self._again.append(work)
+        (self._last if work.index in self._unreadable else self._again).append(work)
 
     def unpack(self, work: Work) -> None:
         share = work.upstream_seconds / len(work.packed)
@@ -282,19 +296,22 @@ class Run(Source):
         return self._files[kind].durable if self._input is not None else 0
 
     def hold(self, reason: str) -> None:
-        # To go through all the other rows at once would help nobody.
-        self._held_until = monotonic() + UNREADABLE_SECONDS
-        self.problem = f"batch {self.batch.id} waits: {reason}"
+        self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
     def _line(self, index: int) -> Line:
-        """A row's line. Raises StorageError where the disk does not give it now, BodyError where it must not go."""
+        """A row's line. Raises StorageError where it cannot be read now, BodyError where it must not go."""
         assert self._input is not None
         try:
             line = self._input.line(index)
-        except OSError as error:
-            self.hold(f"row {index + 1:,} of its input file cannot be read: {error.strerror}")
+        except Unreadable as error:
+            self._unreadable[index] = str(error)
+            self._misses += 1
+            if self._misses >= MANY_MISSES:
+                # It is the file: to go through all the other rows at once would help nobody.
+                self._held_until = monotonic() + UNREADABLE_SECONDS
             raise StorageError(str(self.problem)) from error
-        self.problem = self._held_until = None
+        self._unreadable.pop(index, None)
+        self._misses, self._failure, self._held_until = 0, None, None
         return line
 
     def _custom_id(self, index: int) -> msgspec.Raw:
