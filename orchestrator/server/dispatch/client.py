@@ -103,12 +103,13 @@ class Client:
         if answer is None:
             detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
             return Reply(End.TOO_LONG, response.status, detail=detail)
-        header = partial(_header, response)
         if response.status < 300 and is_object(answer):
             reply = Reply(End.ANSWERED, response.status, answer)
         else:
-            reply = _unlike(response.status, header, answer)
-        return replace(reply, standings=read_standings(header, now())) if self._reads_rates else reply
+            reply = _unlike(response.status, partial(_header, response), answer)
+        if not self._reads_rates:
+            return reply
+        return replace(reply, standings=read_standings(partial(_header, response), now()))
 
 
 def _header(response: Response, name: str) -> str | None:

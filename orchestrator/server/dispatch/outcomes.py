@@ -32,31 +32,26 @@ def outcome_of(
 ) -> Outcome:
     """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
     try:
-        return _outcome_of(custom_id, reply, verdict, orch, stats)
+        if verdict.action is Action.KEEP and reply.status < 300:
+            tokens = wire.answer_tokens(reply.body)
+            line = answer_line(custom_id, reply.status, reply.body, orch)
+            if len(line) <= MAX_LINE_BYTES:
+                stats.succeeded += 1
+                stats.input_tokens += tokens[0]
+                stats.cached_tokens += tokens[1]
+                stats.output_tokens += tokens[2]
+                return Outcome("output", line, tokens)
+            reason = (
+                f"too long: a line of results has at most {MAX_LINE_BYTES:,} bytes, the answer {len(reply.body):,}"
+            )
+            line = error_line(custom_id, "upstream_error", reason, orch)
+        elif verdict.action is Action.GIVE_UP:
+            line = error_line(custom_id, "upstream_error", verdict.reason, orch)
+        else:
+            line = answer_line(custom_id, reply.status, error_body(reply), orch)
     except Exception:
         # Whatever this program fails at is the outcome of the one row: it neither stands still nor is asked again.
         log.exception("a row's answer could not be taken")
-        stats.failed += 1
-        return Outcome("error", error_line(custom_id, INTERNAL.code, INTERNAL.message, None))
-
-
-def _outcome_of(
-    custom_id: msgspec.Raw, reply: Reply, verdict: Verdict, orch: wire.Provenance | None, stats: Stats
-) -> Outcome:
-    if verdict.action is Action.KEEP and reply.status < 300:
-        tokens = wire.answer_tokens(reply.body)
-        line = answer_line(custom_id, reply.status, reply.body, orch)
-        if len(line) <= MAX_LINE_BYTES:
-            stats.succeeded += 1
-            stats.input_tokens += tokens[0]
-            stats.cached_tokens += tokens[1]
-            stats.output_tokens += tokens[2]
-            return Outcome("output", line, tokens)
-        reason = f"too long: a line of results has at most {MAX_LINE_BYTES:,} bytes, the answer {len(reply.body):,}"
-        line = error_line(custom_id, "upstream_error", reason, orch)
-    elif verdict.action is Action.GIVE_UP:
-        line = error_line(custom_id, "upstream_error", verdict.reason, orch)
-    else:
-        line = answer_line(custom_id, reply.status, error_body(reply), orch)
+        line = error_line(custom_id, INTERNAL.code, INTERNAL.message, None)
     stats.failed += 1
     return Outcome("error", line)

@@ -70,6 +70,7 @@ class Run(Source):
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
+        self._plan: Plan | None = None
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
         """Rows that could not be read: tried again when there are no others."""
@@ -107,6 +108,7 @@ class Run(Source):
                 opened.callback(self._sent.close)
             self._input = Input(input_path, plan)
             opened.pop_all()
+        self._plan = plan
 
     def close(self) -> None:
         """Close the files; `start` may open them again."""
@@ -116,7 +118,7 @@ class Run(Source):
                 file.close()
             if self._sent is not None:
                 self._sent.close()
-            self._input = None
+            self._input = self._plan = None
 
     def path(self, kind: str) -> Path:
         """The result file of a kind, `output` or `error`."""
@@ -130,8 +132,8 @@ class Run(Source):
     @property
     def plan(self) -> Plan:
         """The plan; only between `start` and `close`."""
-        assert self._input is not None
-        return self._input.plan
+        assert self._plan is not None
+        return self._plan
 
     @property
     def model(self) -> str | None:
