@@ -1,7 +1,7 @@
 """uvicorn with a guard of its connections: see `connections`.
 
-    config = guarded(app, Connections(most=1000, reserved=500), ...)     a uvicorn.Config
-    Server(config, connections).run()
+config = guarded(app, Connections(most=1000, reserved=500), ...)     a uvicorn.Config
+Server(config, connections).run()
 """
 
 from __future__ import annotations

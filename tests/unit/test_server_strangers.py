@@ -199,17 +199,18 @@ def test_any_answer_is_one_line_that_is_read_again(body: bytes, status: int, end
     if status < 300 and not answer:
         status = 500
     stats = Stats()
-    found = outcome_of(msgspec.Raw(b'"a"'), Reply(end, status, answer), Verdict(action, "why"), None, stats)
-    assert b"\n" not in found.line
-    line = msgspec.json.decode(found.line, type=wire.ResultLine)
+    reply, verdict = Reply(end, status, answer), Verdict(action, "why")
+    kind, written, tokens = outcome_of(msgspec.Raw(b'"a"'), reply, verdict, None, stats)
+    assert b"\n" not in written
+    line = msgspec.json.decode(written, type=wire.ResultLine)
     assert line.custom_id == "a"
-    assert (found.kind == "output") == (status < 300 and action is Action.KEEP)
+    assert (kind == "output") == (status < 300 and action is Action.KEEP)
     assert stats.ended == 1
-    if found.kind == "output":
+    if kind == "output":
         assert line.response is not None
-        assert wire.answer_tokens(line.response.body) == found.tokens
+        assert wire.answer_tokens(line.response.body) == tokens
     else:
-        assert found.tokens == NO_TOKENS
+        assert tokens == NO_TOKENS
 
 
 def test_an_error_message_without_end_is_cut() -> None:

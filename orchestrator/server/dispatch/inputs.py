@@ -41,10 +41,11 @@ class Input:
 
     def line(self, index: int) -> Line:
         """A row's line. Raises Unreadable where it may be read again later, BodyError where it must not be sent."""
-        if (fault := self.plan.faults.get(index)) is not None:
+        plan = self.plan
+        if plan.faults and (fault := plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
         try:
-            raw = self.plan.read(self._fd, index)
+            raw = plan.read(self._fd, index)
         except OSError as error:
             raise Unreadable(error.strerror) from error
         try:

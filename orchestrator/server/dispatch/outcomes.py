@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,12 +18,8 @@ log = logging.getLogger(__name__)
 INTERNAL = LineError("internal_error", "The server failed at this row by an error of its own; see its log.")
 
 
-class Outcome(NamedTuple):
-    """A row's line without newline, and the file (`output` or `error`) that it belongs to."""
-
-    kind: str
-    line: bytes
-    tokens: TokenCounts = NO_TOKENS
+Outcome = tuple[str, bytes, TokenCounts]
+"""The file that a row's result belongs to (`output` or `error`), its line without newline, and what it counts for."""
 
 
 def outcome_of(
@@ -40,7 +35,7 @@ def outcome_of(
                 stats.input_tokens += tokens[0]
                 stats.cached_tokens += tokens[1]
                 stats.output_tokens += tokens[2]
-                return Outcome("output", line, tokens)
+                return "output", line, tokens
             reason = (
                 f"too long: a line of results has at most {MAX_LINE_BYTES:,} bytes, the answer {len(reply.body):,}"
             )
@@ -54,4 +49,4 @@ def outcome_of(
         log.exception("a row's answer could not be taken")
         line = error_line(custom_id, INTERNAL.code, INTERNAL.message, None)
     stats.failed += 1
-    return Outcome("error", line)
+    return "error", line, NO_TOKENS

@@ -17,29 +17,21 @@ from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.inputs import Input, Line, Unreadable
 from orchestrator.server.dispatch.lanes import Lanes
-from orchestrator.server.dispatch.outcomes import Outcome, outcome_of
+from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.plan import Plan
 from orchestrator.server.dispatch.resultlines import error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
 from orchestrator.server.dispatch.sent import FILE_NAME, Sent
-from orchestrator.server.dispatch.tally import Note, Tally
+from orchestrator.server.dispatch.tally import Note, Tally, note_of
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, Source, Work
 from orchestrator.server.records import BatchRecord
-from orchestrator.wire import NO_JSON, NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
+from orchestrator.wire import NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
 
 IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
 MANY_MISSES = 3
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
-
-
-def _tokens(row: wire.ResultLine) -> TokenCounts:
-    """What a row of an output file says of its tokens; a damaged one says nothing."""
-    try:
-        return wire.answer_tokens(row.response.body) if row.response else NO_TOKENS
-    except NO_JSON:
-        return NO_TOKENS
 
 
 class Run(Source):
@@ -85,8 +77,7 @@ class Run(Source):
             for row in results.recover(self.path(kind)):
                 if kind == "error" and results.is_expired(row):
                     self.stopping = BatchStatus.EXPIRED
-                tokens = _tokens(row) if kind == "output" else NO_TOKENS
-                self.tally.add([Note(kind == "output", tokens, row.orch.upstream_seconds if row.orch else 0.0)])
+                self.tally.add([note_of(row, succeeded=kind == "output")])
                 yield id_key(row.custom_id or "")
 
     def start(
@@ -312,8 +303,9 @@ class Run(Source):
                 # It is the file: to go through all the other rows at once would help nobody.
                 self._held_until = monotonic() + UNREADABLE_SECONDS
             raise StorageError(str(self.problem)) from error
-        self._unreadable.pop(index, None)
-        self._misses, self._failure, self._held_until = 0, None, None
+        if self._unreadable or self._failure is not None:
+            self._unreadable.pop(index, None)
+            self._misses, self._failure, self._held_until = 0, None, None
         return line
 
     def _custom_id(self, index: int) -> msgspec.Raw:
@@ -339,35 +331,45 @@ class Run(Source):
         rows = work.packed or (work.index,)
         for index in rows:
             line = error_line(self._custom_id(index), fault.code, fault.message, None)
-            self._put(index, Outcome("error", line), work.upstream_seconds / len(rows))
+            self._put(index, "error", line, NO_TOKENS, work.upstream_seconds / len(rows))
 
     def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
         if work.pack is None:
             assert work.custom_id is not None, "read with the row's body"
-            rows = [(work.index, work.custom_id, reply)]
-        elif verdict.action is not Action.KEEP or reply.status >= 300:
+            self._settle(work, work.index, work.custom_id, upstream, reply, verdict, latency)
+            return True
+        if verdict.action is not Action.KEEP or reply.status >= 300:
             return False
-        else:
-            try:
-                answers = work.pack.split(reply.body)
-            except packing.PackError:
-                upstream.takes_packs = False
-                return False
-            replies = [Reply(reply.end, reply.status, answer) for answer in answers]
-            rows = list(zip(work.packed, work.packed_ids, replies, strict=True))
-        seconds = work.upstream_seconds / len(rows)
-        for index, custom_id, answer in rows:
-            upstream.stats.latencies.observe(latency)
-            if self.plan.done[index]:
-                continue
-            if answer.status < 300 and verdict.action is Action.KEEP and self._sent is not None:
-                self._sent.answered(index)
-            orch = None
-            if self.options.provenance:
-                took, doubts = round(latency * 1000), self._doubts(index)
-                orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts)
-            self._put(index, outcome_of(custom_id, answer, verdict, orch, upstream.stats), seconds)
+        try:
+            answers = work.pack.split(reply.body)
+        except packing.PackError:
+            upstream.takes_packs = False
+            return False
+        for index, custom_id, answer in zip(work.packed, work.packed_ids, answers, strict=True):
+            alone = Reply(reply.end, reply.status, answer)
+            self._settle(work, index, custom_id, upstream, alone, verdict, latency)
         return True
+
+    def _settle(
+        self,
+        work: Work,
+        index: int,
+        custom_id: msgspec.Raw,
+        upstream: Upstream,
+        reply: Reply,
+        verdict: Verdict,
+        latency: float,
+    ) -> None:
+        if self.plan.done[index]:
+            return
+        seconds, orch = work.upstream_seconds / (len(work.packed) or 1), None
+        if self._sent is not None and reply.status < 300 and verdict.action is Action.KEEP:
+            self._sent.answered(index)
+        if self.options.provenance:
+            took, doubts = round(latency * 1000), self._doubts(index)
+            orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts)
+        upstream.stats.latencies.observe(latency)
+        self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds)
 
     def end_rest(self, code: str, message: str) -> None:
         """Give every row without a result an error row."""
@@ -380,18 +382,17 @@ class Run(Source):
                 if self.options.provenance and (seconds or doubts):
                     orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
                 line = error_line(self._custom_id(index), code, said, orch)
-                self._put(index, Outcome("error", line), seconds)
+                self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:
         """How often a row left for an upstream that bills, and no answer is known."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
-    def _put(self, index: int, outcome: Outcome, seconds: float) -> None:
-        if self.plan.done[index]:
-            return  # one row, one outcome
-        self.plan.done[index] = 1
-        note = Note(outcome.kind == "output", outcome.tokens, seconds)
-        self._writer.put(self._files[outcome.kind], outcome.line, note)
+    def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
+        done = self.plan.done
+        if not done[index]:  # one row, one outcome
+            done[index] = 1
+            self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds))
 
     def _durable(self, notes: Sequence[Note]) -> None:
         self.tally.add(notes)

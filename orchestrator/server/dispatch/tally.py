@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from orchestrator.wire import TokenCounts
+from orchestrator.wire import NO_JSON, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
 
 
 class Note(NamedTuple):
@@ -14,6 +15,15 @@ class Note(NamedTuple):
     succeeded: bool
     tokens: TokenCounts
     seconds: float
+
+
+def note_of(row: ResultLine, *, succeeded: bool) -> Note:
+    """What a line of a result file says; of its tokens a damaged one says nothing."""
+    tokens = NO_TOKENS
+    if succeeded and row.response is not None:
+        with suppress(*NO_JSON):
+            tokens = answer_tokens(row.response.body)
+    return Note(succeeded, tokens, row.orch.upstream_seconds if row.orch else 0.0)
 
 
 class Tally:
