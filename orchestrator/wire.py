@@ -22,7 +22,7 @@ ENDPOINTS = (
 )
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
-MAX_DEPTH = 256
+MAX_DEPTH = 500
 """How deep lists and objects may be nested in a line or an answer. A decoder goes as deep as the stack of its thread
 allows, so without a limit of its own, what one thread accepts another one could not read."""
 NO_BODY = msgspec.Raw(b"null")

@@ -113,9 +113,9 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     **{
         f"{depth}-deep": (
             jsonl([row("a"), jsonl([row("b", deep=0)]).strip().replace(b"0", b"[" * depth + b"]" * depth)]),
-            ["FILE:2: This line nests lists and objects more than 256 deep.", TO_DO],
+            ["FILE:2: This line nests lists and objects more than 500 deep.", TO_DO],
         )
-        for depth in (255, 985, 100_000)
+        for depth in (499, 985, 100_000)
     },
     "empty": (b"", ["FILE: the file has no request lines", "write one request a line"]),
     "only-blank-lines": (b"\n \r\n", ["FILE: the file has no request lines"]),

@@ -101,7 +101,7 @@ BAD: dict[str, Callable[[], bytes]] = {
     "deep-and-open": lambda: b"[" * 100_000,
     **{
         f"{depth}-deep-lists": partial(deep, "b", depth)
-        for depth in (MAX_DEPTH - 1, 300, 500, 900, 950, *range(960, 1000, 5), 1200)
+        for depth in (MAX_DEPTH - 1, 600, 900, 950, *range(960, 1000, 5), 1200)
     },
     "deep-outside-of-the-body": lambda: b'{"more":' + b"[" * 100_000 + b"]" * 100_000 + b"," + line("b")[1:],
     "bom-in-the-middle": lambda: BOM + line("b"),

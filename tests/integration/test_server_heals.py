@@ -33,7 +33,7 @@ def nest(folder: Path, depth: int) -> None:
     path.write_bytes(b"".join([*lines, last.replace(b'"model"', deep + b'"model"', 1)]))
 
 
-@pytest.mark.parametrize("depth", [300, 900, 960, 975, 985, 990, 995, 2000])
+@pytest.mark.parametrize("depth", [600, 900, 960, 975, 985, 990, 995, 2000])
 def test_a_row_that_is_too_deep_and_was_taken_in_is_an_error_row(
     tmp_path: Path, upstream: Upstream, depth: int
 ) -> None:

@@ -58,8 +58,9 @@ class Upstream:
         self.url = url
         self.shown = plain_url(url)
         """The URL as people and tenants may see it."""
-        address, _, self._query = url.partition("?")
+        address, _, query = url.partition("?")
         self._root = address.removesuffix("/v1")
+        self._query = f"?{query}" if query else ""
         self.pace = pace
         self.paid = paid
         rate = None if pace is None else pace.requests_per_minute
@@ -128,9 +129,8 @@ class Upstream:
 
     def address(self, target: str) -> str:
         """The URL of a path there, which may have a query; what the upstream's own URL asks for stands behind it."""
-        if not self._query:
-            return self._root + target
-        return f"{self._root}{target}{'&' if '?' in target else '?'}{self._query}"
+        query = self._query.replace("?", "&", 1) if "?" in target else self._query
+        return self._root + target + query
 
     @property
     def is_vllm(self) -> bool:
@@ -187,7 +187,7 @@ class Upstream:
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
-        return await self._client.post(self.address(endpoint), body)
+        return await self._client.post(self._root + endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
