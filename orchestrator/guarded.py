@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.connections import Connection, Connections, now
 
@@ -54,7 +54,8 @@ def connection_of(scope: Any) -> Connection | None:
 
 
 def _protocol(connections: Connections) -> type[asyncio.Protocol]:
-    base: Any = AutoHTTPProtocol
+    # h11, whatever else is installed: its limits on a head are the ones relied on here.
+    base: Any = H11Protocol
 
     class Guarded(base):  # type: ignore[misc]
         """uvicorn's protocol, whose connection is known to the guard."""

@@ -7,18 +7,21 @@ import gzip
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from orchestrator.server.dispatch.client import MAX_ANSWER_BYTES, MAX_RETRY_AFTER, Client, Reply
 from orchestrator.server.dispatch.pace import Standing, Standings
 from orchestrator.server.dispatch.retry import End
 
 Behaviour = Callable[[socket.socket], None]
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -45,15 +48,23 @@ def listening(behave: Behaviour) -> Iterator[str]:
             thread.join()
 
 
-def post(url: str, timeout: float = 5.0, **options: bool) -> Reply:
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on_loop(work: Callable[[], Coroutine[Any, Any, Result]], loop: str = "uvloop") -> Result:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(work())
+
+
+def post(url: str, timeout: float = 5.0, loop: str = "uvloop", body: bytes = b"{}", **options: bool) -> Reply:
     async def send() -> Reply:
-        client = Client({}, timeout, **options)
+        client = Client(url, {}, timeout, **options)
         try:
-            return await client.post(f"{url}/v1/chat/completions", b"{}")
+            return await client.post("/v1/chat/completions", body)
         finally:
             await client.close()
 
-    return asyncio.run(send())
+    return on_loop(send, loop)
 
 
 def says(answer: bytes) -> Behaviour:
@@ -86,6 +97,7 @@ def says_half(connection: socket.socket) -> None:
     waits(connection)
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDS = {
     "an answer": (says(http(b'{"a":1}')), End.ANSWERED, 200),
     "an error": (says(http(b'{"error":{}}', b"500 Oh")), End.ANSWERED, 500),
@@ -104,20 +116,66 @@ ENDS = {
     "a JSON list": (says(http(b"[1]")), End.GARBLED, 200),
     "no UTF-8": (says(http(b'{"a":"\xff"}')), End.GARBLED, 200),
     "nothing": (says(http(b"")), End.GARBLED, 200),
+    "no content": (says(b"HTTP/1.1 204 No Content\r\n\r\n"), End.GARBLED, 204),
+    "until it closes": (says(b"HTTP/1.1 200 OK\r\n\r\n{}"), End.ANSWERED, 200),
+    "HTTP/1.0": (says(b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}"), End.ANSWERED, 200),
+    "chunks": (says(CHUNKED + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\nx-trailer: 1\r\n\r\n"), End.ANSWERED, 200),
+    "chunks without an end": (says(CHUNKED + b"2\r\n{}\r\n"), End.CUT, 0),
+    "only a head": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"), End.CUT, 0),
+    "half a head": (says(b"HTTP/1.1 200 OK\r\ncontent-le"), End.CUT, 0),
+    "continue, then an answer": (says(b"HTTP/1.1 100 Continue\r\n\r\n" + http(b"{}")), End.ANSWERED, 200),
+    "hints, then an answer": (says(b"HTTP/1.1 103 Hints\r\nlink: x\r\n\r\n" + http(b"{}")), End.ANSWERED, 200),
+    "another protocol": (says(b"HTTP/1.1 101 No\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"), End.GARBLED, 0),
+    "a head without an end": (says(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100_000), End.GARBLED, 0),
+    "two lengths": (says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}"), End.GARBLED, 0),
+    "compressed by another name": (says(http(b"{}", b"200 OK", b"content-encoding: zstd")), End.GARBLED, 0),
+    "compressed in name only": (says(http(b"{}", b"200 OK", b"content-encoding: gzip")), End.GARBLED, 0),
+    "half of it compressed": (
+        says(http(gzip.compress(b"{}")[:-9], b"200 OK", b"content-encoding: gzip")),
+        End.CUT,
+        0,
+    ),
 }
 
 
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("behave", "end", "status"), ENDS.values(), ids=ENDS.keys())
-def test_how_a_request_ends(behave: Behaviour, end: End, status: int) -> None:
+def test_how_a_request_ends(behave: Behaviour, end: End, status: int, loop: str) -> None:
     with listening(behave) as url:
-        reply = post(url, timeout=0.3 if end is End.TIMED_OUT else 5.0)
+        reply = post(url, timeout=0.3 if end is End.TIMED_OUT else 5.0, loop=loop)
     assert (reply.end, reply.status) == (end, status)
     assert bool(reply.detail) == (end is not End.ANSWERED)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no.such.host.invalid"])
-def test_who_is_not_there_has_not_been_sent_anything(url: str) -> None:
-    assert post(url).end is End.UNREACHABLE
+NOBODY = ["http://127.0.0.1:1", "http://[::1]:1", "http://a..b"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("url", NOBODY)
+def test_who_is_not_there_has_not_been_sent_anything(url: str, loop: str) -> None:
+    assert post(url, loop=loop).end is End.UNREACHABLE
+
+
+def test_a_name_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # no test asks a name server
+    reply = post("http://nobody.example", loop="asyncio")
+    assert (reply.end, reply.detail) == (End.UNREACHABLE, "Name or service not known")
+
+
+def test_an_upstream_that_takes_no_connection_is_given_up_in_time() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        with ExitStack() as full:
+            for _ in range(8):  # more than its queue holds: the kernel answers no further one
+                waiting = full.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(listener.getsockname())
+            reply = post(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.3)
+    assert reply.end is End.UNREACHABLE
 
 
 TOO_LONG = b'{"a":"' + b"x" * MAX_ANSWER_BYTES + b'"}'

@@ -1,7 +1,6 @@
-"""One HTTP request for one row: the only module that knows the client library of the hot path.
+"""One HTTP request for one row, and how it ended: what the connections below know, in the words of `retry`.
 
-pyreqwest (Rust) costs about half the CPU of aiohttp for a request; everything else that speaks to an upstream, a few
-requests a second, uses aiohttp (see docs/decisions/0007).
+Everything else that speaks to an upstream, a few requests a second, uses aiohttp (see docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -9,23 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, timedelta
+from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import partial
-from typing import Any
 
 import msgspec
-from pyreqwest.client import ClientBuilder
-from pyreqwest.exceptions import (
-    BodyDecodeError,
-    DecodeError,
-    DetailedPyreqwestError,
-    PyreqwestError,
-    RequestTimeoutError,
-)
-from pyreqwest.response import Response
 
 from orchestrator.clock import now
+from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.pace import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
 from orchestrator.wire import NO_JSON, is_too_deep
@@ -36,8 +25,13 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
 Header = Callable[[str], str | None]
 """An answer's header by its name in lower case."""
-_NOT_CONNECTED = "client error (Connect)"
-"""How the library says, in an error's causes, that the request never left."""
+_ENDS = {
+    http1.NotConnectedError: End.UNREACHABLE,
+    http1.ConnectionCutError: End.CUT,
+    http1.NotHTTPError: End.GARBLED,
+    http1.NoAnswerError: End.TIMED_OUT,
+    http1.TooLongError: End.TOO_LONG,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,78 +50,34 @@ class Reply:
 
 
 class Client:
-    """Posts JSON. Connections are kept; redirects are not followed; proxies come from nowhere.
+    """Posts JSON to one server. `reads_rates`: what answers say of the upstream's rates is read."""
 
-    `reads_rates`: what answers say of the upstream's rates is read.
-    """
-
-    def __init__(self, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
-        self._timeout = timeout
+    def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._reads_rates = reads_rates
-        self._client = (
-            ClientBuilder()
-            .default_headers({"content-type": "application/json", **headers})
-            .timeout(timedelta(seconds=timeout))
-            .connect_timeout(timedelta(seconds=CONNECT_SECONDS))
-            # A redirect could lead a local row to a host that nobody declared, and so could a proxy.
-            .follow_redirects(False)
-            .no_proxy()
-            .build()
+        self._pool = http1.Pool(
+            root, headers, timeout=timeout, connect_timeout=CONNECT_SECONDS, max_body=MAX_ANSWER_BYTES
         )
-        self._post = self._client.post
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._client.close()
+        await self._pool.close()
 
-    async def post(self, url: str, body: bytes) -> Reply:
+    async def post(self, path: str, body: bytes) -> Reply:
         """One attempt. Never raises for what a server can do; cancellation passes through."""
         try:
-            async with self._post(url).body_bytes(body).build_streamed() as response:
-                answer = await _read(response)
-            return self._reply(response, answer)
-        except RequestTimeoutError as error:
-            if _never_left(error):
-                return Reply(End.UNREACHABLE, detail=f"no connection within {CONNECT_SECONDS:g} s")
-            return Reply(End.TIMED_OUT, detail=f"no answer within {self._timeout:g} s")
-        except BodyDecodeError as error:
-            return Reply(End.CUT, detail=_say(error))
-        except DecodeError as error:
-            return Reply(End.GARBLED, detail=f"not HTTP: {_say(error)}")
-        except PyreqwestError as error:
-            return Reply(End.UNREACHABLE if _never_left(error) else End.CUT, detail=_say(error))
-        except Exception as error:  # noqa: BLE001  (whatever the library trips over is this row's outcome)
-            return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
-
-    def _reply(self, response: Response, answer: bytes | None) -> Reply:
-        if answer is None:
+            answer = await self._pool.post(path, body)
+        except http1.TooLongError as error:
             detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
-            return Reply(End.TOO_LONG, response.status, detail=detail)
-        if response.status < 300 and is_object(answer):
-            reply = Reply(End.ANSWERED, response.status, answer)
+            return Reply(End.TOO_LONG, error.status, detail=detail)
+        except http1.PostError as error:
+            return Reply(_ENDS[type(error)], detail=str(error))
+        except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
+            return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
+        if answer.status < 300 and is_object(answer.body):
+            reply = Reply(End.ANSWERED, answer.status, answer.body)
         else:
-            reply = _unlike(response.status, partial(_header, response), answer)
-        if not self._reads_rates:
-            return reply
-        return replace(reply, standings=read_standings(partial(_header, response), now()))
-
-
-def _header(response: Response, name: str) -> str | None:
-    try:
-        return response.get_header(name)
-    except ValueError:  # bytes that are no text
-        return None
-
-
-async def _read(response: Response) -> bytes | None:
-    """The body; None where it is too long, and then the connection is not used again."""
-    parts, size, reader = [], 0, response.body_reader
-    while (part := await reader.read_chunk()) is not None:
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            return None
-        parts.append(part.to_bytes())
-    return b"".join(parts)
+            reply = _unlike(answer)
+        return replace(reply, standings=read_standings(answer.header, now())) if self._reads_rates else reply
 
 
 def is_object(body: bytes) -> bool:
@@ -148,15 +98,16 @@ class _Object(msgspec.Struct):
 _decode_object = msgspec.json.Decoder(_Object).decode
 
 
-def _unlike(status: int, header: Header, body: bytes) -> Reply:
+def _unlike(answer: http1.Answer) -> Reply:
     """The reply for anything but a good answer."""
+    status, body = answer.status, answer.body
     if not is_object(body):
         if status < 300:
-            kind = header("content-type") or "of no type"
+            kind = answer.header("content-type") or "of no type"
             detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
-    return Reply(End.ANSWERED, status, body, retry_after=retry_after(header))
+    return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header))
 
 
 def retry_after(header: Header) -> float | None:
@@ -185,18 +136,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number <= math.inf else None
-
-
-def _causes(error: PyreqwestError) -> list[str]:
-    details: Any = error.details if isinstance(error, DetailedPyreqwestError) else None
-    return [cause["message"] for cause in (details or {}).get("causes") or ()]
-
-
-def _never_left(error: PyreqwestError) -> bool:
-    return _NOT_CONNECTED in _causes(error)
-
-
-def _say(error: PyreqwestError) -> str:
-    """The innermost cause: the outer ones repeat the URL."""
-    causes = _causes(error)
-    return causes[-1] if causes else type(error).__name__

@@ -105,7 +105,7 @@ class Upstream:
 
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
-        self._client = Client(self._headers, self._timeout, reads_rates=self.pace is not None)
+        self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.pace is not None)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -187,7 +187,7 @@ class Upstream:
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
         assert self._client is not None
-        return await self._client.post(self._root + endpoint + self._query, body)
+        return await self._client.post(endpoint + self._query, body)
 
     def begin(self, now: float) -> float:
         """A row goes out: where this upstream's shared clock stands (see `end`)."""
