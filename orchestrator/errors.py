@@ -12,6 +12,8 @@
     │   └── Uncertain        4  the call left and no answer came: it may have been carried out
     ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
     │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
+    │       ├── OutputError  4  the rows cannot be put where the job file wants them
+    │       └── NoRoom       4  the home may not take in another job now; those that are there go on
     └── StateConflict        1  a compare-and-set move found another state than it expected
 
 Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
@@ -131,7 +133,22 @@ class StorageError(OrchError):
 
 
 class JobFilesError(StorageError):
-    """One job's own files are gone, or its output cannot be written."""
+    """One job's own files are gone, or cannot be written."""
+
+
+class OutputError(JobFilesError):
+    """A job's rows cannot be put where its job file wants them; they are kept in the home.
+
+    `code` is a `model.OutputFault`.
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class NoRoom(JobFilesError):
+    """`[retention]` lets the home take in no other job now."""
 
 
 class StateConflict(OrchError):

@@ -105,6 +105,37 @@ class Job:
     finished_at: datetime | None = None
     output_path: str | None = None
     error: str | None = None
+    error_code: str | None = None
+
+
+class OutputFault(StrEnum):
+    """Why rows cannot be put where a job file wants them."""
+
+    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, a database file that is none
+    NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
+    NO_PERMISSION = "output_no_permission"
+    NO_ROOM = "output_no_room"  # a full disk, a quota
+    UNREACHABLE = "output_unreachable"  # nobody answers, or it is busy
+    DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
+    EXISTS = "output_exists"  # a file that orch did not write
+    NOT_SET = "output_not_set"  # the variable that holds the address
+    NOT_INSTALLED = "output_not_installed"  # what writes to such an address
+    FAILED = "output_failed"  # anything else
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may be well later though nobody does anything."""
+        return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
+
+
+class JobFault(StrEnum):
+    """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
+    `OutputFault` instead."""
+
+    INPUT = "bad_input"  # its file or its documents, and a person can mend them
+    INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
+    FILES = "job_files"  # its own files in the home are gone, or cannot be written
+    AFTER = "after_failed"  # the job that it comes after did not finish well
 
 
 class Why(StrEnum):
@@ -157,7 +188,8 @@ class Schedule:
     """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file that the schedule was made under. Nights that come after `since` are run.
+    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
+    another schedule, named by its id, has no `cron`.
     """
 
     id: str
@@ -175,12 +207,14 @@ class Schedule:
     created_at: datetime
     since: datetime
     paused_at: datetime | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One night of a schedule: there is one a date. `id` is 0 until the store has given it one.
+    """One run of a schedule. `id` is 0 until the store has given it one.
 
+    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
     `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
     """
 
@@ -193,6 +227,13 @@ class Night:
     job_id: JobId | None = None
     ended_at: datetime | None = None
     id: int = 0
+    slot: str = ""
+    code: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,21 @@ from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engin
 
 from orchestrator.errors import OrchError, StorageError
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
 
 
 class Database:
-    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else."""
+    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+    One that is not `ours` is somebody else's: its settings stay as they are.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0, ours: bool = True) -> None:
         self._url = _parsed(url)
         self.is_sqlite = url.startswith("sqlite")
         with self._translated():
-            self._engine = _sqlite(url, timeout) if self.is_sqlite else _postgres(url, timeout)
+            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
@@ -129,21 +132,27 @@ def migrations_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "migrations"
 
 
-def _sqlite(url: str, timeout: float) -> Engine:
-    path = Path(url.removeprefix("sqlite:///"))
+def _make_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"the folder {path.parent} cannot be made: {error.strerror}",
+            f"the folder {folder} cannot be made: {error.strerror}",
             hint="set ORCH_HOME to a folder you may write",
         ) from error
+
+
+def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
+    if ours:
+        _make_folder(Path(url.removeprefix("sqlite:///")).parent)
     engine = create_engine(url, connect_args={"timeout": timeout})
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
         # The driver's own BEGIN comes too late for BEGIN IMMEDIATE; transactions are begun below.
         connection.isolation_level = None
+        if not ours:
+            return
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         # FULL: what is committed before money is spent must survive a power cut as well.

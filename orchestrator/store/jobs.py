@@ -8,10 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, desc, func, insert, select, update
+from sqlalchemy import delete, desc, func, insert, literal, select, update
 
 from orchestrator.errors import StateConflict, UsageError
-from orchestrator.model import Counts, Job, JobId, JobKind, ShardId, ShardState
+from orchestrator.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags
 
@@ -138,13 +138,54 @@ class Jobs:
             return False
         return True
 
-    def finish(self, job_id: JobId, output_path: str, now: datetime) -> None:
-        """Every row has its outcome, and the result file is written."""
-        self._set(job_id, jobs.c.finished_at.is_(None), finished_at=now, output_path=output_path)
+    def finish(
+        self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
+    ) -> None:
+        """Every row has its outcome, and the result file is written; with an error, not where it belongs."""
+        values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
+        self._set(job_id, jobs.c.finished_at.is_(None), **values)
 
-    def fail(self, job_id: JobId, error: str) -> None:
-        """The job as a whole cannot go on."""
-        self._set(job_id, jobs.c.finished_at.is_(None), error=error)
+    def fail(self, job_id: JobId, error: str, code: str = JobFault.INTERNAL) -> None:
+        """The job as a whole cannot go on. `code` is a `JobFault` or an `OutputFault`."""
+        self._set(job_id, jobs.c.finished_at.is_(None), error=error, error_code=code)
+
+    def undelivered(self, home: str, codes: Sequence[str], since: datetime) -> list[Job]:
+        """The jobs of a home that ended from then on and whose rows are not where they belong, by these codes."""
+        c = jobs.c
+        query = (
+            select(jobs)
+            .where(c.home == home, c.finished_at >= since, c.error_code.in_(codes))
+            .order_by(c.finished_at, c.id)
+        )
+        with self._db.read() as tx:
+            return [_job(row) for row in tx.execute(query)]
+
+    def delivered(self, job_id: JobId, output_path: str) -> None:
+        """The rows of a job that ended without it are where they belong now. Raises StateConflict."""
+        over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
+        self._set(job_id, over, output_path=output_path, error=None, error_code=None)
+
+    def not_delivered(self, job_id: JobId, error: str, code: str) -> None:
+        """Why the rows of such a job are still not where they belong. Raises StateConflict."""
+        over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
+        self._set(job_id, over, error=error, error_code=code)
+
+    def reopen(self, job_id: JobId, **options: Any) -> None:
+        """A job whose rows are done is to be finished once more, with these options more. Raises StateConflict."""
+        over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
+        with self._db.write() as tx:
+            row = tx.execute(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update()).first()
+            known = {} if row is None else row.options
+            again = update(jobs).where(jobs.c.id == job_id, jobs.c.finished_at.is_not(None))
+            if tx.execute(again.values(**over, options={**known, **options})).rowcount != 1:
+                raise StateConflict(f"job {job_id} is not where it was expected to be")
+
+    def has_delivered(self, home: str, series: str, place: str) -> bool:
+        """Whether a run of a job file has ended with its rows in this place."""
+        c = jobs.c
+        query = select(c.id).where(c.series == series, c.home == home, c.output_path == place).limit(1)
+        with self._db.read() as tx:
+            return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
         """Forget a job that is not built; False where it is, since an engine may have sent rows of it by now."""
@@ -180,9 +221,11 @@ class Jobs:
             return frozenset(JobId(job_id) for job_id in tx.scalars(query))
 
     def note(self, job_id: JobId, kind: str, reason: str, now: datetime, shard_id: ShardId | None = None) -> None:
-        """Add to the job's event log."""
+        """Add to the job's event log; nothing where the job was removed meanwhile."""
+        values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "reason": reason}
+        there = select(*(literal(value, events.c[name].type) for name, value in values.items()))
         with self._db.write() as tx:
-            tx.execute(insert(events).values(job_id=job_id, shard_id=shard_id, at=now, kind=kind, reason=reason))
+            tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
         """What happened to a job, oldest first."""

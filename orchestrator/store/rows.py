@@ -559,7 +559,7 @@ class Rows:
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
-            tx.execute(update(jobs).where(condition).values(**over, error=None))
+            tx.execute(update(jobs).where(condition).values(**over, error=None, error_code=None))
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:

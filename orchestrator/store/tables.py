@@ -92,6 +92,7 @@ jobs = Table(
     Column("finished_at", Instant),
     Column("output_path", Text),
     Column("error", Text),
+    Column("error_code", String(32)),
     Index(None, "series", "created_at"),
     Index(None, "created_at"),
 )
@@ -360,22 +361,27 @@ schedules = Table(
     Column("created_at", Instant, nullable=False),
     Column("since", Instant, nullable=False),
     Column("paused_at", Instant),
+    # The schedule whose nights this one's follow; such a one has no cron expression of its own.
+    Column("after", String(80)),
 )
 
 # Whoever inserts a night has it: the unique key is what makes it run once. Its job may be removed before it.
+# `slot` is the time of day of one of several runs a date, and "" where there is one run a date.
 nights = Table(
     "nights",
     metadata,
     Column("id", Serial, primary_key=True),
     Column("schedule_id", ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
     Column("night", Date, nullable=False),
+    Column("slot", String(8), nullable=False, server_default=""),
     Column("due_at", Instant, nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", Text, nullable=False),
+    Column("code", String(32)),
     Column("job_id", String(80), index=True),
     Column("created_at", Instant, nullable=False),
     Column("ended_at", Instant),
-    UniqueConstraint("schedule_id", "night"),
+    UniqueConstraint("schedule_id", "night", "slot"),
     Index(None, "state"),
 )
 
@@ -393,7 +399,21 @@ quality = Table(
     Column("at", Instant, nullable=False),
 )
 
-# What was told, each thing once: `key` says what.
+# Files and objects that orch wrote outside its home, as they were then: `mark` stands for their content. `key` is a
+# digest of the place, which may be longer than an index takes.
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("home", String(32), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("place", Text, nullable=False),
+    Column("series", String(64), nullable=False),
+    Column("job_id", String(80), nullable=False),
+    Column("mark", Text),
+    Column("at", Instant, nullable=False),
+)
+
+# What was told, each thing once: `key` says what. What no job is the matter of has a home instead of a job.
 alerts = Table(
     "alerts",
     metadata,
@@ -402,6 +422,7 @@ alerts = Table(
     Column("at", Instant, nullable=False),
     Column("kind", String(32), nullable=False),
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), index=True),
+    Column("home", String(32)),
     Column("message", Text, nullable=False),
     Column("action", Text, nullable=False),
     Column("sent_at", Instant),
