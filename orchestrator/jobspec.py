@@ -201,6 +201,7 @@ class Output(_Strict):
     )
     format: Literal["jsonl", "csv", "parquet", "batch"] = "jsonl"
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
+    overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
     table: str | None = Field(
         None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63, description="SQL table that gets a row per row"
     )
@@ -229,6 +230,8 @@ class Output(_Strict):
             raise ValueError("name either a `path` or a `table`")
         if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
             raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
+        if self.table is not None and self.overwrite is not None:
+            raise ValueError("`overwrite` is for a `path`: a job replaces its own rows in a table and no others")
         if self.path is not None and addresses.count(None) != 2:
             raise ValueError("`url` and `url_env` are for a `table`")
         return self
