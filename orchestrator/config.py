@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from orchestrator.aliases import Ladder
-from orchestrator.located import load_toml, validated
+from orchestrator.located import load_toml, read_text, validated
 from orchestrator.place import Place, locate
 
 
@@ -376,7 +376,7 @@ class File(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings as they hold for this process."""
+    """Settings as they hold for this process. `text` is what the file said when it was read."""
 
     place: Place
     backends: Mapping[str, Backend]
@@ -387,11 +387,18 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     reports: Reports = field(default_factory=Reports)
     alerts: Alerts = field(default_factory=Alerts)
+    text: str = field(default="", repr=False, compare=False)
 
     @property
     def path(self) -> Path | None:
         """The orch.toml that was read, None where there is none."""
         return self.place.path
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the file itself says of `home` and `database_url`, whatever the environment does."""
+        data, _ = ({}, None) if self.path is None else load_toml(self.path, self.text)
+        return {name: data[name] for name in ("home", "database_url") if name in data}
 
     @property
     def home(self) -> Path:
@@ -402,11 +409,16 @@ class Config:
 def load(place: Place | None = None) -> Config:
     """Read the settings. Raises InputError naming file, line and field."""
     place = place or locate()
+    return parse(place, "" if place.path is None else read_text(place.path))
+
+
+def parse(place: Place, text: str) -> Config:
+    """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
     file = File()
     if place.path is not None:
-        data, lines = load_toml(place.path)
+        data, lines = load_toml(place.path, text)
         file = validated(File, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
-        file.alerts,
+        file.alerts, text,
     )  # fmt: skip

@@ -28,6 +28,11 @@ class Home:
         """What engines had to say."""
         return self.root / "engine.log"
 
+    @property
+    def settings(self) -> Path:
+        """Which settings the engine runs under, and what of orch.toml it does not."""
+        return self.root / "settings.json"
+
     def server(self, backend: str) -> Path:
         """The folder of the batch server that stands for a backend."""
         return self.root / "servers" / backend

@@ -52,14 +52,20 @@ def read_text(path: Path) -> str:
     Raises InputError when it cannot be read or is no UTF-8 text.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return text_of(path.read_bytes(), path)
     except FileNotFoundError:
         raise InputError("there is no such file", file=path) from None
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """What a settings file says, by its bytes. Raises InputError where they are no UTF-8 text."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
@@ -109,9 +115,9 @@ def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Pa
             _note_lines(value, (*place, index), lines, path)
 
 
-def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Data and the line of each table and key. Raises InputError on syntax errors."""
-    text = read_text(path)
+def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
+    """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
+    text = read_text(path) if text is None else text
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

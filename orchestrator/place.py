@@ -32,10 +32,20 @@ class Place:
 def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
     """The orch.toml that holds for `start`, or None."""
     if named := environ.get("ORCH_CONFIG"):
-        return Path(named)
+        return start / named
     user = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
     places = [folder / FILE_NAME for folder in (start, *start.parents)]
     return next((place for place in (*places, user) if place.is_file()), None)
+
+
+def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
+    """Whether two names of settings files stand for the same one; `None` and `"None"` stand for none."""
+    if str(one) == str(other):
+        return True
+    try:
+        return Path(str(one)).samefile(str(other))
+    except OSError:
+        return False
 
 
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:

@@ -20,6 +20,7 @@ from orchestrator.errors import InputError, JobFilesError, OrchError, StateConfl
 from orchestrator.home import Home
 from orchestrator.model import Job, JobKind, Night, NightState, Schedule
 from orchestrator.pipeline.intake import How, Options, kind_of, submit
+from orchestrator.place import is_same_file
 from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,10 @@ class Scheduler:
         self._looked: dict[str, _Looked] = {}
         self._problems: dict[str, str] = {}
 
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self._config = config
+
     def tick(self) -> list[str]:
         """One step; what happened, a line each for people. Raises StorageError where the home itself suffers."""
         told: list[str] = []
@@ -66,7 +71,7 @@ class Scheduler:
 
     def _problem(self, schedule: Schedule) -> str | None:
         """Record the nights whose time has come; what keeps the schedule from having any, None where all is well."""
-        if schedule.config != str(self._config.path):
+        if not is_same_file(schedule.config, self._config.path):
             return f"waits for an engine under the settings it was made with: {schedule.config}"
         try:
             self._record(schedule, self._now())

@@ -43,6 +43,10 @@ class Context:
 
         return load(self._place)
 
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        self.__dict__["config"] = config
+
     def running_cost(self, shard: Shard) -> Decimal:
         """What a running batch has cost so far, in dollars."""
         from orchestrator.pipeline.prices import prices_of

@@ -22,13 +22,19 @@ def finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
     rate = overview.RateWindow()
 
+    def look(engine: Engine) -> None:
+        for news in engine.news():
+            view.say(f"orch: {news}")
+        draw(engine.problem)
+
     def draw(problem: str | None) -> None:
         detail = context.detail(job.id, problem)
         view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store) as engine:
-            engine.run(over, lambda running: draw(running.problem), mine=job)
+            engine.listeners.append(context.use)
+            engine.run(over, look, mine=job)
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:

@@ -22,6 +22,7 @@ from orchestrator.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
+    OutputError,
     RefusedError,
     UsageError,
 )
@@ -33,6 +34,7 @@ from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
 from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
 from orchestrator.quota import Split
 from orchestrator.requests import resolve_model
@@ -55,7 +57,13 @@ class Pipeline:
         self._now = now
         self._governor = Governor(store, now)
         self._guard = Guard()
+        self._gate = Gate(store, now)
         self.looks = track.Looks()
+        self.finisher = finish.Finisher(store, home, now)
+
+    def settings_changed(self) -> None:
+        """Every job is planned again at its next step."""
+        self._guard = Guard()
 
     def advance(self, job: Job) -> bool:
         """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
@@ -82,8 +90,7 @@ class Pipeline:
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
         if counts.pending == 0 and all(shard.state.is_final for shard in shards):
-            self._finish(job, counts)
-            moved = True
+            moved |= self._finish(job, counts)
         return moved
 
     def _build(self, job: Job) -> bool:
@@ -141,6 +148,8 @@ class Pipeline:
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
+        if orders.sends and not self._may_begin(job):
+            return True
         self._guard.looked(job, orders.next_look)
         acted = False
         for shard in orders.pulls:
@@ -148,6 +157,23 @@ class Pipeline:
         for order in orders.sends:
             acted |= self._route(job, order, planning)
         return acted
+
+    def _may_begin(self, job: Job) -> bool:
+        """Whether rows of a job may be asked: before the first is paid, its output is tried.
+
+        Raises OutputError while that may be well again by itself; the job fails where it will not.
+        """
+        if self._store.shards.of_job(job.id):
+            return True
+        try:
+            held = self._gate.hold(job)
+        except OutputError as error:
+            self._store.jobs.fail(job.id, str(error), error.code)
+            self._note(job, "failed", f"{error.code}: {error.message}")
+            return False
+        if held is not None:
+            raise held
+        return True
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
@@ -164,7 +190,7 @@ class Pipeline:
         if shard.pulled_at is not None:
             return False
         if shard.state is ShardState.PENDING:
-            collect.abandon(self._home, shard, self._lane(shard))
+            collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
             self._store.shards.dissolve(shard, reason)
         elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
             self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
@@ -174,6 +200,8 @@ class Pipeline:
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
+        if (why := self._lanes.leaves(shard.backend)) is not None and self._pull(job, shard, why):
+            return True
         match shard.state:
             case ShardState.PENDING:
                 return self._send(job, shard)
@@ -212,7 +240,7 @@ class Pipeline:
     def _send(self, job: Job, shard: Shard) -> bool:
         if shard.pulled_at is not None or not self._lanes.planning(job).may_take(shard):
             # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.pulled_for or "its backend is not local any more")
+            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
             return True
         lane = self._lane(shard)
         self._governor.check_account(lane)
@@ -246,7 +274,7 @@ class Pipeline:
         return True
 
     def _dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        collect.abandon(self._home, shard, self._lane(shard))
+        collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
         self._store.shards.dissolve(shard, reason)
         self._note(job, "split", reason, shard)
 
@@ -363,10 +391,14 @@ class Pipeline:
             self._note(job, "stopped", reason)
         return reason is not None
 
-    def _finish(self, job: Job, counts: Counts) -> None:
-        place = finish.finish(self._store, self._home, job, self._now())
+    def _finish(self, job: Job, counts: Counts) -> bool:
+        ended = self.finisher.step(job)
+        if ended is None:
+            return False
         self._guard.forget(job)
-        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {place}")
+        self._gate.forget(job)
+        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}")
+        return True
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator import retention
-from orchestrator.config import Retention
+from orchestrator.config import Config, Retention
 from orchestrator.errors import OrchError, RefusedError, StorageError
 from orchestrator.home import Home
 from orchestrator.model import Job, JobId
@@ -276,6 +276,10 @@ class Daily:
     home: Home
     terms: Retention
     _last: datetime | None = field(default=None, init=False)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
         """Keep house where a day has passed since; what went then, else None. What keeps it from it is logged."""
