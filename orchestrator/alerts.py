@@ -10,7 +10,8 @@ from enum import StrEnum
 
 from orchestrator.config import Alerts
 from orchestrator.durations import MINUTE, duration
-from orchestrator.model import Counts, Happened, Job, OutputFault, Shard, ShardState
+from orchestrator.errors import OutputFault
+from orchestrator.model import Counts, Happened, Job, Shard, ShardState
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""

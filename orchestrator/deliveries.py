@@ -14,6 +14,7 @@ from typing import Protocol
 import httpx2
 import msgspec
 
+from orchestrator import permissions
 from orchestrator.config import Config, Reports, Smtp
 from orchestrator.errors import BackendError, StorageError, UsageError
 
@@ -128,11 +129,11 @@ class Folder:
     def send(self, message: Message) -> None:
         """Write it. Raises StorageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            permissions.make_folders(self.path)
             for ending, text in (("md", message.text), ("html", message.page)):
                 if text is not None:
                     beside = self.path / f".{message.name}.{ending}.partial"
-                    beside.write_text(text, encoding="utf-8")
+                    permissions.write_text(beside, text)
                     beside.replace(self.path / f"{message.name}.{ending}")
         except OSError as error:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error

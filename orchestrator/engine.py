@@ -39,6 +39,7 @@ from orchestrator.errors import (
     InputError,
     JobFilesError,
     OutputError,
+    OutputFault,
     RefusedError,
     StateConflict,
     StorageError,
@@ -49,7 +50,8 @@ from orchestrator.faults import TRIES, Faults
 from orchestrator.health import fetch_health as fetch_health
 from orchestrator.health import lost
 from orchestrator.home import Home
-from orchestrator.model import Job, JobFault, OutputFault
+from orchestrator.inforce import digest_of, keep
+from orchestrator.model import Job, JobFault
 from orchestrator.opened import OpenBackends, Opened
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
@@ -59,7 +61,7 @@ from orchestrator.pipeline.prices import prices_of
 from orchestrator.pipeline.reuse import asked_of
 from orchestrator.pipeline.routes import models_of
 from orchestrator.place import is_same_file
-from orchestrator.reloading import Reloader, digest_of, keep
+from orchestrator.reloading import Reloader
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
@@ -259,7 +261,7 @@ class Engine:
             self._news.append(news)
             log.warning("%s", news)
             for told in self._reloader.in_force.told:
-                what = digest_of(f"{now()}{told}")
+                what = digest_of(f"{now()}{told}".encode())
                 self._notices[what] = Notice(AlertKind.SETTINGS, what, told, "what held before holds until then")
 
     def news(self) -> list[str]:

@@ -22,6 +22,7 @@ sees SQLAlchemy, openai or aiohttp errors.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 
@@ -136,15 +137,36 @@ class JobFilesError(StorageError):
     """One job's own files are gone, or cannot be written."""
 
 
+class OutputFault(StrEnum):
+    """Why rows cannot be put where a job file wants them."""
+
+    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, a database file that is none
+    NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
+    NO_PERMISSION = "output_no_permission"
+    NO_ROOM = "output_no_room"  # a full disk, a quota
+    UNREACHABLE = "output_unreachable"  # nobody answers, or it is busy
+    DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
+    EXISTS = "output_exists"  # a file that orch did not write
+    NOT_SET = "output_not_set"  # the variable that holds the address
+    NOT_INSTALLED = "output_not_installed"  # what writes to such an address
+    FAILED = "output_failed"  # anything else
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may be well later though nobody does anything."""
+        return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
+
+
 class OutputError(JobFilesError):
     """A job's rows cannot be put where its job file wants them; they are kept in the home.
 
-    `code` is a `model.OutputFault`.
+    What a person has to mend is bad input (2); what may be well again by itself is the storage (4).
     """
 
-    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, code: OutputFault, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.exit_code = 4 if code.may_pass else 2
 
 
 class NoRoom(JobFilesError):

@@ -264,6 +264,9 @@ class JobSpec(_Strict):
     late_cost: Decimal | None = Field(
         None, ge=0, description="US dollars an hour late; the deadline then has its price"
     )
+    after: str | None = Field(
+        None, min_length=1, description="name or id of a job that has to finish well before this one begins"
+    )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)

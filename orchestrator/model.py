@@ -61,6 +61,7 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
 class JobState(StrEnum):
     """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
 
+    WAITING = "waiting"  # for the job that it comes after
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
@@ -108,26 +109,6 @@ class Job:
     error_code: str | None = None
 
 
-class OutputFault(StrEnum):
-    """Why rows cannot be put where a job file wants them."""
-
-    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, a database file that is none
-    NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
-    NO_PERMISSION = "output_no_permission"
-    NO_ROOM = "output_no_room"  # a full disk, a quota
-    UNREACHABLE = "output_unreachable"  # nobody answers, or it is busy
-    DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
-    EXISTS = "output_exists"  # a file that orch did not write
-    NOT_SET = "output_not_set"  # the variable that holds the address
-    NOT_INSTALLED = "output_not_installed"  # what writes to such an address
-    FAILED = "output_failed"  # anything else
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether it may be well later though nobody does anything."""
-        return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
-
-
 class JobFault(StrEnum):
     """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
     `OutputFault` instead."""
@@ -136,6 +117,7 @@ class JobFault(StrEnum):
     INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
     FILES = "job_files"  # its own files in the home are gone, or cannot be written
     AFTER = "after_failed"  # the job that it comes after did not finish well
+    REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
 
 
 class Why(StrEnum):
@@ -482,7 +464,7 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     if job.cancel_requested_at is not None:
         return JobState.CANCELLING
     if job.built_at is None:
-        return JobState.BUILDING
+        return JobState.WAITING if job.options.get("after") else JobState.BUILDING
     if counts.pending == 0:
         return JobState.MERGING
     return JobState.RUNNING if submitted else JobState.QUEUED

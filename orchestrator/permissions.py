@@ -50,6 +50,12 @@ def make_folders(path: Path) -> None:
             folder.chmod(0o777 & ~_users)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text for the user: a new file is as the user's umask has it. Raises OSError."""
+    make_file(path)
+    path.write_text(text, encoding="utf-8")
+
+
 def make_file(path: Path) -> None:
     """Make an empty file as the user's umask has it, where there is none. Raises OSError."""
     try:

@@ -1,59 +1,27 @@
 """orch.toml while an engine runs under it: edits hold from the next look on, and what cannot be taken up is told.
 
 A file is believed once it reads the same at two looks: one that is being written is half a file. One that is broken,
-gone or empty is refused, and what held before goes on holding. What other commands have to know of this lies in the
-home, in `settings.json`.
+gone or empty is refused, and what held before goes on holding.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from orchestrator import config as settings
 from orchestrator.config import Backend, Config, Reports
-from orchestrator.enginelock import Holder
 from orchestrator.errors import InputError, OrchError
-from orchestrator.home import Home
+from orchestrator.inforce import InForce, digest_of
 from orchestrator.located import text_of
-from orchestrator.place import is_same_file
-
-log = logging.getLogger(__name__)
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
 """Settings that say where the state is, and the variables that go before them."""
-
-
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """Which settings an engine runs under: those of `file` as it was at `read_at`, when its text had this digest.
-
-    `refused` is why the file as it is now is not taken up, `restart` names what of it holds from a restart on.
-    """
-
-    pid: int
-    file: str | None
-    digest: str
-    read_at: str
-    refused: str | None = None
-    restart: tuple[str, ...] = ()
-
-    @property
-    def told(self) -> list[str]:
-        """What a person has to know, a line each; nothing where the file holds as it is."""
-        found = []
-        if self.refused is not None:
-            found.append(f"{self.refused}\nthe engine goes on with the settings that it read at {self.read_at}")
-        found += [f"{one}: holds from a restart of the engine on" for one in self.restart]
-        return found
 
 
 class Reloader:
@@ -124,7 +92,7 @@ class Reloader:
         self.in_force = InForce(
             pid=os.getpid(),
             file=None if path is None else str(path),
-            digest=digest_of(self._wanted.text),
+            digest=digest_of(self._wanted.text.encode()),
             read_at=now.isoformat(timespec="seconds"),
             restart=restart,
         )
@@ -199,44 +167,3 @@ def _same(one: str | InputError, other: str | InputError) -> bool:
     if isinstance(one, InputError) and isinstance(other, InputError):
         return str(one) == str(other)
     return one == other
-
-
-def digest_of(text: str) -> str:
-    """What stands for a settings file's text."""
-    return sha256(text.encode()).hexdigest()[:16]
-
-
-def keep(home: Home, in_force: InForce) -> None:
-    """Let other commands know which settings the engine runs under."""
-    beside = home.settings.with_suffix(".partial")
-    try:
-        beside.write_text(json.dumps(asdict(in_force)), encoding="utf-8")
-        beside.replace(home.settings)
-    except OSError as error:
-        log.warning("%s cannot be written: %s", home.settings, error.strerror)
-
-
-def known(home: Home, holder: Holder) -> InForce | None:
-    """Which settings the engine that runs a home is under; None where it has not said so yet."""
-    try:
-        found: dict[str, Any] = json.loads(home.settings.read_text(encoding="utf-8"))
-        in_force = InForce(**{**found, "restart": tuple(found["restart"])})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return in_force if in_force.pid == holder.pid else None
-
-
-def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
-    """How the settings of the engine that runs a home differ from those that a command reads in `path`."""
-    in_force = None if holder is None else known(home, holder)
-    if in_force is None:
-        return []
-    if not is_same_file(in_force.file, path):
-        return [f"the engine runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
-    if in_force.refused is None and path is not None:
-        now = _read(path)
-        if isinstance(now, InputError):
-            return [f"{now}\nthe engine goes on with the settings that it read at {in_force.read_at}"]
-        if digest_of(now) != in_force.digest:
-            return [f"{path} was edited just now; the engine takes it up within seconds", *in_force.told]
-    return in_force.told

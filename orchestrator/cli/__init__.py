@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from orchestrator import __version__
+from orchestrator import __version__, permissions
 from orchestrator.errors import OrchError
 
 # Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
@@ -80,7 +80,8 @@ def root() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code; what it writes is its user's alone, but for what they ask for."""
+    permissions.keep_private()
     sys.exit(run(argv))
 
 

@@ -18,8 +18,10 @@ from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
+from orchestrator.inforce import differences
 from orchestrator.ladder import expand
 from orchestrator.model import JobKind
+from orchestrator.permissions import readable_by_others
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.requests import ENDPOINT, resolve_model
@@ -89,6 +91,8 @@ def _examine() -> Iterator[Found]:
         return
     yield "config", True, str(config.path or "no orch.toml; the defaults hold"), 0
     yield from _examine_home(config)
+    for variable, address in settings.keys_sent(config) if config.place.is_found else ():
+        yield f"key {variable}", True, f"is sent to {address}, as {config.path} says, which was found here", 0
     if not config.backends:
         yield "backends", False, "none is configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():
@@ -124,6 +128,11 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
         identity = home.identity()
         holder = running_engine(home)
         yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
+        if (rights := readable_by_others(home.root)) is not None:
+            told = f"warning: others may look into {home.root} ({rights}): chmod -R go-rwx {home.root}"
+            yield "rights", True, told, 0
+        for line in differences(home, holder, config.path):
+            yield "settings of the engine", False, line, 2
         with Store.open(config.place.database_url, timeout=config.place.database_timeout) as store:
             yield "database", True, f"{len(store.jobs.newest())} jobs", 0
     except OrchError as error:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from orchestrator import overview
 from orchestrator.clock import now
+from orchestrator.errors import InputError
 from orchestrator.home import Home
 from orchestrator.model import Job, Shard, ShardState
 from orchestrator.overview import JobDetail, JobLine
@@ -32,16 +34,29 @@ class Context:
     """Settings and store of one command."""
 
     def __init__(self, place: Place, store: Store) -> None:
-        self._place = place
+        self.place = place
         self.home = Home(place.home)
         self.store = store
+
+    @property
+    def path(self) -> Path | None:
+        """The orch.toml that this command reads."""
+        return self.place.path
+
+    @property
+    def readable(self) -> Config | None:
+        """The settings, for what only looks: None where orch.toml is broken just now."""
+        try:
+            return self.config
+        except InputError:
+            return None
 
     @cached_property
     def config(self) -> Config:
         """All settings, read at the first use. Raises InputError."""
         from orchestrator.config import load
 
-        return load(self._place)
+        return load(self.place)
 
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
@@ -51,10 +66,11 @@ class Context:
         """What a running batch has cost so far, in dollars."""
         from orchestrator.pipeline.prices import prices_of
 
-        backend = self.config.backends.get(shard.backend)
-        if backend is None:
+        settings = self.readable
+        backend = None if settings is None else settings.backends.get(shard.backend)
+        if settings is None or backend is None:
             return Decimal(0)
-        return prices_of(backend, self.config, now).of_time(shard.provider_seconds).cost
+        return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
     def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""
@@ -66,11 +82,13 @@ class Context:
         """What is foreseen of a job, None where it is over, not built yet, or no backend may take its rows."""
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
+        if (settings := self.readable) is None:
+            return None
         from orchestrator.pipeline.budget import SharedBudgets
         from orchestrator.pipeline.planning import Planning
 
         at = now()
-        return Planning(self.store, self.config, job, at, SharedBudgets(self.store, self.config, now).left).outlook()
+        return Planning(self.store, settings, job, at, SharedBudgets(self.store, settings, now).left).outlook()
 
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
@@ -79,8 +97,9 @@ class Context:
 
         if running_engine(self.home) is None:
             return "no engine is running: batches go on at their backends, and nobody looks at them"
-        for name in backends:
-            if not isinstance(self.config.backends.get(name), LocalBackend | SyncBackend):
+        settings = self.readable
+        for name in backends if settings is not None else ():
+            if settings is None or not isinstance(settings.backends.get(name), LocalBackend | SyncBackend):
                 continue
             health = fetch_health(self.home, name)
             if health is None:
@@ -101,6 +120,25 @@ def opened() -> Iterator[Context]:
     place = locate()
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
         yield Context(place, store)
+
+
+def say_exposure(context: Context) -> None:
+    """Tell what others may read, and to whom keys go, before anything is written or sent."""
+    from orchestrator.permissions import readable_by_others
+
+    if (rights := readable_by_others(context.home.root)) is not None:
+        say(f"orch: others may look into {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
+    say_keys(context)
+
+
+def say_keys(context: Context) -> None:
+    """Tell to whom an orch.toml that nobody named sends keys, before they are sent."""
+    if not context.place.is_found:
+        return
+    from orchestrator.config import keys_sent
+
+    for variable, address in keys_sent(context.config):
+        say(f"orch: {context.path}, found here, sends the key in {variable} to {address}")
 
 
 def log_to(home: Home) -> None:

@@ -5,23 +5,35 @@ What runs a job (`running`, and the engine with it) is imported by who needs it:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from orchestrator import overview
-from orchestrator.cli.context import Context, json_option, opened, print_json, quiet_option, say
-from orchestrator.cli.options import FILE, job_options
+from orchestrator.cli.context import (
+    Context,
+    json_option,
+    opened,
+    print_json,
+    quiet_option,
+    say,
+    say_exposure,
+    say_keys,
+)
+from orchestrator.cli.options import FILE, FORCE, job_options
 from orchestrator.cli.plan import plan_json
-from orchestrator.cli.rows import write_rows
+from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.clock import now
 from orchestrator.console import Progress, err, job_detail, out, plan_table, progress
 from orchestrator.enginelock import running_engine
-from orchestrator.errors import UsageError
+from orchestrator.errors import OutputError, OutputFault, UsageError
+from orchestrator.inforce import differences
 from orchestrator.model import Job, RequestState
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
+from orchestrator.pipeline.outputs import BY_HAND, OVERWRITE, output_of, remember
 
 
 @click.command()
@@ -40,7 +52,10 @@ def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json:
     if output is not None:
         merge.check_output(output, file)
     with opened() as context, progress(quiet=quiet or as_json) as view:
-        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
+        say_exposure(context)
+        if output is not None:
+            require_own(context, output, overwrite=options.overwrite)
+        intake = _taken_in(context, file, options, view)
         _say_taken_in(view, intake)
         detail = finish(context, intake.job, view)
         view.stop()
@@ -60,12 +75,13 @@ def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
+        say_exposure(context)
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
             _show_rehearsal(intake, as_json)
             return 0
-        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
+        intake = _taken_in(context, file, options, view)
         if wait:
             from orchestrator.cli.running import finish
 
@@ -78,6 +94,19 @@ def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_
         return 0
 
 
+def _taken_in(context: Context, file: Path, options: Options, view: Progress) -> Intake:
+    """The job that a file is now; where its output is a file that orch did not write, whoever is there is asked."""
+    try:
+        return take_in(context.store, context.home, context.config, file, options, now, view.reading)
+    except OutputError as error:
+        view.stop()
+        if error.code is not OutputFault.EXISTS or not may_overwrite(error.message):
+            raise
+    return take_in(
+        context.store, context.home, context.config, file, replace(options, overwrite=True), now, view.reading
+    )
+
+
 def _say_taken_in(view: Progress, intake: Intake) -> None:
     view.say(f"orch: {intake.reason}")
     if intake.plan is not None:
@@ -86,11 +115,12 @@ def _say_taken_in(view: Progress, intake: Intake) -> None:
 
 def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
     holder = running_engine(context.home)
+    settings = differences(context.home, holder, context.config.path)
     if as_json:
         plan = None if intake.plan is None else plan_json(intake.plan)
         print_json(
             {"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or ""),
-             "plan": plan}
+             "settings": settings, "plan": plan}
         )  # fmt: skip
         return
     click.echo(intake.job.id)
@@ -103,6 +133,8 @@ def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
             if holder
             else "orch: queued; no engine is running: `orch up`, or submit with --wait, runs it"
         )
+    for line in settings:
+        say(f"orch: {line}")
 
 
 def _show_rehearsal(intake: Intake, as_json: bool) -> None:
@@ -139,8 +171,9 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
 def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_json: bool) -> int:
     """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
     job = detail.line.job
-    if output is not None and job.error is None:
+    if output is not None and job.finished_at is not None:
         write_rows(context, job, output, None)
+        remember(context.store, context.home.identity(), job, BY_HAND, output, now())
     if as_json:
         print_json(detail.to_json())
     else:
@@ -161,6 +194,7 @@ def cancel(job_id: str, as_json: bool) -> int:
             context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
         from orchestrator.cli.running import see_it_end
 
+        say_keys(context)
         if job.home != context.home.identity():
             say("orch: the job is of another home, whose engine will end it")
             return 0
@@ -177,17 +211,26 @@ def cancel(job_id: str, as_json: bool) -> int:
 @click.command()
 @click.argument("job_id", metavar="JOB")
 @click.option("--failed", is_flag=True, help="Only rows that failed, not those cancelled or expired.")
+@click.option("--output", "only_output", is_flag=True, help="No rows: only put them where the job file wants them.")
+@FORCE
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @quiet_option
 @json_option
-def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> int:
-    """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent."""
+def retry(
+    job_id: str, failed: bool, only_output: bool, overwrite: bool, wait: bool, quiet: bool, as_json: bool
+) -> int:
+    """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent.
+
+    Where its rows could not be put where its job file wants them, that is tried again too.
+    """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.store.jobs.get(job_id)
         is_over = job.finished_at is not None or job.error is not None
         if not is_over and not wait:
             raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows how far it is")
-        if is_over and not _try_again(context, job, failed):
+        if overwrite:
+            context.store.jobs.allow(job.id, **{OVERWRITE: True})
+        if is_over and not (_deliver_again(context, job) if only_output else _try_again(context, job, failed)):
             view.say(f"orch: job {job.id} has no rows to try again")
             return 0
         if not wait:
@@ -196,6 +239,7 @@ def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> 
             return 0
         from orchestrator.cli.running import finish
 
+        say_exposure(context)
         detail = finish(context, context.store.jobs.get(job.id), view)
         view.stop()
         return _show(context, detail, None, as_json)
@@ -208,4 +252,14 @@ def _try_again(context: Context, job: Job, failed: bool) -> bool:
     if number:
         context.store.jobs.note(job.id, "retry", f"{number:,} rows are tried again", now())
         say(f"orch: {number:,} rows of {job.id} are tried again")
-    return bool(number) or job.built_at is None
+    # A job that had an error goes on, whether or not it has rows to be tried.
+    return bool(number) or job.error is not None
+
+
+def _deliver_again(context: Context, job: Job) -> bool:
+    """Let a finished job be merged and delivered once more; False where its job file names no place for its rows."""
+    if job.finished_at is None or output_of(job) is None:
+        return False
+    context.store.jobs.reopen(job.id)
+    context.store.jobs.note(job.id, "retry", "its rows are put where its job file wants them once more", now())
+    return True

@@ -56,9 +56,12 @@ def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> in
 def _say_engine(context: Context) -> None:
     """Whether an engine runs, and when the next night is."""
     from orchestrator.enginelock import running_engine
+    from orchestrator.inforce import differences
 
     holder = running_engine(context.home)
     click.echo(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
+    for line in differences(context.home, holder, context.path):
+        click.echo(f"settings: {line}")
     active = [one for one in context.store.schedules.all() if one.paused_at is None]
     if not active:
         return
@@ -95,9 +98,11 @@ def _watch(context: Context, job_id: str | None) -> int:
     "Default: what FILE ends in; batch for a job made of a batch file.",
 )
 @click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
-def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -> int:
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+def fetch(job_id: str, output: str | None, form: Format | None, partial: bool, overwrite: bool) -> int:
     """Write the rows of a job, in input order."""
-    from orchestrator.cli.rows import place_of, write_rows
+    from orchestrator.cli.rows import place_of, require_own, write_rows
+    from orchestrator.pipeline.outputs import BY_HAND, remember
     from orchestrator.store.house import CLEARED
 
     if form == "parquet" and output is None:
@@ -112,11 +117,15 @@ def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -
                 hint="its costs are in the reports; a job whose rows were put somewhere by `output:` has them there",
             )
         place = None if output is None else place_of(output, job)
+        if place is not None:
+            require_own(context, place, overwrite=overwrite)
         if partial and job.finished_at is None:
             from orchestrator.cli.partial import write_partial
 
             said = write_partial(context, job, place, form)
         else:
             said = write_rows(context, job, place, form)
+        if place is not None:
+            remember(context.store, context.home.identity(), job, BY_HAND, place, now())
         say(f"orch: {said}")
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
@@ -12,6 +12,9 @@ import click
 
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.pipeline.intake import Options
+
+Command = Callable[..., int]
+Decorator = Callable[[Command], Command]
 
 
 class Dollars(click.ParamType[Decimal]):
@@ -28,23 +31,37 @@ class Dollars(click.ParamType[Decimal]):
 
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
+FORCE = click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+_TERMS = (
+    click.option("--verify", is_flag=True, help="Read every file, also those that did not move."),
+    click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
+    click.option("--backend", metavar="NAME", help="This backend alone."),
+    click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
+    click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
+)
+_QUEUED = (
+    FORCE,
+    click.option("--after", metavar="JOB", help="Begin once that job has finished well: its id or its name."),
+)
+_NAMES = ("deadline", "budget", "backend", "new", "verify", "overwrite", "after")
 
 
-def job_options(function: Callable[..., int]) -> Callable[..., int]:
+def _as_options(options: Sequence[Decorator]) -> Decorator:
     """What the command line says of a job, as `options`."""
 
-    @wraps(function)
-    def command(
-        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, **others: Any
-    ) -> int:
-        return function(options=Options(deadline, budget, backend, new, verify), **others)
+    def decorate(function: Command) -> Command:
+        @wraps(function)
+        def taking(**given: Any) -> int:
+            terms = {name: given.pop(name) for name in _NAMES if name in given}
+            return function(options=Options(**terms), **given)
 
-    for option in (
-        click.option("--verify", is_flag=True, help="Read every file, also those that did not move."),
-        click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
-        click.option("--backend", metavar="NAME", help="This backend alone."),
-        click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
-        click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
-    ):
-        command = option(command)
-    return command
+        command: Command = taking
+        for option in options:
+            command = option(command)
+        return command
+
+    return decorate
+
+
+plan_options = _as_options(_TERMS)
+job_options = _as_options((*_QUEUED, *_TERMS))

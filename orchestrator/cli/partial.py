@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.cli.context import Context
+from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import form_of, style_of, write_lines
 from orchestrator.config import LocalBackend, SyncBackend
 from orchestrator.engine import Engine, hosted_lane, own_lane
@@ -24,6 +24,7 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
     The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
     """
     form = form or form_of(job, output)
+    say_keys(context)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
         lanes = _own(context, stack) if holder is None else _running(context, stack)

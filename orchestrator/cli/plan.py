@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.context import json_option, opened, print_json, quiet_option
-from orchestrator.cli.options import FILE, job_options
+from orchestrator.cli.options import FILE, plan_options
 from orchestrator.clock import now
 from orchestrator.console import out, plan_table, progress
 from orchestrator.pipeline.intake import Options, rehearse
@@ -17,7 +17,7 @@ from orchestrator.planner import Cost, Plan
 
 @click.command()
 @FILE
-@job_options
+@plan_options
 @quiet_option
 @json_option
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ import click
 
 from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
 from orchestrator.backends.open import open_backend
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, json_option, opened, print_json, say, say_keys
 from orchestrator.config import AnthropicBackend, HostedBackend
 from orchestrator.errors import UsageError
 from orchestrator.model import Shard
@@ -26,6 +26,7 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     """
     found = []
     with opened() as context:
+        say_keys(context)
         for name, settings in _chosen(context, backends):
             api = open_backend(name, settings)
             try:

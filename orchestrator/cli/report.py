@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator import permissions
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
@@ -188,7 +189,7 @@ def _write_page(built: CostReport, path: Path, since: str | None) -> None:
 
 def _written(path: Path, page: str) -> None:
     try:
-        path.write_text(page, encoding="utf-8")
+        permissions.write_text(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     say(f"orch: the report is in {path}")

@@ -6,20 +6,41 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
+import click
+
 from orchestrator import exports
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
-from orchestrator.errors import StorageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.exports import Format
 from orchestrator.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.merge import check_output
+from orchestrator.pipeline.outputs import BY_HAND, is_foreign
 
 
 def write_rows(context: Context, job: Job, output: str | Path | None, form: Format | None) -> str:
     """Write every row; how many and where, in words. Raises StorageError."""
     form = form or form_of(job, output)
     return write_lines(merged_lines(context.store, context.home, job, style=style_of(form)), job, output, form)
+
+
+def require_own(context: Context, place: str | Path, *, overwrite: bool) -> None:
+    """Raises UsageError where `-o` names a file that orch did not write, and nobody says that it may go."""
+    if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
+        return
+    if not may_overwrite(f"{place} is there already, and orch did not write it"):
+        raise UsageError(
+            f"-o {place}: is there already, and orch did not write it",
+            hint="--force overwrites it; or name another file",
+        )
+
+
+def may_overwrite(told: str) -> bool:
+    """Ask whoever sits at the terminal; nobody there says no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
 def place_of(output: str, job: Job) -> str | Path:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from orchestrator import hooks
-from orchestrator.cli.context import Context, log_to, opened, quiet_option, say
+from orchestrator.cli.context import Context, log_to, opened, quiet_option, say, say_exposure
 from orchestrator.cli.running import interruptible
 from orchestrator.clock import now
 from orchestrator.config import Config
@@ -53,6 +53,7 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
     ):
         if holder is not None:
             raise UsageError(f"{holder} is this home's engine already")
+        say_exposure(context)
         log_to(context.home)
         engine = stack.enter_context(Engine(context.config, context.store))
         if webhooks is not None:

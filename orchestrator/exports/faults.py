@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 
-from orchestrator.errors import OutputError
-from orchestrator.model import OutputFault
+from orchestrator.errors import OutputError, OutputFault
 
 _ERRNO: Mapping[int, OutputFault] = {
     **dict.fromkeys(

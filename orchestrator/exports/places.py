@@ -15,9 +15,8 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from orchestrator import permissions
-from orchestrator.errors import OutputError, UsageError
+from orchestrator.errors import OutputError, OutputFault, UsageError
 from orchestrator.exports.faults import fault_of
-from orchestrator.model import OutputFault
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 PROBE_BYTES = 65_536

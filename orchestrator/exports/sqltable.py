@@ -30,12 +30,11 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from orchestrator import permissions
-from orchestrator.errors import OutputError, StorageError
+from orchestrator.errors import OutputError, OutputFault, StorageError
 from orchestrator.exports import places
 from orchestrator.exports.faults import fault_of
 from orchestrator.exports.kinds import Kind, Plain
 from orchestrator.exports.layout import Layout, unique
-from orchestrator.model import OutputFault
 from orchestrator.store.database import Database
 
 CHUNK = 500

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from orchestrator import polling
+from orchestrator import following, polling
 from orchestrator.backends import LineProblem, RemoteBatch
 from orchestrator.errors import (
     AccountError,
@@ -27,7 +27,7 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.home import Home
-from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
+from orchestrator.model import Counts, Job, JobFault, JobId, RequestState, Shard, ShardState
 from orchestrator.pipeline import again, budget, build, canary, collect, finish, stages, submit, track
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
@@ -94,6 +94,9 @@ class Pipeline:
         return moved
 
     def _build(self, job: Job) -> bool:
+        comes_after = job.options.get(following.AFTER)
+        if comes_after is not None and (moved := self._waits(job, comes_after)) is not None:
+            return moved
         with build.claim(self._home, job) as mine:
             if not mine:
                 return False
@@ -104,12 +107,30 @@ class Pipeline:
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
-            if build.same_as(self._store, job, report) is not None:
+            # One that others may wait for ends as itself, though nothing is to be asked.
+            if comes_after is None and build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
         self._note(job, "built", str(report))
+        return True
+
+    def _waits(self, job: Job, comes_after: JobId) -> bool | None:
+        """Whether something moved of a job that is not to be built yet; None where it is, as what it comes after is
+        over.
+        """
+        if job.cancel_requested_at is not None:
+            self._store.jobs.mark_built(job.id, self._now())
+            return True
+        stands, why = following.standing(self._store, self._store.jobs.find(comes_after))
+        if stands is following.Before.OPEN:
+            return False
+        if stands is following.Before.WELL:
+            return None
+        error = f"job {comes_after}, which it comes after, has not finished well: {why}"
+        self._store.jobs.fail(job.id, error, JobFault.AFTER)
+        self._note(job, "failed", error)
         return True
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:

@@ -19,10 +19,10 @@ import msgspec
 
 from orchestrator import gold
 from orchestrator.alerts import DELIVERED
-from orchestrator.errors import InputError, JobFilesError, OutputError, StorageError
+from orchestrator.errors import InputError, JobFilesError, OutputError, OutputFault, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
-from orchestrator.model import Job, JobId, JobKind, OutputFault, RequestState
+from orchestrator.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.outputs import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.requests import custom_id
@@ -74,7 +74,7 @@ class Finisher:
                 path, withheld = self._merged(job)
             except (StorageError, InputError) as error:
                 raise _of_job(error) from error
-            if withheld or output_of(job) is None:
+            if withheld or output_of(job) is None or self._has_nothing(job):
                 return self._end(job, Ended(str(path)))
             delivery = self._begun(job)
             wait = PROMPT_SECONDS
@@ -118,6 +118,10 @@ class Finisher:
         self._again.pop(job.id, None)
         self._store.jobs.delivered(job.id, place)
         self._note(job, DELIVERED, f"its rows are in {place} now")
+
+    def _has_nothing(self, job: Job) -> bool:
+        """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
+        return job.cancel_requested_at is not None and not self._store.jobs.counts([job.id])[job.id].succeeded
 
     def _begun(self, job: Job) -> Future[str]:
         def lines(style: str) -> Iterator[bytes]:

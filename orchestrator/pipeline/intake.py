@@ -18,14 +18,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from orchestrator import exports
+from orchestrator import exports, following
 from orchestrator.config import Config
-from orchestrator.errors import InputError, RefusedError, UsageError
+from orchestrator.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of, spell
 from orchestrator.model import Job, JobId, JobKind
-from orchestrator.pipeline import build, canary, disk, reuse
+from orchestrator.pipeline import build, canary, disk, outputs, reuse
+from orchestrator.pipeline.outputs import OVERWRITE
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
 from orchestrator.planner import Plan
@@ -34,13 +35,20 @@ from orchestrator.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed."""
+    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
+
+    `overwrite` says that a file in the place of its output may go, `after` which job it comes after. Where nobody is
+    there (`unattended`), an output that may be well again by itself is waited for.
+    """
 
     deadline: str | None = None
     budget: Decimal | None = None
     backend: str | None = None
     new: bool = False
     verify: bool = False
+    overwrite: bool = False
+    after: str | None = None
+    unattended: bool = False
 
 
 class How(StrEnum):
@@ -49,6 +57,7 @@ class How(StrEnum):
     NEW = "new"
     RESUMED = "resumed"
     UNCHANGED = "unchanged"
+    WAITING = "waiting"  # recorded; it is built once the job that it comes after has finished well
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     series = _digest(home_id, kind, os.path.realpath(path))
     content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
     deadline = options.deadline or (spec.deadline if spec else None)
+    more = {OVERWRITE: True} if options.overwrite else {}
     return Job(
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
@@ -133,6 +143,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             "carry": not options.new,
             "verify": options.verify,
             "config": str(config.path),
+            **more,
         },
         created_at=now,
         deadline_at=_deadline(deadline, now),
@@ -165,6 +176,11 @@ def submit(
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
+    before = options.after or job.spec.get("after")
+    if before is not None:
+        first, stands = following.require(store, job.home, before)
+        if stands is following.Before.OPEN:
+            return _queue(store, home, replace(job, options={**job.options, following.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
@@ -172,12 +188,12 @@ def submit(
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             disk.require_room(home, config.retention)
+            check_output(store, job, unattended=options.unattended)
             report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
-                reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
-                return Intake(same, How.UNCHANGED, reason, report)
+                return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
             planning = Planning(store, config, job, now())
             plan = _fitting(planning)
@@ -190,6 +206,43 @@ def submit(
         store.forecasts.made(planning.forecasts(plan))
     store.jobs.note(job.id, "built", str(report), now())
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
+
+
+def check_output(store: Store, job: Job, *, unattended: bool = False) -> None:
+    """Raises OutputError, with file and line, where the rows could not be put where the job file wants them.
+
+    Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
+    """
+    try:
+        outputs.require(store, job)
+    except OutputError as error:
+        if unattended and error.code.may_pass:
+            return
+        file, field = Path(job.source), "output"
+        told = InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
+        raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
+
+
+def _unchanged(store: Store, same: Job, report: build.BuildReport, options: Options) -> Intake:
+    """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
+    reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
+    if same.error_code is None:
+        return Intake(same, How.UNCHANGED, reason, report)
+    store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
+    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are put where they belong now", report)
+
+
+def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
+    """Record a job that is built once the one that it comes after has finished well."""
+    with build.locked(home.intake_lock, wait=True):
+        found = _unfinished(store, job)
+        if found is not None and (found.built_at is not None or following.AFTER in found.options):
+            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
+        _check_deadline(job)
+        store.jobs.add(job, _tags(job))
+    reason = f"waits for job {job.options[following.AFTER]} to finish well"
+    store.jobs.note(job.id, "waiting", reason, now)
+    return Intake(job, How.WAITING, reason)
 
 
 def _fitting(planning: Planning) -> Plan | None:
@@ -217,6 +270,8 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
     if terms:
         store.jobs.revise(job.id, **terms)
         store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+    if options.overwrite:
+        store.jobs.allow(job.id, **{OVERWRITE: True})
     return store.jobs.get(job.id)
 
 
@@ -226,7 +281,6 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
     Looking and recording are one step under a lock: the same command twice at once is one job. A build that another
     process is at is waited for, one that was cut off is cleared away.
     """
-    tags = {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
     while True:
         with build.locked(home.intake_lock, wait=True):
             found = _unfinished(store, job) if look else None
@@ -234,14 +288,18 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
                 _check_deadline(job)
                 # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(build.claim(home, job))
-                store.jobs.add(job, tags)
+                store.jobs.add(job, _tags(job))
                 return None
-        if found.built_at is not None:
+        if found.built_at is not None or following.AFTER in found.options:
             return found
         with build.claim(home, found, wait=True):
             current = store.jobs.find(found.id)
             if current is not None and current.built_at is None:
                 build.discard(store, home, found)
+
+
+def _tags(job: Job) -> dict[str, str]:
+    return {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
 
 
 def rehearse(

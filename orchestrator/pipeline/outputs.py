@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator import exports
-from orchestrator.errors import InputError, OutputError
+from orchestrator.errors import InputError, OutputError, OutputFault
 from orchestrator.exports import places
 from orchestrator.jobspec import JobSpec, Output
-from orchestrator.model import Job, JobId, JobKind, OutputFault
+from orchestrator.model import Job, JobId, JobKind
 from orchestrator.store import Store
 from orchestrator.store.outputs import WrittenOutput
 

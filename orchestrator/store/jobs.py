@@ -173,12 +173,15 @@ class Jobs:
     def reopen(self, job_id: JobId, **options: Any) -> None:
         """A job whose rows are done is to be finished once more, with these options more. Raises StateConflict."""
         over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
+        self.allow(job_id, **options)
+        self._set(job_id, jobs.c.finished_at.is_not(None), **over)
+
+    def allow(self, job_id: JobId, **options: Any) -> None:
+        """Give a job these options more."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update()).first()
-            known = {} if row is None else row.options
-            again = update(jobs).where(jobs.c.id == job_id, jobs.c.finished_at.is_not(None))
-            if tx.execute(again.values(**over, options={**known, **options})).rowcount != 1:
-                raise StateConflict(f"job {job_id} is not where it was expected to be")
+            if row is not None and options:
+                tx.execute(update(jobs).where(jobs.c.id == job_id).values(options={**row.options, **options}))
 
     def has_delivered(self, home: str, series: str, place: str) -> bool:
         """Whether a run of a job file has ended with its rows in this place."""

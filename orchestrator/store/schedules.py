@@ -55,6 +55,17 @@ class Schedules:
             row = tx.execute(select(schedules).where(schedules.c.name == name)).first()
         return None if row is None else _schedule(row)
 
+    def get(self, schedule_id: str) -> Schedule | None:
+        """The schedule with this id, None where it is gone."""
+        with self._db.read() as tx:
+            row = tx.execute(select(schedules).where(schedules.c.id == schedule_id)).first()
+        return None if row is None else _schedule(row)
+
+    def over(self, schedule_id: str, since: datetime) -> list[Night]:
+        """The nights of a schedule that ended from then on, in the order in which they were due."""
+        here = (nights.c.schedule_id == schedule_id, nights.c.ended_at >= since)
+        return self._nights(select(nights).where(*here).order_by(nights.c.due_at, nights.c.id))
+
     def all(self) -> list[Schedule]:
         """Every schedule of every home, by name."""
         with self._db.read() as tx:
