@@ -30,7 +30,8 @@ ON_TIME = timedelta(minutes=15)
 MOST_MISSED = 100
 """So many of several runs a day that nobody was there for are recorded, the newest."""
 OFTEN_BACK = timedelta(days=1)
-"""Runs of a schedule that comes several times a day, and that nobody was there for longer ago, are not recorded."""
+"""Runs of a schedule that comes several times a day are not recorded where nobody was there for them longer ago than
+this, and than their grace."""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
 """Behind the time of a run that comes when clocks show that time for the second time."""
@@ -139,7 +140,7 @@ def comes_often(cron: str) -> bool:
 
 def look_back(schedule: Schedule) -> timedelta:
     """How far back nights are recorded that nobody was there for."""
-    return OFTEN_BACK if comes_often(schedule.cron) else LOOK_BACK
+    return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
 
 
 def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[Due]:
