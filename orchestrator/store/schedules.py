@@ -62,8 +62,8 @@ class Schedules:
         return None if row is None else _schedule(row)
 
     def over(self, schedule_id: str, since: datetime) -> list[Night]:
-        """The nights of a schedule that ended from then on, in the order in which they were due."""
-        here = (nights.c.schedule_id == schedule_id, nights.c.ended_at >= since)
+        """The nights of a schedule that ended after a moment, in the order in which they were due."""
+        here = (nights.c.schedule_id == schedule_id, nights.c.ended_at > since)
         return self._nights(select(nights).where(*here).order_by(nights.c.due_at, nights.c.id))
 
     def all(self) -> list[Schedule]:
