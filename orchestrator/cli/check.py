@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
@@ -26,7 +27,11 @@ from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.requests import ENDPOINT, resolve_model
 
+if TYPE_CHECKING:
+    from orchestrator.store import Store
+
 MOST_NAMES = 12
+MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
 """What our server takes for the model that its upstream serves."""
 
@@ -44,7 +49,9 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         return 0
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
-    found = check_file(file, settings.load())
+    config = settings.load()
+    with _known(config) as store:
+        found = check_file(file, config, now, store)
     if as_json:
         print_json(
             {
@@ -53,7 +60,16 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
                 "documents": found.documents,
                 "requests": found.requests,
                 "warnings": list(found.warnings),
-                "problems": [{"document": key, "code": code, "message": text} for key, code, text in found.problems],
+                "problems": [
+                    {
+                        "document": one.first[0],
+                        "code": one.code,
+                        "message": one.message,
+                        "documents": one.documents,
+                        "first": one.first,
+                    }
+                    for one in found.problems
+                ],
             }
         )
         return 0
@@ -61,9 +77,26 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
     click.echo(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file")
     for warning in found.warnings:
         click.echo(f"  warning: {warning}")
-    for key, code, text in found.problems:
-        click.echo(f"  {key}: {code}: {text}")
+    for problem in found.problems[:MOST_PROBLEMS]:
+        click.echo(f"  {problem}")
+    if (more := len(found.problems) - MOST_PROBLEMS) > 0:
+        click.echo(f"  and {more:,} more kinds of problems; --json has them all")
     return 0
+
+
+@contextmanager
+def _known(config: settings.Config) -> Iterator[Store | None]:
+    """What is remembered of earlier runs, None where nothing is: to validate makes no home and no database."""
+    from orchestrator.store import Store
+
+    place = config.place
+    file = place.database_url.removeprefix("sqlite:///")
+    is_there = file == place.database_url or Path(file).exists()
+    if not is_there or not Home(place.home).has_identity:
+        yield None
+        return
+    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        yield store
 
 
 @click.command()

@@ -123,11 +123,11 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     from orchestrator.pipeline.intake import Options, draft
     from orchestrator.pipeline.routes import route_for
 
-    finding = check_file(file, context.config)
+    finding = check_file(file, context.config, now, context.store)
     for warning in finding.warnings:
         say(f"orch: warning: {warning}")
-    for key, code, text in finding.problems:
-        say(f"orch: {key}: {code}: {text}")
+    for problem in finding.problems:
+        say(f"orch: {problem}")
     job = draft(file, context.config, context.home, Options(), now())
     route_for(context.config, job)
     if deadline is None and (told := job.spec.get("deadline")) is not None:

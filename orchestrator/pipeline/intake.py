@@ -122,9 +122,18 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
+    return _drafted(path, spec, config, home.identity(), options, now)
+
+
+def sketch(path: Path, spec: JobSpec | None, config: Config, now: datetime, home_id: str = "") -> Job:
+    """The job that a file would make, of which only what its spec says matters. Raises UsageError."""
+    return _drafted(path.absolute(), spec, config, home_id, Options(), now)
+
+
+def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, options: Options, now: datetime) -> Job:
+    kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
-    home_id = home.identity()
     series = _digest(home_id, kind, os.path.realpath(path))
     content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
     deadline = options.deadline or (spec.deadline if spec else None)
@@ -160,7 +169,7 @@ def _deadline(text: str | None, now: datetime) -> datetime | None:
         raise UsageError(f"--deadline: {error}") from None
 
 
-def _check_deadline(job: Job) -> None:
+def check_deadline(job: Job) -> None:
     """For new jobs alone: one that is unfinished is taken up and finished late."""
     if job.deadline_at is not None and job.deadline_at <= job.created_at:
         raise RefusedError(
@@ -208,7 +217,7 @@ def submit(
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
 
 
-def check_output(store: Store, job: Job, *, unattended: bool = False) -> None:
+def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
     """Raises OutputError, with file and line, where the rows could not be put where the job file wants them.
 
     Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
@@ -238,7 +247,7 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or following.AFTER in found.options):
             return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
-        _check_deadline(job)
+        check_deadline(job)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[following.AFTER]} to finish well"
     store.jobs.note(job.id, "waiting", reason, now)
@@ -285,7 +294,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
         with build.locked(home.intake_lock, wait=True):
             found = _unfinished(store, job) if look else None
             if found is None:
-                _check_deadline(job)
+                check_deadline(job)
                 # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(build.claim(home, job))
                 store.jobs.add(job, _tags(job))
@@ -309,7 +318,7 @@ def rehearse(
     """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
-    _check_deadline(job)
+    check_deadline(job)
     with _rehearsed(store, home, config, job, now(), progress) as (job, report):
         return Intake(
             job,
