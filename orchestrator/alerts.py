@@ -116,7 +116,7 @@ def at_end(job: Job, events: Sequence[Happened], withheld: str | None) -> list[A
 
 def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
     """Rows that are done and not where they belong; and that they are, where they came there later."""
-    if job.error_code in set(OutputFault) and job.finished_at is not None:
+    if job.is_undelivered and job.error_code is not None:
         again = f"`orch retry {job.id}` delivers them, `orch fetch {job.id} -o FILE` writes them elsewhere"
         by_itself = "it is tried again for a day" if OutputFault(job.error_code).may_pass else "mend it"
         message = f"the rows are done and kept, and are not where they belong: {job.error_code}: {job.error}"

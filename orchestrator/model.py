@@ -9,6 +9,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
+from orchestrator.errors import OutputFault
+
 JobId = NewType("JobId", str)
 ShardId = NewType("ShardId", str)
 
@@ -107,6 +109,11 @@ class Job:
     output_path: str | None = None
     error: str | None = None
     error_code: str | None = None
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether its rows are done and kept, and could not be put where its file wants them."""
+        return self.finished_at is not None and self.error_code in set(OutputFault)
 
 
 class JobFault(StrEnum):

@@ -215,6 +215,7 @@ class JobReport:
             "finished_at": _iso(job.finished_at),
             "output": job.output_path,
             "error": job.error,
+            "error_code": job.error_code,
             "requests": {
                 "total": facts.counts.total,
                 "pending": facts.counts.pending,
@@ -269,8 +270,9 @@ class NightReport:
 
     @property
     def needs(self) -> list[tuple[str, str]]:
-        """What needs a person: the job, and what it is."""
-        return [(job.facts.job.id, need) for job in self.jobs for need in job.needs]
+        """What needs a person: the job, and what it is; jobs that failed as a whole come first."""
+        worst_first = sorted(self.jobs, key=lambda job: job.facts.job.error is None)
+        return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
@@ -357,7 +359,10 @@ def _due(facts: Facts, now: datetime) -> Due | None:
 
 def _needs(facts: Facts, due: Due | None) -> list[str]:
     job, needs = facts.job, []
-    if job.error is not None:
+    if job.is_undelivered:
+        told = f"{job.error_code}: {_first_line(job.error or '')} → mend it, then `orch retry {job.id}` delivers the rows"
+        needs.append(f"the output was not delivered, {told}; `orch fetch {job.id} -o FILE` writes them elsewhere")
+    elif job.error is not None:
         needs.append(f"the job could not go on: {job.error}")
     if facts.state is JobState.CANCELLED:
         needs.append(f"the job was ended before it was done: {job.cancel_reason or 'no reason was given'}")

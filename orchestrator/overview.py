@@ -45,6 +45,7 @@ class JobLine:
             "budget_usd": None if job.budget is None else f"{job.budget:f}",
             "output": job.output_path,
             "error": job.error,
+            "error_code": job.error_code,
             "requests": {
                 "total": self.counts.total,
                 "done": self.done,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from orchestrator import retention
 from orchestrator.config import Config, Retention
-from orchestrator.errors import OrchError, OutputFault, RefusedError, StorageError
+from orchestrator.errors import OrchError, RefusedError, StorageError
 from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Job, JobId
@@ -149,7 +149,7 @@ def _building(home: Home, job: Job) -> bool:
 def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
     # Rows that could not be delivered are in the home alone.
-    is_sound = job.error is None or job.error_code in set(OutputFault)
+    is_sound = job.error is None or job.is_undelivered
     is_run = job.finished_at is not None and is_sound and job.cancel_requested_at is None
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))

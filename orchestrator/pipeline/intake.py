@@ -235,7 +235,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
 def _unchanged(store: Store, same: Job, report: build.BuildReport, options: Options) -> Intake:
     """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
     reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
-    if same.error_code is None:
+    if not same.is_undelivered:
         return Intake(same, How.UNCHANGED, reason, report)
     store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
     return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are put where they belong now", report)
