@@ -360,8 +360,9 @@ def _due(facts: Facts, now: datetime) -> Due | None:
 def _needs(facts: Facts, due: Due | None) -> list[str]:
     job, needs = facts.job, []
     if job.is_undelivered:
-        told = f"{job.error_code}: {_first_line(job.error or '')} → mend it, then `orch retry {job.id}` delivers the rows"
-        needs.append(f"the output was not delivered, {told}; `orch fetch {job.id} -o FILE` writes them elsewhere")
+        again = f"`orch retry {job.id}` delivers the rows; `orch fetch {job.id} -o FILE` writes them elsewhere"
+        told = f"{job.error_code}: {_first_line(job.error or '')} → mend it, then {again}"
+        needs.append(f"the output was not delivered, {told}")
     elif job.error is not None:
         needs.append(f"the job could not go on: {job.error}")
     if facts.state is JobState.CANCELLED:
