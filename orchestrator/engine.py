@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,7 @@ from orchestrator.health import lost
 from orchestrator.home import Home
 from orchestrator.inforce import digest_of, keep
 from orchestrator.model import Job, JobFault
+from orchestrator.notices import Notices
 from orchestrator.opened import OpenBackends, Opened
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
@@ -91,7 +92,7 @@ class Engine:
         self._reloader = Reloader(config, check)
         self._look_at = 0.0
         self._faults = Faults()
-        self._notices: dict[str, Notice] = {}
+        self.notices = Notices(now)
         self._news: list[str] = []
         self.listeners: list[Callable[[Config], None]] = []
         """Who else is told of settings that hold from now on."""
@@ -143,7 +144,7 @@ class Engine:
             moved = self._round(only, mine)
             self._look(mine)
             if only is None and mine is None:
-                with self.apart("deliveries"):
+                with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
                 # Who waits for a job sees it; who does not is told.
                 self._watch.tick(self._standstill, now())
@@ -196,8 +197,10 @@ class Engine:
             raise  # the home's
         except Exception as error:  # noqa: BLE001  (a defect harms its own job alone; it is logged, told and counted)
             return self._caught(job, error)
-        self._problems.pop(job.id, None)
-        self._faults.cleared(job.id)
+        if moved:
+            self._faults.cleared(job.id)  # a step in which nothing was due says nothing of what failed
+        if job.id not in self._faults:
+            self._problems.pop(job.id, None)
         return moved
 
     def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
@@ -225,25 +228,8 @@ class Engine:
         self._problems.pop(job.id, None)
         self._store.jobs.note(job.id, "failed", error, now())
 
-    @contextmanager
-    def apart(self, what: str) -> Iterator[None]:
-        """What goes wrong here keeps nothing else: it is logged, told, and done again later. Raises StorageError, the
-        home's.
-        """
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
-                raise
-            log.exception("%s", what)
-            reason = f"{what} failed by {type(error).__name__}: {error}".partition("\n")[0]
-            action = "it is tried again; engine.log has the details; jobs go on"
-            kind = f"{what}:{type(error).__name__}:{now():%Y%m%d}"
-            self._notices[kind] = Notice(AlertKind.ENGINE, kind, f"{JobFault.INTERNAL}: {reason}", action)
-
     def _standstill(self) -> Standstill:
-        notices, self._notices = [*self._notices.values()], {}
-        return Standstill(dict(self._problems), dict(self._health), notices)
+        return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
 
     # --- settings
 
@@ -252,7 +238,7 @@ class Engine:
         if time.monotonic() - self._look_at < HEALTH_SECONDS:
             return
         self._look_at = time.monotonic()
-        with self.apart("settings"):
+        with self.notices.apart("settings"):
             if (news := self._reloader.look(now())) is None:
                 return
             keep(self._home, self._reloader.in_force)
@@ -262,7 +248,7 @@ class Engine:
             log.warning("%s", news)
             for told in self._reloader.in_force.told:
                 what = digest_of(f"{now()}{told}".encode())
-                self._notices[what] = Notice(AlertKind.SETTINGS, what, told, "what held before holds until then")
+                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "what held before holds until then"))
 
     def news(self) -> list[str]:
         """What was told of orch.toml since this was asked last."""
@@ -295,7 +281,7 @@ class Engine:
         self._health_at = time.monotonic()
         self.problem = next(iter(self._problems.values()), None)
         found: dict[str, Mapping[str, Any]] = {}
-        with self.apart("health"):
+        with self.notices.apart("health"):
             for name, _ in self._backends.servers():
                 if (health := fetch_health(self._home, name)) is None:
                     continue

@@ -14,6 +14,7 @@
     │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
     │       ├── OutputError  4  the rows cannot be put where the job file wants them
     │       └── NoRoom       4  the home may not take in another job now; those that are there go on
+    ├── DataRefused          4  the database cannot hold a value: what it belongs to is harmed, the home is not
     └── StateConflict        1  a compare-and-set move found another state than it expected
 
 Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
@@ -171,6 +172,12 @@ class OutputError(JobFilesError):
 
 class NoRoom(JobFilesError):
     """`[retention]` lets the home take in no other job now."""
+
+
+class DataRefused(OrchError):
+    """A value that no database takes as it is: a number too large, text that is none. The database itself is well."""
+
+    exit_code = 4
 
 
 class StateConflict(OrchError):

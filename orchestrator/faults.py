@@ -53,6 +53,9 @@ class Faults:
         fault = self._known[what] = Fault(code, reason, times, now, now + pause)
         return fault
 
+    def __contains__(self, what: str) -> bool:
+        return what in self._known
+
     def cleared(self, what: str) -> None:
         """It went well, or is over."""
         self._known.pop(what, None)

@@ -17,8 +17,10 @@ from pathlib import Path
 from orchestrator import following, jobspec, nights
 from orchestrator.config import Config
 from orchestrator.errors import (
+    DataRefused,
     InputError,
     JobFilesError,
+    NoRoom,
     OrchError,
     OutputError,
     RefusedError,
@@ -237,8 +239,12 @@ def _code_of(error: OrchError) -> str:
             return error.code
         case RefusedError():
             return JobFault.REFUSED
+        case NoRoom():
+            return JobFault.NO_ROOM
         case JobFilesError():
             return JobFault.FILES
+        case DataRefused():
+            return JobFault.INTERNAL
         case _:
             return JobFault.INPUT
 

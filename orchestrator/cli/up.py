@@ -68,14 +68,14 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
         told = _Told(context, quiet=quiet)
 
         def nights() -> None:
-            with engine.apart("schedules"):
+            with engine.notices.apart("schedules"):
                 told.say(scheduler.tick())
 
         def tick(engine: Engine) -> None:
             nights()
-            with engine.apart("keeping house"):
+            with engine.notices.apart("keeping house"):
                 daily.tick(now())
-            with engine.apart("progress"):
+            with engine.notices.apart("progress"):
                 told.tick(engine)
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")

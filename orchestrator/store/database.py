@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
-from orchestrator.errors import OrchError, StorageError
+from orchestrator.errors import DataRefused, OrchError, StorageError
 
 HEAD = "0004"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
@@ -75,12 +75,14 @@ class Database:
             yield
         except OrchError:
             raise
-        except (exc.SQLAlchemyError, ModuleNotFoundError, OverflowError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, ArithmeticError, UnicodeError, sqlite3.Error) as error:
             cause = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
             hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
             name, secrets = _public(self._url)
             for secret in secrets:
                 cause = cause.replace(secret, "***")
+            if _is_of_a_value(error):
+                raise DataRefused(f"the database cannot hold a value: {cause}") from error
             raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
@@ -123,6 +125,14 @@ class Database:
                     connection.rollback()
                     connection.execute(text("SELECT pg_advisory_unlock(715517)"))
                     connection.commit()
+
+
+def _is_of_a_value(error: Exception) -> bool:
+    """Whether what was to be written is at fault, and not the database."""
+    if isinstance(error, exc.DataError):
+        return True
+    found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
+    return isinstance(found, ArithmeticError | UnicodeError | TypeError | ValueError)
 
 
 def migrations_folder() -> Path:
