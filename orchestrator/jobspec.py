@@ -28,20 +28,22 @@ from orchestrator import gold
 from orchestrator.aliases import Ladder
 from orchestrator.errors import InputError
 from orchestrator.located import Lines, line_of, load_yaml, spell, validated
+from orchestrator.model import MAX_TOKENS
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
+MAX_COUNT = 2**53
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 _Bound = Annotated[
-    Annotated[Annotated[int, Field(ge=1)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
+    Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda value: "auto" if value == AUTO else "int"),
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class DocumentSource(_Strict):
@@ -53,8 +55,8 @@ class DocumentSource(_Strict):
     text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
-    sample: int | None = Field(None, ge=1, description="a stable sample of so many documents")
-    max_bytes: int = Field(50_000_000, ge=1, description="a larger document is reported, not read")
+    sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
+    max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
 
     @field_validator("include", "exclude", mode="before", json_schema_input_type=str | tuple[str, ...])
     @classmethod
@@ -65,16 +67,24 @@ class DocumentSource(_Strict):
 class Long(_Strict):
     """How a document that is too long for one request is asked about: in parts, and then about their answers."""
 
-    part_tokens: int = Field(6000, ge=100, description="most tokens of a part; a longer document has several")
+    part_tokens: int = Field(
+        6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
+    )
     overlap_tokens: int = Field(
-        200, ge=0, description="how much of the part before each part repeats; at most half of part_tokens"
+        200,
+        ge=0,
+        le=MAX_TOKENS,
+        description="how much of the part before each part repeats; at most half of part_tokens",
     )
     reduce: str = Field(
         min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
     )
     reduce_model: str | None = Field(None, description="alias; default: the task's")
     reduce_tokens: int = Field(
-        32_000, ge=1, description="most tokens of the request with the answers; beyond them the document fails"
+        32_000,
+        ge=1,
+        le=MAX_TOKENS,
+        description="most tokens of the request with the answers; beyond them the document fails",
     )
 
     @model_validator(mode="after")
@@ -94,11 +104,13 @@ class Task(_Strict):
     max_tokens: _Bound = Field(
         DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
     )
-    max_document_tokens: int | None = Field(None, ge=1, description="longer documents are cut, and it is recorded")
+    max_document_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and it is recorded"
+    )
     long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: tuple[str, ...] | None = None
     output_schema: dict[str, Any] | None = Field(
         None, alias="schema", description="JSON Schema that the answer must fit"
@@ -262,7 +274,7 @@ class JobSpec(_Strict):
     budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
     target: float = Field(0.99, gt=0, lt=1, description="P(done by the deadline) that a plan must reach")
     late_cost: Decimal | None = Field(
-        None, ge=0, description="US dollars an hour late; the deadline then has its price"
+        None, ge=0, le=MAX_BUDGET, description="US dollars an hour late; the deadline then has its price"
     )
     after: str | None = Field(
         None, min_length=1, description="name or id of a job that has to finish well before this one begins"

@@ -25,6 +25,10 @@ Lines = Mapping[Place, int]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+MAX_DIGITS = 4300
+"""Of a number, as Python reads it: to make one of more takes time that grows with their square."""
+_LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 # What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
@@ -92,8 +96,33 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
     except RecursionError:
         raise InputError("is nested too deeply, or in itself", file=path) from None
     except _UNREADABLE as error:
+        _refuse_long_number(text, path)
         raise InputError(f"is not valid YAML: {error}", file=path) from None
+    _refuse_no_text(data, (), lines, path)
     return data, lines
+
+
+def _refuse_long_number(text: str, path: Path) -> None:
+    """Raises InputError where a text has more digits in a row than Python makes a number of."""
+    if found := _LONG_NUMBER.search(text):
+        line = text[: found.start()].count("\n") + 1
+        raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
+
+
+def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
+    """Raises InputError for a text with what no file name, database or JSON takes: NUL, or half a character."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            _refuse_no_text(str(key), (*place, str(key)), lines, path)
+            _refuse_no_text(value, (*place, str(key)), lines, path)
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            _refuse_no_text(value, (*place, index), lines, path)
+    elif isinstance(data, str) and _NO_TEXT.search(data):
+        raise InputError(
+            "holds a NUL or half a character, which is no text",
+            file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
+        )  # fmt: skip
 
 
 def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
@@ -126,8 +155,11 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
     except (ValueError, RecursionError) as error:
+        _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
-    return data, _toml_lines(text)
+    lines = _toml_lines(text)
+    _refuse_no_text(data, (), lines, path)
+    return data, lines
 
 
 def _toml_lines(text: str) -> Lines:

@@ -14,6 +14,8 @@ from orchestrator.errors import OutputFault
 JobId = NewType("JobId", str)
 ShardId = NewType("ShardId", str)
 
+MAX_TOKENS = 2**31 - 1
+"""Tokens that a request or an answer may have: what every database holds."""
 PICO = Decimal(10) ** -12
 """Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
 

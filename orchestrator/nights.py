@@ -96,7 +96,10 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
     An ISO time is itself, in `zone` where it names none. Raises InputError.
     """
     if found := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([smhd])", text):
-        return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+        try:
+            return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+        except OverflowError:
+            raise InputError(f"{text!r} is further away than a calendar reaches") from None
     local = due_at.astimezone(zone).replace(tzinfo=None)
     try:
         if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):

@@ -28,7 +28,7 @@ from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline import reuse
 from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
-from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
+from orchestrator.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.store import Store
 
 MAX_ERRORS = 20
@@ -327,6 +327,8 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
             key = wire.id_key(checked.custom_id)
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
+            elif (large := too_large(raw, checked.url, checked.body)) is not None:
+                checked = wire.LineError("integer_above_max_value", large[1], large[0])
             seen.add(key)
         if isinstance(checked, wire.LineError):
             problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
