@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import Misfire, NightState, Overlap
+from orchestrator.errors import OutputFault
+from orchestrator.model import Misfire, NightState, Overlap, RequestState
 from orchestrator.pipeline.intake import Options, draft, submit
 from orchestrator.scheduler import Scheduler
 from tests.support.ticking import EVENING, JOB, Nights
@@ -229,6 +230,19 @@ def test_a_night_fails_with_its_job(night: Nights) -> None:
     night.add(since=EVENING)
     assert night.store.schedules.claim(replace(running, job_id=type(job.id)("gone-1")))
     assert ended(22) == "its job was removed before it was at its end"
+
+
+def test_a_night_whose_rows_could_not_be_delivered_fails_by_name_and_the_next_is_run(night: Nights) -> None:
+    night.add()
+    night.tick(hours=4)
+    (job,) = night.jobs()
+    night.store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", "too late", night.at)
+    night.store.jobs.finish(job.id, "results.jsonl", night.at, error="no room", code=OutputFault.NO_ROOM)
+    night.tick(minutes=1)
+    (failed,) = night.store.schedules.nights()
+    assert (failed.state, failed.code, failed.reason) == (FAILED, OutputFault.NO_ROOM, "no room")
+    night.tick(hours=24)
+    assert night.states() == [(20, FAILED), (21, RUNNING)]
 
 
 def test_a_paused_schedule_has_no_night_and_makes_none_up(night: Nights) -> None:
