@@ -242,6 +242,8 @@ class Engine:
             if (news := self._reloader.look(now())) is None:
                 return
             keep(self._home, self._reloader.in_force)
+            if (elsewhere := self._reloader.moves_to) is not None:
+                keep(Home(elsewhere), self._reloader.in_force)
             if self._reloader.config is not self._config:
                 self.use(self._reloader.config)
             self._news.append(news)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from orchestrator.enginelock import Holder
+from orchestrator.enginelock import Holder, running_engine
 from orchestrator.home import Home
 from orchestrator.place import is_same_file
 
@@ -21,12 +21,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The engine `pid` runs under the settings of `file` as it was at `read_at`, when it had this digest.
+    """The engine `pid` of a `home` runs under the settings of `file` as it was at `read_at`, when it had this digest.
 
-    `refused` is why the file as it is now is not taken up; `restart` names what of it holds from a restart on.
+    `refused` is why the file as it is now is not taken up; `restart` names what of it holds from a restart on. Where
+    the file names another home by now, it is told there as well.
     """
 
     pid: int
+    home: str
     file: str | None
     digest: str
     read_at: str
@@ -50,27 +52,32 @@ def keep(home: Home, in_force: InForce) -> None:
     """Let other commands know which settings the engine runs under."""
     beside = home.settings.with_suffix(".partial")
     try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside.write_text(json.dumps(asdict(in_force)), encoding="utf-8")
         beside.replace(home.settings)
     except OSError as error:
         log.warning("%s cannot be written: %s", home.settings, error.strerror)
 
 
-def known(home: Home, holder: Holder) -> InForce | None:
-    """Which settings the engine that runs a home is under; None where it has not said so."""
+def _kept(home: Home) -> InForce | None:
     try:
         found: dict[str, Any] = json.loads(home.settings.read_text(encoding="utf-8"))
-        in_force = InForce(**{**found, "restart": tuple(found["restart"])})
+        return InForce(**{**found, "restart": tuple(found["restart"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return in_force if in_force.pid == holder.pid else None
 
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
     """How the settings of the engine that runs a home differ from those that a command reads in `path`."""
-    in_force = None if holder is None else known(home, holder)
+    in_force = _kept(home)
     if in_force is None:
         return []
+    if in_force.home != str(home.root):
+        there = running_engine(Home(Path(in_force.home)))
+        is_there = there is not None and there.pid == in_force.pid
+        return [f"{there} still has the home {in_force.home}", *in_force.told] if is_there else []
+    if holder is None or holder.pid != in_force.pid:
+        return []  # that was another engine's
     if not is_same_file(in_force.file, path):
         return [f"the engine runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
     if in_force.refused is None and path is not None:

@@ -61,7 +61,7 @@ def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -
     """Read where everything is. Raises InputError for a file that cannot be read and a number that is none."""
     path = find_file(environ, start or Path.cwd())
     said = _said(path)
-    home = Path(environ.get("ORCH_HOME") or _beside(path, said.get("home")) or _default_home(environ))
+    home = Path(environ.get("ORCH_HOME") or home_beside(path, said.get("home")) or _default_home(environ))
     home = home.expanduser().absolute()
     url = environ.get("ORCH_DATABASE_URL") or said.get("database_url") or f"sqlite:///{home / 'orch.db'}"
     is_found = path is not None and not environ.get("ORCH_CONFIG") and path != _users(environ)
@@ -116,7 +116,8 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
         raise InputError(f"{text!r} is no number of seconds", field=name) from None
 
 
-def _beside(path: Path | None, home: str | None) -> Path | None:
+def home_beside(path: Path | None, home: str | None) -> Path | None:
+    """The home that a settings file names; a relative one is beside the file. None where it names none."""
     if home is None or path is None:
         return None
     expanded = Path(home).expanduser()

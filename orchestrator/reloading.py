@@ -18,6 +18,7 @@ from orchestrator.config import Backend, Config, Reports
 from orchestrator.errors import InputError, OrchError
 from orchestrator.inforce import InForce, digest_of
 from orchestrator.located import text_of
+from orchestrator.place import home_beside
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
@@ -40,11 +41,19 @@ class Reloader:
         self._began = config.said
         self._seen: str | InputError = config.text
         self._refused: str | InputError | None = None
-        self.in_force = InForce(os.getpid(), None, "", "")
+        self.in_force = InForce(os.getpid(), str(config.home), None, "", "")
 
     def begin(self, now: datetime) -> None:
         """Say what holds from the start."""
         self._hold(now, ())
+
+    @property
+    def moves_to(self) -> Path | None:
+        """The home that the file names by now, where it is another than this engine's."""
+        said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
+        if above or said == self._began.get("home") or not isinstance(said, str):
+            return None
+        return home_beside(self.config.path, said)
 
     def look(self, now: datetime) -> str | None:
         """Take up what was edited; what is to be told of it, if anything. `config` is what holds then."""
@@ -91,6 +100,7 @@ class Reloader:
         path = self.config.path
         self.in_force = InForce(
             pid=os.getpid(),
+            home=str(self.config.home),
             file=None if path is None else str(path),
             digest=digest_of(self._wanted.text.encode()),
             read_at=now.isoformat(timespec="seconds"),

@@ -15,20 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from orchestrator import following, polling
+from orchestrator import polling
 from orchestrator.backends import LineProblem, RemoteBatch
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
     BackendError,
     BackendRefused,
-    OutputError,
-    RefusedError,
-    UsageError,
+    InputError,
+    StateConflict,
+    StorageError,
 )
+from orchestrator.following import AFTER
 from orchestrator.home import Home
-from orchestrator.model import Counts, Job, JobFault, JobId, RequestState, Shard, ShardState
-from orchestrator.pipeline import again, budget, build, canary, collect, finish, stages, submit, track
+from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline import again, beginning, budget, build, canary, collect, finish, stages, submit, track
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
@@ -76,16 +77,18 @@ class Pipeline:
             return True
         if self._expired(job, shards):
             return True
-        moved, refused = False, None
+        moved, refused = False, list[Exception]()
         for shard in shards:
             try:
                 moved |= self._advance_shard(job, shard)
-            except (BackendError, UsageError, RefusedError) as error:
-                refused = refused or error  # what is at other backends goes on all the same, and is watched
+            except (StorageError, StateConflict, InputError):
+                raise
+            except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
+                refused.append(error)
         moved |= stages.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
-        if refused is not None:
-            raise refused
+        if refused:
+            raise refused[0]
         shards = self._store.shards.of_job(job.id)
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
@@ -94,8 +97,7 @@ class Pipeline:
         return moved
 
     def _build(self, job: Job) -> bool:
-        comes_after = job.options.get(following.AFTER)
-        if comes_after is not None and (moved := self._waits(job, comes_after)) is not None:
+        if (moved := beginning.waits(self._store, job, self._now())) is not None:
             return moved
         with build.claim(self._home, job) as mine:
             if not mine:
@@ -108,29 +110,12 @@ class Pipeline:
                 return True
             report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
             # One that others may wait for ends as itself, though nothing is to be asked.
-            if comes_after is None and build.same_as(self._store, job, report) is not None:
+            if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
         self._note(job, "built", str(report))
-        return True
-
-    def _waits(self, job: Job, comes_after: JobId) -> bool | None:
-        """Whether something moved of a job that is not to be built yet; None where it is, as what it comes after is
-        over.
-        """
-        if job.cancel_requested_at is not None:
-            self._store.jobs.mark_built(job.id, self._now())
-            return True
-        stands, why = following.standing(self._store, self._store.jobs.find(comes_after))
-        if stands is following.Before.OPEN:
-            return False
-        if stands is following.Before.WELL:
-            return None
-        error = f"job {comes_after}, which it comes after, has not finished well: {why}"
-        self._store.jobs.fail(job.id, error, JobFault.AFTER)
-        self._note(job, "failed", error)
         return True
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
@@ -169,7 +154,7 @@ class Pipeline:
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
-        if orders.sends and not self._may_begin(job):
+        if orders.sends and not beginning.may_ask(self._store, self._gate, job, now):
             return True
         self._guard.looked(job, orders.next_look)
         acted = False
@@ -178,23 +163,6 @@ class Pipeline:
         for order in orders.sends:
             acted |= self._route(job, order, planning)
         return acted
-
-    def _may_begin(self, job: Job) -> bool:
-        """Whether rows of a job may be asked: before the first is paid, its output is tried.
-
-        Raises OutputError while that may be well again by itself; the job fails where it will not.
-        """
-        if self._store.shards.of_job(job.id):
-            return True
-        try:
-            held = self._gate.hold(job)
-        except OutputError as error:
-            self._store.jobs.fail(job.id, str(error), error.code)
-            self._note(job, "failed", f"{error.code}: {error.message}")
-            return False
-        if held is not None:
-            raise held
-        return True
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
