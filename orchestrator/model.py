@@ -474,7 +474,7 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     if job.cancel_requested_at is not None:
         return JobState.CANCELLING
     if job.built_at is None:
-        return JobState.WAITING if job.options.get("after") else JobState.BUILDING
+        return JobState.WAITING if job.options.get("after") and not counts.total else JobState.BUILDING
     if counts.pending == 0:
         return JobState.MERGING
     return JobState.RUNNING if submitted else JobState.QUEUED
