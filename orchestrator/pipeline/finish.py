@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,7 +20,7 @@ import msgspec
 
 from orchestrator import gold
 from orchestrator.alerts import DELIVERED
-from orchestrator.errors import InputError, JobFilesError, OutputError, OutputFault, StorageError
+from orchestrator.errors import InputError, JobFilesError, OutputError, OutputFault, StateConflict, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Job, JobId, JobKind, RequestState
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
 """So long a job's delivery is waited for at first, and whenever it is looked at again."""
+LONGEST_DELIVERY = timedelta(hours=2)
+"""A storage that has not taken the rows by then is taken for one that hangs."""
 KEPT = timedelta(days=1)
 """So long a delivery that failed is tried again by itself."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
@@ -51,6 +54,14 @@ class Ended:
         return self.place if self.error is None else f"{self.place}; {self.error.code}: {self.error.message}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """Rows on their way, since when."""
+
+    future: Future[str]
+    since: datetime
+
+
 class Finisher:
     """Ends jobs that have an outcome for every row. Deliveries go in threads of their own: a storage that does not
     answer keeps no other job waiting, and what cannot be delivered keeps no job from its end.
@@ -60,7 +71,7 @@ class Finisher:
         self._store = store
         self._home = home
         self._now = now
-        self._under_way: dict[JobId, Future[str]] = {}
+        self._under_way: dict[JobId, _Delivery] = {}
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
     def step(self, job: Job) -> Ended | None:
@@ -68,27 +79,26 @@ class Finisher:
 
         Raises JobFilesError where the job's own files are gone or cannot be written; then it is not ended.
         """
-        delivery = self._under_way.get(job.id)
+        delivery, wait = self._under_way.get(job.id), POLL_SECONDS
         if delivery is None:
             try:
                 path, withheld = self._merged(job)
-            except (StorageError, InputError) as error:
-                raise _of_job(error) from error
+            except StorageError as error:
+                raise JobFilesError(error.message, hint=error.hint) from error
             if withheld or output_of(job) is None or self._has_nothing(job):
                 return self._end(job, Ended(str(path)))
-            delivery = self._begun(job)
-            wait = PROMPT_SECONDS
-        else:
-            wait = POLL_SECONDS
+            delivery, wait = self._begun(job), PROMPT_SECONDS
         try:
-            ended = Ended(delivery.result(wait))
+            ended = Ended(delivery.future.result(wait))
         except OutputError as error:
             ended = Ended(str(self._path(job)), error)
         except TimeoutError:
-            if not delivery.done() and job.cancel_requested_at is None:
+            hangs = self._now() - delivery.since >= LONGEST_DELIVERY
+            if job.cancel_requested_at is None and not hangs:
                 return None
-            said = f"the job was cancelled while its rows were on their way to {_wanted(job)}"
-            ended = Ended(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said))
+            # It is not begun once more while it hangs; should it come to an end, that counts.
+            said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
+            return self._end(job, Ended(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
         del self._under_way[job.id]
         return self._end(job, ended)
 
@@ -101,11 +111,12 @@ class Finisher:
             if delivery is None and now < due:
                 continue
             if delivery is None:
-                self._under_way[job.id] = self._begun(job)
-            elif delivery.done():
+                self._begun(job)
+            elif delivery.future.done():
                 del self._under_way[job.id]
                 self._again[job.id] = now + pause, min(LONGEST_PAUSE, 2 * pause)
-                self._tried_again(job, delivery)
+                with suppress(StateConflict):  # somebody has opened the job once more
+                    self._tried_again(job, delivery.future)
 
     def _tried_again(self, job: Job, delivery: Future[str]) -> None:
         try:
@@ -123,7 +134,7 @@ class Finisher:
         """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
         return job.cancel_requested_at is not None and not self._store.jobs.counts([job.id])[job.id].succeeded
 
-    def _begun(self, job: Job) -> Future[str]:
+    def _begun(self, job: Job) -> _Delivery:
         def lines(style: str) -> Iterator[bytes]:
             return merged_lines(self._store, self._home, job, style=style)
 
@@ -138,8 +149,8 @@ class Finisher:
                 log.exception("the rows of %s could not be delivered", job.id)
                 raise OutputError(OutputFault.FAILED, f"{type(error).__name__}: {error}") from error
 
-        self._under_way[job.id] = future = begun(work, f"deliver-{job.id}")
-        return future
+        self._under_way[job.id] = delivery = _Delivery(begun(work, f"deliver-{job.id}"), self._now())
+        return delivery
 
     def _merged(self, job: Job) -> tuple[Path, bool]:
         """Where the merged rows are, and whether they are too bad to be delivered."""
@@ -168,11 +179,6 @@ class Finisher:
         self._store.jobs.note(job.id, kind, reason, self._now())
 
 
-def _of_job(error: StorageError | InputError) -> JobFilesError:
-    where = f"{error.where}: " if isinstance(error, InputError) and error.where else ""
-    return JobFilesError(f"{where}{error.message}", hint=error.hint)
-
-
 def _wanted(job: Job) -> str:
     output = output_of(job)
     assert output is not None, "it has one"
@@ -184,7 +190,10 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     spec = JobSpec.model_validate(job.spec) if job.kind is JobKind.DOCUMENTS else None
     if spec is None or spec.gold is None:
         return None
-    known = gold.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
+    try:
+        known = gold.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
+    except InputError as error:
+        return _unjudged(store, job, spec, f"the known answers cannot be read: {error}", now)
     by_id = {custom_id(one.document, one.task): one for one in known}
     score = gold.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
     absent, withheld = len(known) - score.rows, None
@@ -196,6 +205,14 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     store.checked.note_quality(job.id, found, now)
     flag = "" if withheld is None else f"; not delivered: {withheld}"
     store.jobs.note(job.id, "quality", f"{gold.told(score, absent)}{flag}", now)
+    return found
+
+
+def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
+    """A job whose answers nothing can be said of: where they have to be good enough, that keeps them back."""
+    found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
+    store.checked.note_quality(job.id, found, now)
+    store.jobs.note(job.id, "quality", why, now)
     return found
 
 

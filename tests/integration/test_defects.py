@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from orchestrator.deliveries import Message
-from orchestrator.engine import Engine
 from orchestrator.faults import TRIES
 from orchestrator.model import Job, JobFault, JobKind, JobState, NightState
 from orchestrator.watching import Standstill, Watch
@@ -219,11 +217,3 @@ def test_what_the_engine_has_to_tell_is_told_once(desk: Desk) -> None:
     Watch(desk.store, desk.config, [way]).look(standstill, later(1))
     [message] = way.taken
     assert message.brief.startswith("internal_error: keeping house failed by ZeroDivisionError: strange\n")
-
-
-def test_an_engine_that_is_left_waits_for_no_delivery(desk: Desk) -> None:
-    """A thread that hangs is the storage's; the process ends."""
-    before = threading.active_count()
-    with Engine(desk.config, desk.store):
-        pass
-    assert threading.active_count() == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from orchestrator.nightly import night_report
 from orchestrator.pipeline import outputs
 from orchestrator.pipeline.intake import How, Options, sketch, submit
 from tests.support.hostedjob import HOUR, MINUTE, Desk
+from tests.support.process import wait_until
 
 Output_ = dict[str, Any]
 
@@ -260,6 +262,42 @@ def test_a_job_whose_output_is_not_well_ends_when_it_is_cancelled(desk: Desk) ->
     assert desk.detail(job)["state"] == JobState.CANCELLED
 
 
+def test_a_storage_that_hangs_keeps_no_other_job_and_neither_cancel_nor_the_end(desk: Desk, refusing: Any) -> None:
+    refusing.allowed = True
+    answers, keep = threading.Event(), refusing.put_file
+
+    def hangs(*given: Any, **more: Any) -> None:
+        answers.wait(60)
+        keep(*given, **more)
+
+    refusing.put_file = hangs
+    try:
+        hung = desk.submit(job_file(desk, {"path": "refusing://bucket/rows.jsonl"}))
+        long = desk.submit(job_file(desk, {"path": "refusing://bucket/long.jsonl"}, name="long", text="Long."))
+        for _ in range(60):
+            desk.later(MINUTE, hung, long)
+            if [desk.detail(job)["state"] for job in (hung, long)] == [JobState.MERGING] * 2:
+                break
+        else:
+            raise AssertionError("they are not on their way")
+        other = desk.run(job_file(desk, {"path": "fine.jsonl"}, name="fine", text="Fine."))
+        assert desk.detail(other)["state"] == JobState.COMPLETED
+        desk.cancel(hung)
+        desk.later(MINUTE, hung)
+        assert desk.detail(hung)["state"] == JobState.CANCELLED
+        desk.later(3 * HOUR, long)
+        assert desk.store.jobs.get(long.id).error_code == OutputFault.UNREACHABLE
+        assert desk.engine is not None
+        desk.engine.pipeline.finisher.deliver_again()
+        assert sum(thread.name == f"deliver-{long.id}" for thread in threading.enumerate()) == 1, "not once more"
+    finally:
+        answers.set()
+    wait_until(lambda: not any(thread.name.startswith("deliver-") for thread in threading.enumerate()))
+    desk.engine.pipeline.finisher.deliver_again()
+    assert desk.store.jobs.get(long.id).error_code is None, "what came to its end after all counts"
+    assert desk.events(long, "delivered") == ["its rows are in refusing://bucket/long.jsonl now"]
+
+
 def test_what_may_be_well_again_is_tried_again_by_itself(desk: Desk, refusing: Any) -> None:
     """And is told once it is there."""
 
@@ -409,8 +447,6 @@ def test_errors_have_codes(error: Exception, code: OutputFault) -> None:
 
 
 def test_a_storage_that_never_answers_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     never = threading.Event()
     monkeypatch.setattr(outputs, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(places, "probe", lambda place: never.wait(30))
