@@ -173,7 +173,7 @@ def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_
     job = detail.line.job
     if output is not None and job.finished_at is not None:
         write_rows(context, job, output, None)
-        remember(context.store, context.home.identity(), job, BY_HAND, output, now())
+        remember(context.store, context.home.identity(), BY_HAND, job.id, output, now())
     if as_json:
         print_json(detail.to_json())
     else:

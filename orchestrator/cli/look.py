@@ -126,6 +126,6 @@ def fetch(job_id: str, output: str | None, form: Format | None, partial: bool, o
         else:
             said = write_rows(context, job, place, form)
         if place is not None:
-            remember(context.store, context.home.identity(), job, BY_HAND, place, now())
+            remember(context.store, context.home.identity(), BY_HAND, job.id, place, now())
         say(f"orch: {said}")
         return 0

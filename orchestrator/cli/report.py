@@ -12,6 +12,7 @@ from orchestrator import permissions
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
+from orchestrator.model import JobId
 
 if TYPE_CHECKING:
     from orchestrator.morning import NightReport
@@ -45,6 +46,7 @@ def report() -> None:
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
 def report_cost(
     by: str,
@@ -53,6 +55,7 @@ def report_cost(
     compare: str | None,
     as_csv: bool,
     html: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """What was paid, what was foreseen, and what the same tokens cost at list prices."""
@@ -61,7 +64,7 @@ def report_cost(
     with opened() as context:
         built = _built(context, by, parsed_since(since), job_id, compare or context.config.report.compare)
         if html is not None:
-            _write_page(built, html, since)
+            _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
             print_json(built.to_json())
         elif as_csv:
@@ -100,8 +103,9 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 @click.argument("which", metavar="[DATE|JOB]", required=False)
 @click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
-def report_night(which: str | None, as_markdown: bool, html: Path | None, as_json: bool) -> int:
+def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
     """What became of documents, answers, money and time in a night, and what needs a person.
 
     A night goes from noon to noon; DATE is the day on which it began. Default: the newest with a job.
@@ -113,7 +117,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, as_jso
     with opened() as context:
         built = _night(context, which)
         if html is not None:
-            _written(html, page(built))
+            _written(context, html, page(built), overwrite=overwrite)
         if as_json:
             print_json(built.to_json())
         elif as_markdown:
@@ -181,17 +185,22 @@ def _list_prices(context: Context) -> Listed:
     return listed
 
 
-def _write_page(built: CostReport, path: Path, since: str | None) -> None:
+def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:
     from orchestrator.htmlreports import cost_page
 
-    _written(path, cost_page(built, now(), since))
+    _written(context, path, cost_page(built, now(), since), overwrite=overwrite)
 
 
-def _written(path: Path, page: str) -> None:
+def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
+    from orchestrator.cli.rows import require_own
+    from orchestrator.pipeline.outputs import BY_HAND, remember
+
+    require_own(context, path, "--html", overwrite=overwrite)
     try:
         permissions.write_text(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    remember(context.store, context.home.identity(), BY_HAND, JobId(""), path, now())
     say(f"orch: the report is in {path}")
 
 

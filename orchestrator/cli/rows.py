@@ -25,13 +25,13 @@ def write_rows(context: Context, job: Job, output: str | Path | None, form: Form
     return write_lines(merged_lines(context.store, context.home, job, style=style_of(form)), job, output, form)
 
 
-def require_own(context: Context, place: str | Path, *, overwrite: bool) -> None:
-    """Raises UsageError where `-o` names a file that orch did not write, and nobody says that it may go."""
+def require_own(context: Context, place: str | Path, option: str = "-o", *, overwrite: bool) -> None:
+    """Raises UsageError where an option names a file that orch did not write, and nobody says that it may go."""
     if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
         return
     if not may_overwrite(f"{place} is there already, and orch did not write it"):
         raise UsageError(
-            f"-o {place}: is there already, and orch did not write it",
+            f"{option} {place}: is there already, and orch did not write it",
             hint="--force overwrites it; or name another file",
         )
 

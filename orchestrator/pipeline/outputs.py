@@ -88,13 +88,13 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
     return known.series != (series or None) and known.mark != places.mark_of(place)
 
 
-def remember(store: Store, home: str, job: Job, series: str, place: str | Path, now: datetime) -> None:
-    """Keep that orch wrote to a place just now."""
+def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
+    """Keep that orch wrote to a place just now, for a job or for none ("")."""
     try:
         mark = places.mark_of(place)
     except OutputError:
         mark = None  # a storage that may be written and not read
-    store.outputs.note(home, WrittenOutput(places.name_of(place), series, job.id, mark, now))
+    store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))
 
 
 def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:
@@ -113,7 +113,7 @@ def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now
     except InputError as error:
         raise OutputError(OutputFault.NOT_SET, f"{error.where}: {error.message}", hint=error.hint) from error
     if place is not None:
-        remember(store, job.home, job, job.series, place, now)
+        remember(store, job.home, job.series, job.id, place, now)
     return written.place
 
 

@@ -105,6 +105,19 @@ def test_a_file_of_somebody_is_overwritten_only_on_demand(
     assert run_orch("fetch", name, "-o", str(mine)).returncode == 0
 
 
+def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_path: Path, job: Path) -> None:
+    assert run_orch("run", str(job)).returncode == 0
+    page = tmp_path / "night.html"
+    page.write_text("mine")
+    for report in (("report", "night"), ("report", "cost")):
+        refused = run_orch(*report, "--html", str(page))
+        assert (refused.returncode, page.read_text()) == (2, "mine")
+        assert f"--html {page}: is there already, and orch did not write it" in refused.stderr
+    assert run_orch("report", "night", "--html", str(page), "--force").returncode == 0
+    assert run_orch("report", "cost", "--html", str(page)).returncode == 0, "its own is written anew"
+    assert "mine" not in page.read_text()
+
+
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0)])
 def test_whoever_sits_at_the_terminal_is_asked(
     run_orch: Orch, tmp_path: Path, job: Path, answer: str, code: int

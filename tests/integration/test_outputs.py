@@ -411,7 +411,7 @@ def test_what_orch_wrote_by_hand_is_known_by_its_content(desk: Desk) -> None:
     place = desk.folder / "mine.jsonl"
     place.write_text("rows")
     assert outputs.is_foreign(desk.store, home, outputs.BY_HAND, place)
-    outputs.remember(desk.store, home, job, outputs.BY_HAND, place, now())
+    outputs.remember(desk.store, home, outputs.BY_HAND, job.id, place, now())
     (desk.folder / "link").symlink_to("mine.jsonl")
     assert not outputs.is_foreign(desk.store, home, outputs.BY_HAND, place)
     assert not outputs.is_foreign(desk.store, home, outputs.BY_HAND, desk.folder / "link")
