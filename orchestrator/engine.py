@@ -191,6 +191,8 @@ class Engine:
                 raise
             return False
         except InputError as error:
+            if self._at_backend(job):
+                return self._caught(job, error, JobFault.INPUT)
             self._fail(job, JobFault.INPUT, str(error))
             return True
         except StorageError:
@@ -208,7 +210,7 @@ class Engine:
         log.exception("job %s: %s", job.id, code)
         fault = self._faults.caught(job.id, error, now(), code)
         cancelled = job.cancel_requested_at is not None
-        at_backend = any(not one.state.is_final for one in self._store.shards.of_job(job.id))
+        at_backend = self._at_backend(job)
         if fault.times >= TRIES and (cancelled or not at_backend):
             self._faults.cleared(job.id)
             left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
@@ -218,6 +220,10 @@ class Engine:
             self._store.jobs.note(job.id, FAULT, fault.told, now())
         self._say(job, fault.told)
         return False
+
+    def _at_backend(self, job: Job) -> bool:
+        """Whether batches of a job are under way, whose answers are paid for."""
+        return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:
         try:
@@ -265,11 +271,6 @@ class Engine:
         self.pipeline.settings_changed()
         for listener in self.listeners:
             listener(config)
-
-    @property
-    def config(self) -> Config:
-        """The settings that hold now."""
-        return self._config
 
     def _say(self, job: Job, problem: str) -> None:
         if self._problems.get(job.id) != problem:

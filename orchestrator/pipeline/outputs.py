@@ -160,13 +160,10 @@ class Gate:
         self._store = store
         self._now = now
         self._waiting: dict[JobId, _Waiting] = {}
-        self._well: set[JobId] = set()
 
     def hold(self, job: Job) -> OutputError | None:
         """What keeps a job from being begun, None where nothing does; raised where it will not pass by itself."""
         now = self._now()
-        if job.id in self._well:
-            return None
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:
             return known.error
@@ -175,7 +172,6 @@ class Gate:
         except OutputError as error:
             return self._wait(job, error, now)
         self.forget(job)
-        self._well.add(job.id)
         return None
 
     def _wait(self, job: Job, error: OutputError, now: datetime) -> OutputError:
@@ -191,4 +187,3 @@ class Gate:
     def forget(self, job: Job) -> None:
         """A job has begun, or is over."""
         self._waiting.pop(job.id, None)
-        self._well.discard(job.id)
