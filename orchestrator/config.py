@@ -407,23 +407,23 @@ class Config:
         return {name: data[name] for name in ("home", "database_url") if name in data}
 
     @property
+    def keys_sent(self) -> list[tuple[str, str]]:
+        """The variables with keys that are sent to an address which the file itself gives, and that address."""
+        found = []
+        for backend in self.backends.values():
+            if isinstance(backend, LocalBackend):
+                found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
+            elif backend.base_url != type(backend).model_fields["base_url"].default:
+                found.append((backend.api_key_env, backend.base_url))
+        smtp = self.reports.smtp
+        if smtp is not None and smtp.password_env is not None:
+            found.append((smtp.password_env, smtp.host))
+        return list(dict.fromkeys(found))
+
+    @property
     def home(self) -> Path:
         """Where all state lies."""
         return self.place.home
-
-
-def keys_sent(config: Config) -> list[tuple[str, str]]:
-    """The variables with keys that are sent to an address which the file itself gives, and that address."""
-    found = []
-    for backend in config.backends.values():
-        if isinstance(backend, LocalBackend):
-            found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
-        elif backend.base_url != type(backend).model_fields["base_url"].default:
-            found.append((backend.api_key_env, backend.base_url))
-    smtp = config.reports.smtp
-    if smtp is not None and smtp.password_env is not None:
-        found.append((smtp.password_env, smtp.host))
-    return list(dict.fromkeys(found))
 
 
 def load(place: Place | None = None) -> Config:

@@ -14,7 +14,7 @@ from orchestrator import config as settings
 from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
-from orchestrator.cli.context import json_option, print_json
+from orchestrator.cli.context import json_option, print_json, say_keys
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.errors import InputError, OrchError, UsageError
@@ -124,8 +124,7 @@ def _examine() -> Iterator[Found]:
         return
     yield "config", True, str(config.path or "no orch.toml; the defaults hold"), 0
     yield from _examine_home(config)
-    for variable, address in settings.keys_sent(config) if config.place.is_found else ():
-        yield f"key {variable}", True, f"is sent to {address}, as {config.path} says, which was found here", 0
+    say_keys(config)  # at once: what is asked below sends them
     if not config.backends:
         yield "backends", False, "none is configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():

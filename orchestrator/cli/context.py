@@ -128,17 +128,14 @@ def say_exposure(context: Context) -> None:
 
     if (rights := readable_by_others(context.home.root)) is not None:
         say(f"orch: others may look into {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
-    say_keys(context)
+    say_keys(context.config)
 
 
-def say_keys(context: Context) -> None:
+def say_keys(config: Config) -> None:
     """Tell to whom an orch.toml that nobody named sends keys, before they are sent."""
-    if not context.place.is_found:
-        return
-    from orchestrator.config import keys_sent
-
-    for variable, address in keys_sent(context.config):
-        say(f"orch: {context.path}, found here, sends the key in {variable} to {address}")
+    if config.place.is_found:
+        for variable, address in config.keys_sent:
+            say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
 
 
 def log_to(home: Home) -> None:

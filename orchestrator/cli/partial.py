@@ -24,7 +24,7 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
     The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
     """
     form = form or form_of(job, output)
-    say_keys(context)
+    say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
         lanes = _own(context, stack) if holder is None else _running(context, stack)

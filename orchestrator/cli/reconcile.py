@@ -26,7 +26,7 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     """
     found = []
     with opened() as context:
-        say_keys(context)
+        say_keys(context.config)
         for name, settings in _chosen(context, backends):
             api = open_backend(name, settings)
             try:

@@ -176,7 +176,6 @@ def test_an_orch_toml_that_was_found_says_to_whom_keys_go_before_they_do(
     assert "OTHER" not in submitted.stderr, "a provider's own address is no news"
     reconciled = run_orch("reconcile", "theirs", env=env, cwd=tmp_path)
     assert told in reconciled.stderr
-    doctor = run_orch("doctor", env=env, cwd=tmp_path).stdout
-    assert f"key MY_PRECIOUS: is sent to http://127.0.0.1:9/v1, as {toml} says, which was found here" in doctor
+    assert told in run_orch("doctor", env=env, cwd=tmp_path).stderr
     named = run_orch("submit", str(job), env={**env, "ORCH_CONFIG": str(toml)}, cwd=tmp_path)
     assert "found here" not in named.stderr
