@@ -131,9 +131,9 @@ def say_exposure(context: Context) -> None:
     say_keys(context.config)
 
 
-def say_keys(config: Config) -> None:
+def say_keys(config: Config | None) -> None:
     """Tell to whom an orch.toml that nobody named sends keys, before they are sent."""
-    if config.place.is_found:
+    if config is not None and config.place.is_found:
         for variable, address in config.keys_sent:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
 

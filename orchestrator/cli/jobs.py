@@ -194,7 +194,7 @@ def cancel(job_id: str, as_json: bool) -> int:
             context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
         from orchestrator.cli.running import see_it_end
 
-        say_keys(context.config)
+        say_keys(context.readable)
         if job.home != context.home.identity():
             say("orch: the job is of another home, whose engine will end it")
             return 0

@@ -105,6 +105,17 @@ def test_what_needs_a_restart_is_told_by_status_submit_doctor_and_the_log(
     assert told in (orch_home / "engine.log").read_text()
 
 
+def test_a_job_can_be_cancelled_while_the_file_is_broken(run_orch: Orch, orch_home: Path, job: Path) -> None:
+    toml = write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
+    engine = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
+    name = run_orch("submit", str(job)).stdout.strip()
+    toml.write_text("[[[")
+    cancelled = run_orch("cancel", name)
+    assert cancelled.returncode == 0, cancelled.stderr
+    assert cancelled.stdout == f"{name}: cancelled; 0 of {LETTERS} rows were done\n"
+
+
 def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, job: Path) -> None:
     upstream = make_upstream()
     write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
