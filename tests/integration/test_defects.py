@@ -35,6 +35,13 @@ def run(desk: Desk, *wanted: Job, step: float = 5.0) -> None:
     desk.engine.run(over, lambda engine: desk.provider.clock.advance(step))
 
 
+def rounds(desk: Desk, number: int) -> None:
+    """So many rounds of the loop, each a few hours after the last."""
+    left = iter(range(number))
+    assert desk.engine is not None
+    desk.engine.run(lambda: next(left, None) is None, lambda engine: desk.provider.clock.advance(2 * HOUR))
+
+
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's pauses are real seconds, of which the set clock knows nothing."""
@@ -77,9 +84,7 @@ def test_a_job_with_batches_under_way_is_not_given_up_until_it_is_cancelled(desk
     spoil(desk, bad)
     good = desk.submit(plain(1))
     run(desk, good, step=MINUTE)
-    for _ in range(3):
-        desk.provider.clock.advance(2 * HOUR)
-        run(desk, good)
+    rounds(desk, 20)
     assert desk.store.jobs.get(bad.id).error is None
     assert desk.events(bad, "fault") != []
     desk.cancel(bad)
