@@ -9,14 +9,15 @@ from typing import Any
 import click
 
 from orchestrator import hooks
-from orchestrator.cli.context import log_to, opened, quiet_option, say
+from orchestrator.cli.context import log_to, opened
+from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.clock import now
-from orchestrator.console import money
 from orchestrator.engine import Engine
 from orchestrator.enginelock import engine_lock
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import house
+from orchestrator.reportwords import money
 from orchestrator.scheduler import Scheduler
 
 
@@ -75,7 +76,7 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
                 if said.setdefault(line.job.id, text if line.state.is_final else "") != text:
                     said[line.job.id] = text
                     if not quiet:
-                        say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
+                        say(f"orch: {text}, {line.processed:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
         nights()  # before any round: a job that a night had made when it was cut off is the night's, not another's
