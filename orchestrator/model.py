@@ -106,6 +106,25 @@ class Job:
     output_path: str | None = None
     error: str | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        return self.limits is not None
+
+    @property
+    def limits(self) -> str | None:
+        """What the job is limited to, for people; None where it is not."""
+        return limit_words(self.options)
+
+
+def limit_words(options: Mapping[str, Any]) -> str | None:
+    """What options of a job limit it to, for people; None where they do not."""
+    first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
+    told = [f"the first {first:,} documents"] if first else []
+    told += [f"documents {', '.join(only)}"] if only else []
+    told += [f"tasks {', '.join(tasks)}"] if tasks else []
+    return "; ".join(told) or None
+
 
 class Why(StrEnum):
     """Why a build found something to ask, or nothing: a row against the one that the last run of its job file has."""

@@ -13,16 +13,20 @@ from orchestrator import config as settings
 from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
-from orchestrator.cli.context import json_option, print_json
+from orchestrator.cli.options import limit_options
+from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.console_progress import progress
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.ladder import expand
-from orchestrator.model import JobKind
+from orchestrator.model import JobKind, limit_words
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.selection import Limits as Chosen
 from orchestrator.requests import ENDPOINT, resolve_model
+from orchestrator.sanitize import one_line
 
 MOST_NAMES = 12
 DEFAULT_MODEL = "default"
@@ -32,8 +36,10 @@ DEFAULT_MODEL = "default"
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
+@limit_options
+@quiet_option
 @json_option
-def validate(file: Path | None, schema: bool, as_json: bool) -> int:
+def validate(file: Path | None, schema: bool, limits: Chosen, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
     from orchestrator.pipeline.check import check_file
 
@@ -42,12 +48,14 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         return 0
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
-    found = check_file(file, settings.load())
+    with progress(quiet=quiet or as_json) as view:
+        found = check_file(file, settings.load(), limits, view.reading)
     if as_json:
         print_json(
             {
                 "file": str(file),
                 "kind": found.kind,
+                "limits": limit_words(limits.to_options()),
                 "documents": found.documents,
                 "requests": found.requests,
                 "warnings": list(found.warnings),
@@ -56,11 +64,12 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         )
         return 0
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
-    click.echo(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file")
+    part = f"; checked: {told}" if (told := limit_words(limits.to_options())) else ""
+    show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     for warning in found.warnings:
-        click.echo(f"  warning: {warning}")
+        show(f"  warning: {warning}")
     for key, code, text in found.problems:
-        click.echo(f"  {key}: {code}: {text}")
+        show(f"  {one_line(f'{key}: {code}: {text}')}")
     return 0
 
 
@@ -73,7 +82,7 @@ def doctor(as_json: bool) -> int:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
     else:
         for name, ok, text, _ in checks:
-            click.echo(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
+            show(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
     return max((code for _, ok, _, code in checks if not ok), default=0)
 
 

@@ -12,6 +12,7 @@ import click
 
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.pipeline.intake import Options
+from orchestrator.pipeline.selection import Limits
 
 
 class Dollars(click.ParamType[Decimal]):
@@ -29,20 +30,43 @@ class Dollars(click.ParamType[Decimal]):
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 
+_LIMITS = (
+    click.option("--task", "tasks", metavar="ID", multiple=True, help="Only this task; may be given several times."),
+    click.option(
+        "--only", metavar="DOC", multiple=True,
+        help="Only this document: its name, the end of it, or a pattern such as '*.pdf'; may be given several times.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N documents."),
+)  # fmt: skip
+
+
+def limit_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Which documents and tasks of a job file are meant, as `limits`."""
+
+    @wraps(function)
+    def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
+        return function(limits=Limits(limit, only, tasks), **others)
+
+    for option in _LIMITS:
+        command = option(command)
+    return command
+
 
 def job_options(function: Callable[..., int]) -> Callable[..., int]:
     """What the command line says of a job, as `options`."""
 
+    @limit_options
     @wraps(function)
     def command(
-        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, **others: Any
-    ) -> int:
-        return function(options=Options(deadline, budget, backend, new, verify), **others)
+        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, limits: Limits,
+        **others: Any,
+    ) -> int:  # fmt: skip
+        return function(options=Options(deadline, budget, backend, new, verify, limits), **others)
 
     for option in (
-        click.option("--verify", is_flag=True, help="Read every file, also those that did not move."),
-        click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
-        click.option("--backend", metavar="NAME", help="This backend alone."),
+        click.option("--verify", is_flag=True, help="Read every file, even if it has not changed."),
+        click.option("--new", is_flag=True, help="Start a new job, even if nothing has changed."),
+        click.option("--backend", metavar="NAME", help="Use this backend only."),
         click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
         click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
     ):

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.config import Config
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import JobKind
 from orchestrator.pipeline import build
 from orchestrator.pipeline.intake import kind_of, read_spec
+from orchestrator.pipeline.selection import EVERYTHING, Limits, Selection
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Document, UnreadableDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +29,56 @@ class Finding:
     warnings: tuple[str, ...]
 
 
-def check_file(path: Path, config: Config) -> Finding:
-    """Read a job file and all its documents, or a batch file. Raises InputError with every mistake found."""
+def check_file(
+    path: Path, config: Config, limits: Limits = EVERYTHING, progress: build.Progress = lambda documents, rows: None
+) -> Finding:
+    """Read a job file and its documents, or a batch file. Raises InputError with every mistake found.
+
+    With `limits`, only these documents and tasks; `progress` is told documents and requests so far.
+    """
     kind = kind_of(path)
     if kind is JobKind.BATCH:
-        number = sum(1 for _ in build.batch_lines(path))
+        selection = Selection(limits)
+        ids = (checked.custom_id for checked, _ in build.batch_lines(path))
+        number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
+        selection.check()
         return Finding(kind, number, number, (), ())
     spec = read_spec(path, config)
+    limits.check_tasks(spec)
     build.check_variables(spec, path)
-    return _check_documents(path, spec)
+    return _check_documents(path, spec, limits, progress)
 
 
-def _check_documents(path: Path, spec: JobSpec) -> Finding:
+def _chosen(path: Path, spec: JobSpec, limits: Limits) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
+    """The documents that are meant, each with the tasks that are asked of it."""
+    from orchestrator import documents
+
+    selection = Selection(limits)
+    for source in spec.documents:
+        tasks = limits.tasks_of(spec, source)
+        for found in documents.listed(source, path.parent, 0) if tasks else ():
+            if not selection.may_hold(found.key, is_table=found.is_table):
+                continue
+            for document in found.read():
+                if selection.takes(document.key, found.key):
+                    yield tasks, document
+    selection.check()
+
+
+def _check_documents(path: Path, spec: JobSpec, limits: Limits, progress: build.Progress) -> Finding:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
     builder = Builder(spec, documents.EXTRACTOR_VERSION)
     problems: list[tuple[str, str, str]] = []
     number = requests = 0
-    for source in spec.documents:
-        for document in documents.read(source, path.parent):
-            number += 1
-            for built in builder.build(document):
-                requests += 1
-                if built.row.problem is not None:
-                    problems.append((built.row.document, *built.row.problem))
+    for tasks, document in _chosen(path, spec, limits):
+        number += 1
+        for built in builder.asking(tasks).build(document):
+            requests += 1
+            if built.row.problem is not None:
+                problems.append((built.row.document, *built.row.problem))
+        progress(number, requests)
     return Finding(JobKind.DOCUMENTS, number, requests, tuple(dict.fromkeys(problems)), tuple(_warnings(spec)))
 
 

@@ -60,9 +60,9 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     by_id = {custom_id(one.document, one.task): one for one in known}
     score = gold.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
     absent, withheld = len(known) - score.rows, None
-    if spec.quality_threshold is not None and not score.fields:
+    if spec.quality_threshold is not None and not score.fields and not job.is_limited:
         withheld = f"none of {absent:,} known answers could be compared"
-    elif spec.quality_threshold is not None and score.hits < spec.quality_threshold * score.fields:
+    elif spec.quality_threshold is not None and score.fields and score.hits < spec.quality_threshold * score.fields:
         withheld = f"{score.hits / score.fields:.1%} is below the threshold of {spec.quality_threshold:.1%}"
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
     store.checked.note_quality(job.id, found, now)
@@ -80,9 +80,12 @@ def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Itera
 
 
 def _delivered(store: Store, home: Home, job: Job) -> str | None:
-    """Where the job file wants its rows, once they are there; None where it says nothing."""
+    """Where the job file wants its rows, once they are there; None where it says nothing.
+
+    Rows of a limited run are not delivered: they would take the place of a whole night's.
+    """
     output = JobSpec.model_validate(job.spec).output if job.kind is JobKind.DOCUMENTS else None
-    if output is None:
+    if output is None or job.is_limited:
         return None
     style = "batch" if output.format == "batch" else "jsonl"
     lines = merged_lines(store, home, job, style=style)

@@ -145,6 +145,7 @@ def _building(job: Job) -> bool:
 def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
     is_run = job.finished_at is not None and job.error is None and job.cancel_requested_at is None
+    is_run = is_run and not job.is_limited  # a trial of some documents shields no whole night
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
