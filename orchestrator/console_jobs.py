@@ -90,8 +90,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
-    if job.limits is not None:
-        told.append(("limited", f"to {job.limits}"))
+    if job.limited_to is not None:
+        told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
         told.append(("reused", f"{detail.carried:,} rows have the answer of an earlier run or another job"))
     told.append(("tokens", tokens(detail.usage)))

@@ -109,15 +109,15 @@ class Job:
     @property
     def is_limited(self) -> bool:
         """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
-        return self.limits is not None
+        return self.limited_to is not None
 
     @property
-    def limits(self) -> str | None:
-        """What the job is limited to, for people; None where it is not."""
-        return limit_words(self.options)
+    def limited_to(self) -> str | None:
+        """What the job is limited to, for people; None where it is about all of its file."""
+        return scope_words(self.options)
 
 
-def limit_words(options: Mapping[str, Any]) -> str | None:
+def scope_words(options: Mapping[str, Any]) -> str | None:
     """What options of a job limit it to, for people; None where they do not."""
     first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
     told = [f"the first {first:,} documents"] if first else []

@@ -91,7 +91,7 @@ def subject_of(report: NightReport) -> str:
 def job_title(job: JobReport) -> str:
     """A job, its night and its state."""
     facts = job.facts
-    limits = "" if facts.job.limits is None else f", limited to {facts.job.limits}"
+    limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
     return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
 
 

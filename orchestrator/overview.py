@@ -51,7 +51,7 @@ class JobLine:
             "finished_at": _iso(job.finished_at),
             "budget_usd": None if job.budget is None else f"{job.budget:f}",
             "output": job.output_path,
-            "limits": job.limits,
+            "limited_to": job.limited_to,
             "error": job.error,
             "requests": {
                 "total": self.counts.total,

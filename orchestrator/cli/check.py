@@ -13,7 +13,7 @@ from orchestrator import config as settings
 from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
-from orchestrator.cli.options import limit_options
+from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
@@ -21,10 +21,10 @@ from orchestrator.console_progress import progress
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.ladder import expand
-from orchestrator.model import JobKind, limit_words
+from orchestrator.model import JobKind, scope_words
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.selection import Limits as Chosen
+from orchestrator.pipeline.selection import Scope
 from orchestrator.requests import ENDPOINT, resolve_model
 from orchestrator.sanitize import one_line
 
@@ -36,10 +36,10 @@ DEFAULT_MODEL = "default"
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
-@limit_options
+@scope_options
 @quiet_option
 @json_option
-def validate(file: Path | None, schema: bool, limits: Chosen, quiet: bool, as_json: bool) -> int:
+def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
     from orchestrator.pipeline.check import check_file
 
@@ -49,13 +49,13 @@ def validate(file: Path | None, schema: bool, limits: Chosen, quiet: bool, as_js
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
     with progress(quiet=quiet or as_json) as view:
-        found = check_file(file, settings.load(), limits, view.reading)
+        found = check_file(file, settings.load(), scope, view.reading)
     if as_json:
         print_json(
             {
                 "file": str(file),
                 "kind": found.kind,
-                "limits": limit_words(limits.to_options()),
+                "limited_to": scope_words(scope.to_options()),
                 "documents": found.documents,
                 "requests": found.requests,
                 "warnings": list(found.warnings),
@@ -64,7 +64,7 @@ def validate(file: Path | None, schema: bool, limits: Chosen, quiet: bool, as_js
         )
         return 0
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
-    part = f"; checked: {told}" if (told := limit_words(limits.to_options())) else ""
+    part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
     show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     for warning in found.warnings:
         show(f"  warning: {warning}")

@@ -12,7 +12,7 @@ import click
 
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.pipeline.intake import Options
-from orchestrator.pipeline.selection import Limits
+from orchestrator.pipeline.selection import Scope
 
 
 class Dollars(click.ParamType[Decimal]):
@@ -30,7 +30,7 @@ class Dollars(click.ParamType[Decimal]):
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
 
-_LIMITS = (
+_SCOPE = (
     click.option("--task", "tasks", metavar="ID", multiple=True, help="Only this task; may be given several times."),
     click.option(
         "--only", metavar="DOC", multiple=True,
@@ -40,14 +40,14 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def limit_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Which documents and tasks of a job file are meant, as `limits`."""
+def scope_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Which documents and tasks of a job file are meant, as `scope`."""
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
-        return function(limits=Limits(limit, only, tasks), **others)
+        return function(scope=Scope(limit, only, tasks), **others)
 
-    for option in _LIMITS:
+    for option in _SCOPE:
         command = option(command)
     return command
 
@@ -55,13 +55,13 @@ def limit_options(function: Callable[..., int]) -> Callable[..., int]:
 def job_options(function: Callable[..., int]) -> Callable[..., int]:
     """What the command line says of a job, as `options`."""
 
-    @limit_options
+    @scope_options
     @wraps(function)
     def command(
-        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, limits: Limits,
+        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, scope: Scope,
         **others: Any,
     ) -> int:  # fmt: skip
-        return function(options=Options(deadline, budget, backend, new, verify, limits), **others)
+        return function(options=Options(deadline, budget, backend, new, verify, scope), **others)
 
     for option in (
         click.option("--verify", is_flag=True, help="Read every file, even if it has not changed."),

@@ -28,7 +28,7 @@ from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline import reuse
-from orchestrator.pipeline.selection import Limits, Selection
+from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
 from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
 from orchestrator.store import Store
@@ -57,7 +57,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts. `limits` says what a run is limited to, None where it is not.
+    long document's parts. `limited_to` says what a limited run is about.
     """
 
     documents: int = 0
@@ -71,7 +71,7 @@ class BuildReport:
     later: int = 0
     whys: Counter[Why] = field(default_factory=Counter)
     removed: int = 0
-    limits: str | None = None
+    limited_to: str | None = None
     gone: list[str] = field(default_factory=list)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class BuildReport:
 
     def __str__(self) -> str:
         told = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
-        return ", ".join(told if self.limits is None else [*told, f"limited to {self.limits}"])
+        return ", ".join(told if self.limited_to is None else [*told, f"limited to {self.limited_to}"])
 
     @property
     def saved(self) -> list[str]:
@@ -179,7 +179,7 @@ def build(
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
     stamped with, which no job's `now` is.
     """
-    report = BuildReport(limits=job.limits)
+    report = BuildReport(limited_to=job.limited_to)
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
@@ -245,8 +245,8 @@ class _Recorder:
 
     def compare(self) -> None:
         """Tell which documents of the last run are gone; what a limited run leaves out is not."""
-        compares = self._last is not None and not self._job.is_limited
-        gone = self._store.rows.gone(self._job.id, self._last) if compares and self._last is not None else ()
+        last = None if self._job.is_limited else self._last
+        gone = () if last is None else self._store.rows.gone(self._job.id, last)
         for key in gone:
             self._report.removed += 1
             if len(self._report.gone) < GONE:
@@ -288,10 +288,10 @@ def _from_documents(
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
     builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-    limits = Limits.of(job)
-    selection = Selection(limits)
+    scope = Scope.of(job)
+    selection = Selection(scope)
     for source in spec.documents:
-        if tasks := limits.tasks_of(spec, source):
+        if tasks := scope.tasks_of(spec, source):
             asking = builder.asking(tasks)
             yield from Sweep(store, job, asking, selection, runs, memory, report, clock_ns).made(source, base)
     selection.check()
@@ -319,7 +319,7 @@ def check_variables(spec: JobSpec, file: Path) -> None:
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
-    selection, number = Selection(Limits.of(job)), count()
+    selection, number = Selection(Scope.of(job)), count()
     for checked, raw in batch_lines(Path(job.source)):
         if selection.takes(checked.custom_id, checked.custom_id):
             report.documents += 1

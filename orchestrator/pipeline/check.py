@@ -12,7 +12,7 @@ from orchestrator.jobspec import JobSpec
 from orchestrator.model import JobKind
 from orchestrator.pipeline import build
 from orchestrator.pipeline.intake import kind_of, read_spec
-from orchestrator.pipeline.selection import EVERYTHING, Limits, Selection
+from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 
 if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
@@ -30,32 +30,32 @@ class Finding:
 
 
 def check_file(
-    path: Path, config: Config, limits: Limits = EVERYTHING, progress: build.Progress = lambda documents, rows: None
+    path: Path, config: Config, scope: Scope = EVERYTHING, progress: build.Progress = lambda documents, rows: None
 ) -> Finding:
     """Read a job file and its documents, or a batch file. Raises InputError with every mistake found.
 
-    With `limits`, only these documents and tasks; `progress` is told documents and requests so far.
+    With a `scope`, only these documents and tasks; `progress` is told documents and requests so far.
     """
     kind = kind_of(path)
     if kind is JobKind.BATCH:
-        selection = Selection(limits)
+        selection = Selection(scope)
         ids = (checked.custom_id for checked, _ in build.batch_lines(path))
         number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
         selection.check()
         return Finding(kind, number, number, (), ())
     spec = read_spec(path, config)
-    limits.check_tasks(spec)
+    scope.check_tasks(spec)
     build.check_variables(spec, path)
-    return _check_documents(path, spec, limits, progress)
+    return _check_documents(path, spec, scope, progress)
 
 
-def _chosen(path: Path, spec: JobSpec, limits: Limits) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
+def _chosen(path: Path, spec: JobSpec, scope: Scope) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
     """The documents that are meant, each with the tasks that are asked of it."""
     from orchestrator import documents
 
-    selection = Selection(limits)
+    selection = Selection(scope)
     for source in spec.documents:
-        tasks = limits.tasks_of(spec, source)
+        tasks = scope.tasks_of(spec, source)
         for found in documents.listed(source, path.parent, 0) if tasks else ():
             if not selection.may_hold(found.key, is_table=found.is_table):
                 continue
@@ -65,14 +65,14 @@ def _chosen(path: Path, spec: JobSpec, limits: Limits) -> Iterator[tuple[list[st
     selection.check()
 
 
-def _check_documents(path: Path, spec: JobSpec, limits: Limits, progress: build.Progress) -> Finding:
+def _check_documents(path: Path, spec: JobSpec, scope: Scope, progress: build.Progress) -> Finding:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
     builder = Builder(spec, documents.EXTRACTOR_VERSION)
     problems: list[tuple[str, str, str]] = []
     number = requests = 0
-    for tasks, document in _chosen(path, spec, limits):
+    for tasks, document in _chosen(path, spec, scope):
         number += 1
         for built in builder.asking(tasks).build(document):
             requests += 1

@@ -28,7 +28,7 @@ from orchestrator.model import Job, JobId, JobKind
 from orchestrator.pipeline import build, canary, disk, reuse
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
-from orchestrator.pipeline.selection import EVERYTHING, Limits
+from orchestrator.pipeline.selection import EVERYTHING, Scope
 from orchestrator.planner import Plan
 from orchestrator.store import Store
 
@@ -37,7 +37,7 @@ from orchestrator.store import Store
 class Options:
     """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
 
-    With `limits`, the job asks about a part of its file alone.
+    With a `scope`, the job asks about that part of its file alone.
     """
 
     deadline: str | None = None
@@ -45,7 +45,7 @@ class Options:
     backend: str | None = None
     new: bool = False
     verify: bool = False
-    limits: Limits = EVERYTHING
+    scope: Scope = EVERYTHING
 
 
 class How(StrEnum):
@@ -118,11 +118,11 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
-    limits = options.limits
+    scope = options.scope
     if spec is not None:
-        limits.check_tasks(spec)
-    elif limits.tasks:
-        raise UsageError(f"--task {limits.tasks[0]}: a ready batch file has no tasks")
+        scope.check_tasks(spec)
+    elif scope.tasks:
+        raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
     home_id = home.identity()
@@ -133,7 +133,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
         series=series,
-        identity=_digest(series, content, *([json.dumps(told)] if (told := limits.to_options()) else [])),
+        identity=_digest(series, content, *([json.dumps(told)] if (told := scope.to_options()) else [])),
         name=name,
         kind=kind,
         source=str(path),
@@ -143,7 +143,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             "carry": not options.new,
             "verify": options.verify,
             "config": str(config.path),
-            **limits.to_options(),
+            **scope.to_options(),
         },
         created_at=now,
         deadline_at=_deadline(deadline, now),

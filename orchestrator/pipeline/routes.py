@@ -13,7 +13,7 @@ from orchestrator.jobspec import JobSpec
 from orchestrator.ladder import Names, Standing, above, expand, standing
 from orchestrator.model import Job, JobKind, Shard
 from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.selection import Limits
+from orchestrator.pipeline.selection import Scope
 from orchestrator.requests import ENDPOINT, resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
@@ -62,7 +62,7 @@ def plan_for(config: Config, job: Job) -> Plan:
     allowed, local_only = None, False
     if job.kind is JobKind.DOCUMENTS:
         spec = JobSpec.model_validate(job.spec)
-        only = Limits.of(job).tasks
+        only = Scope.of(job).tasks
         asked = [task for task in spec.tasks if not only or task.id in only]
         aliases = {alias for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"

@@ -16,21 +16,21 @@ MOST_NAMES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a command names: the first so many documents, documents by name or pattern, tasks. Empty: all of it."""
+class Scope:
+    """What a run is about: the first so many documents, documents by name or pattern, tasks. Empty: all of it."""
 
     limit: int | None = None
     only: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: Job) -> Limits:
-        """What a job was limited to when it was made."""
+    def of(cls, job: Job) -> Scope:
+        """What a job was made to be about."""
         told = job.options
         return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
 
     def to_options(self) -> dict[str, object]:
-        """What a job keeps of it; nothing where it is not limited."""
+        """What a job keeps of it; nothing where it is about everything."""
         told = {"limit": self.limit, "only": list(self.only), "tasks": list(self.tasks)}
         return {name: value for name, value in told.items() if value}
 
@@ -47,7 +47,7 @@ class Limits:
         return [name for name in asked if not self.tasks or name in self.tasks]
 
 
-EVERYTHING = Limits()
+EVERYTHING = Scope()
 
 
 def names_document(wanted: str, key: str) -> bool:
@@ -65,16 +65,16 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
 class Selection:
     """Chooses documents one after the other, in the order of the job file."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
         self._taken = 0
-        self._unmatched = set(limits.only)
+        self._unmatched = set(scope.only)
         self._seen: list[str] = []
 
     @property
     def is_over(self) -> bool:
         """Whether as many documents were taken as may be."""
-        return self._limits.limit is not None and self._taken >= self._limits.limit
+        return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:
         """Whether a file is to be looked at: it is chosen, or rows of it may be."""
@@ -88,11 +88,11 @@ class Selection:
         return True
 
     def _is_named(self, key: str, file: str) -> bool:
-        if not self._limits.only:
+        if not self._scope.only:
             return True
         if len(self._seen) < MOST_NAMES:
             self._seen.append(key)
-        found = [one for one in self._limits.only if names_document(one, key) or names_document(one, file)]
+        found = [one for one in self._scope.only if names_document(one, key) or names_document(one, file)]
         self._unmatched.difference_update(found)
         return bool(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from orchestrator.pipeline import finish, intake
 from orchestrator.pipeline.check import check_file
 from orchestrator.pipeline.house import gc
 from orchestrator.pipeline.intake import How, Intake, Options
-from orchestrator.pipeline.selection import Limits
+from orchestrator.pipeline.selection import Scope
 from orchestrator.place import Place
 from orchestrator.results import is_passing
 from orchestrator.scheduler import Scheduler
@@ -73,13 +74,13 @@ class Desk:
         path.write_text(json.dumps(self.spec))
         return path
 
-    def submit(self, *, limits: Limits | None = None, **options: Any) -> Intake:
-        given = Options(limits=limits or Limits(), **options)
+    def submit(self, *, scope: Scope | None = None, **options: Any) -> Intake:
+        given = Options(scope=scope or Scope(), **options)
         return intake.submit(self.store, self.home, self.config, self.file, given, now, lambda *_: None)
 
-    def answered(self, *bad: str, limits: Limits | None = None, **options: Any) -> Job:
+    def answered(self, *bad: str, scope: Scope | None = None, **options: Any) -> Job:
         """A run whose rows are answered, but for those of the `bad` documents; it is over."""
-        intake = self.submit(limits=limits, **options)
+        intake = self.submit(scope=scope, **options)
         assert intake.how is How.NEW, intake.reason
         job = intake.job
         names = {row.seq: row.document for row in self.store.rows.finished(job.id)}
@@ -119,106 +120,119 @@ ROWS = [f"rows.csv#{number}" for number in range(1, 5)]
 ALL = [*LETTERS, *ROWS]
 
 
-@pytest.fixture
-def desk(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "orch.toml").write_text(TOML)
-    (tmp_path / "letters").mkdir()
+@contextmanager
+def opened(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    (folder / "home").mkdir()
+    (folder / "orch.toml").write_text(TOML)
+    (folder / "letters").mkdir()
     for name in LETTERS:
-        (tmp_path / name).write_text(f"text of {name}")
-    (tmp_path / "rows.csv").write_text("id,text\n" + "".join(f"{n},row {n}\n" for n in range(1, 5)))
-    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path / "home"}.items():
+        (folder / name).write_text(f"text of {name}")
+    (folder / "rows.csv").write_text("id,text\n" + "".join(f"{n},row {n}\n" for n in range(1, 5)))
+    for name, value in {"ORCH_CONFIG": folder / "orch.toml", "ORCH_HOME": folder / "home"}.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("ORCH_DATABASE_URL", database_url)
-    with Store.open(database_url.replace("postgresql://", "postgresql+psycopg://")) as store:
-        yield Desk(tmp_path, store)
+    monkeypatch.setenv("ORCH_DATABASE_URL", url)
+    with Store.open(url.replace("postgresql://", "postgresql+psycopg://")) as store:
+        yield Desk(folder, store)
 
 
-SELECTIONS: dict[str, tuple[Limits, list[str]]] = {
-    "the first": (Limits(limit=2), LETTERS[:2]),
-    "into the table": (Limits(limit=7), [*LETTERS, *ROWS[:2]]),
-    "more than there are": (Limits(limit=99), ALL),
-    "a name": (Limits(only=("letters/c.txt",)), ["letters/c.txt"]),
-    "the end of a name": (Limits(only=("d.txt",)), ["letters/d.txt"]),
-    "a pattern": (Limits(only=("*[ab].txt",)), LETTERS[:2]),
-    "a row": (Limits(only=("rows.csv#3",)), ["rows.csv#3"]),
-    "a table": (Limits(only=("rows.csv",)), ROWS),
-    "several": (Limits(only=("rows.csv#4", "a.txt")), ["letters/a.txt", "rows.csv#4"]),
-    "the first of some": (Limits(limit=1, only=("rows.csv", "letters/b.txt")), ["letters/b.txt"]),
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    with opened(tmp_path, f"sqlite:///{tmp_path / 'orch.db'}", monkeypatch) as desk:
+        yield desk
+
+
+@pytest.fixture
+def stored(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """The same on each database, for what queries decide."""
+    with opened(tmp_path, database_url, monkeypatch) as desk:
+        yield desk
+
+
+SELECTIONS: dict[str, tuple[Scope, list[str]]] = {
+    "the first": (Scope(limit=2), LETTERS[:2]),
+    "into the table": (Scope(limit=7), [*LETTERS, *ROWS[:2]]),
+    "more than there are": (Scope(limit=99), ALL),
+    "a name": (Scope(only=("letters/c.txt",)), ["letters/c.txt"]),
+    "the end of a name": (Scope(only=("d.txt",)), ["letters/d.txt"]),
+    "a pattern": (Scope(only=("*[ab].txt",)), LETTERS[:2]),
+    "a row": (Scope(only=("rows.csv#3",)), ["rows.csv#3"]),
+    "a table": (Scope(only=("rows.csv",)), ROWS),
+    "several": (Scope(only=("rows.csv#4", "a.txt")), ["letters/a.txt", "rows.csv#4"]),
+    "the first of some": (Scope(limit=1, only=("rows.csv", "letters/b.txt")), ["letters/b.txt"]),
 }
 
 
 def test_what_is_chosen(desk: Desk) -> None:
     desk.answered()
-    for name, (limits, documents) in SELECTIONS.items():
-        found = check_file(desk.file, desk.config, limits)
+    for name, (scope, documents) in SELECTIONS.items():
+        found = check_file(desk.file, desk.config, scope)
         assert (found.documents, found.requests) == (len(documents), 2 * len(documents)), name
-        job = desk.answered(limits=limits)
+        job = desk.answered(scope=scope)
         assert desk.asked(job) == [(document, task) for document in documents for task in ("who", "when")], name
         assert desk.sent(job) == [], "what an earlier run has is carried over"
-        assert desk.submit(limits=limits).how is How.UNCHANGED, "the same command again has nothing to do"
+        assert desk.submit(scope=scope).how is How.UNCHANGED, "the same command again has nothing to do"
 
 
 def test_what_is_chosen_of_a_table_that_nobody_has_read(desk: Desk) -> None:
-    limits = Limits(only=("rows.csv#3", "*[bc].txt"))
-    assert desk.sent(desk.answered(limits=limits)) == ["letters/b.txt", "letters/c.txt", "rows.csv#3"]
-    assert desk.sent(desk.answered(limits=Limits(limit=7))) == [LETTERS[0], *LETTERS[3:], *ROWS[:2]]
+    scope = Scope(only=("rows.csv#3", "*[bc].txt"))
+    assert desk.sent(desk.answered(scope=scope)) == ["letters/b.txt", "letters/c.txt", "rows.csv#3"]
+    assert desk.sent(desk.answered(scope=Scope(limit=7))) == [LETTERS[0], *LETTERS[3:], *ROWS[:2]]
     assert desk.sent(desk.answered()) == [ROWS[3]]
 
 
-PARTS = {"limit": Limits(limit=3), "only": Limits(only=("b.txt", "rows.csv#2")), "task": Limits(tasks=("who",))}
+PARTS = {"limit": Scope(limit=3), "only": Scope(only=("b.txt", "rows.csv#2")), "task": Scope(tasks=("who",))}
 
 
-@pytest.mark.parametrize("limits", PARTS.values(), ids=PARTS.keys())
-def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(desk: Desk, limits: Limits) -> None:
-    first = desk.answered()
-    (desk.folder / "letters" / "b.txt").write_text("another text")
-    (desk.folder / "letters" / "e.txt").unlink()
-    limited = desk.answered(limits=limits)
-    [part] = night_report(desk.store, desk.home, None, [limited], now()).jobs
+@pytest.mark.parametrize("scope", PARTS.values(), ids=PARTS.keys())
+def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: Desk, scope: Scope) -> None:
+    first = stored.answered()
+    (stored.folder / "letters" / "b.txt").write_text("another text")
+    (stored.folder / "letters" / "e.txt").unlink()
+    limited = stored.answered(scope=scope)
+    [part] = night_report(stored.store, stored.home, None, [limited], now()).jobs
     assert {fate.value for fate, number in part.facts.documents.counts.items() if number} <= {"changed", "unchanged"}
-    report = desk.submit().report
+    report = stored.submit().report
     assert report is not None
     assert (report.removed, report.gone) == (1, ["letters/e.txt"]), "only what went is gone"
-    [whole] = [run for run in desk.store.jobs.of_series(first.series) if not run.is_limited and run.id != first.id]
-    whys = {(row.document, row.why and row.why.value) for row in desk.store.rows.finished(whole.id)}
+    [whole] = [run for run in stored.store.jobs.of_series(first.series) if not run.is_limited and run.id != first.id]
+    whys = {(row.document, row.why and row.why.value) for row in stored.store.rows.finished(whole.id)}
     changed = {why for name, why in whys if name == "letters/b.txt"}
     assert changed <= {"unchanged", "document changed"}, "what the limited run asked is carried over"
     assert {why for name, why in whys if name != "letters/b.txt"} == {"unchanged"}
 
 
 def test_a_first_night_after_a_trial_asks_only_the_rest(desk: Desk) -> None:
-    desk.answered(limits=Limits(limit=3))
-    desk.answered(limits=Limits(tasks=("who",), only=("d.txt",)))
+    desk.answered(scope=Scope(limit=3))
+    desk.answered(scope=Scope(tasks=("who",), only=("d.txt",)))
     night = desk.answered()
     assert desk.sent(night) == ["letters/d.txt", "letters/e.txt", *ROWS]
     assert len([row for row in desk.store.rows.finished(night.id) if row.carried_from]) == 7
 
 
 def test_an_unfinished_trial_is_taken_up_by_the_same_command_alone(desk: Desk) -> None:
-    trial = desk.submit(limits=Limits(limit=2))
-    assert desk.submit(limits=Limits(limit=2)).job.id == trial.job.id
-    assert desk.submit(limits=Limits(limit=3)).job.id != trial.job.id
+    trial = desk.submit(scope=Scope(limit=2))
+    assert desk.submit(scope=Scope(limit=2)).job.id == trial.job.id
+    assert desk.submit(scope=Scope(limit=3)).job.id != trial.job.id
     assert desk.submit().how is How.NEW
 
 
-def test_a_trial_is_not_delivered_and_shields_no_night(desk: Desk) -> None:
-    desk.spec["output"] = {"path": "night.jsonl"}
-    night = desk.answered("letters/a.txt")
-    delivered = (desk.folder / "night.jsonl").read_bytes()
-    trial = desk.answered(limits=Limits(limit=2), new=True)
-    assert (desk.folder / "night.jsonl").read_bytes() == delivered
+def test_a_trial_is_not_delivered_and_shields_no_night(stored: Desk) -> None:
+    stored.spec["output"] = {"path": "night.jsonl"}
+    night = stored.answered("letters/a.txt")
+    delivered = (stored.folder / "night.jsonl").read_bytes()
+    trial = stored.answered(scope=Scope(limit=2), new=True)
+    assert (stored.folder / "night.jsonl").read_bytes() == delivered
     assert trial.output_path != night.output_path
-    held = list(desk.store.quarantine.held(desk.home.identity(), is_passing))
+    held = list(stored.store.quarantine.held(stored.home.identity(), is_passing))
     assert {(one.document, one.job) for one in held} == {("letters/a.txt", night.id)}
-    verdicts = gc(desk.store, desk.home, desk.config.retention, now(), dry_run=True).verdicts
+    verdicts = gc(stored.store, stored.home, stored.config.retention, now(), dry_run=True).verdicts
     kept = {verdict.job_id: verdict.reason for verdict in verdicts}
     assert "the newest of its job file" in kept[night.id]
     assert "the newest" not in kept[trial.id]
 
 
 def test_a_scheduled_night_does_not_wait_for_a_trial(desk: Desk) -> None:
-    trial = desk.submit(limits=Limits(limit=2)).job
+    trial = desk.submit(scope=Scope(limit=2)).job
     one = nightly(desk)
     desk.store.schedules.claim(Night(one.id, now().date(), now(), NightState.DUE, "its time has come", now()))
     Scheduler(desk.store, desk.home, desk.config, now).tick()
@@ -226,21 +240,21 @@ def test_a_scheduled_night_does_not_wait_for_a_trial(desk: Desk) -> None:
     assert (night.state, night.job_id not in (None, trial.id)) == (NightState.RUNNING, True), night.reason
 
 
-BAD: dict[str, tuple[Limits, str, str]] = {
-    "no such document": (Limits(only=("letters/aa.txt",)), "there is no such document", "letters/a.txt"),
-    "a part of a name": (Limits(only=("rows.csv#",)), "there is no such document", "rows.csv#1"),
-    "no such task": (Limits(tasks=("where",)), "--task where: the job file has no such task", "known: who, when"),
+BAD: dict[str, tuple[Scope, str, str]] = {
+    "no such document": (Scope(only=("letters/aa.txt",)), "there is no such document", "letters/a.txt"),
+    "a part of a name": (Scope(only=("rows.csv#",)), "there is no such document", "rows.csv#1"),
+    "no such task": (Scope(tasks=("where",)), "--task where: the job file has no such task", "known: who, when"),
 }
 
 
 def test_what_is_not_there_is_told_and_leaves_nothing(desk: Desk) -> None:
-    def check(limits: Limits) -> None:
-        check_file(desk.file, desk.config, limits)
+    def check(scope: Scope) -> None:
+        check_file(desk.file, desk.config, scope)
 
-    for limits, message, hint in BAD.values():
+    for scope, message, hint in BAD.values():
         for attempt in (desk.submit, check):
             with pytest.raises(UsageError) as caught:
-                attempt(limits=limits)
+                attempt(scope=scope)
             assert message in caught.value.message
             assert hint in str(caught.value.hint)
     assert desk.store.jobs.newest() == []
@@ -252,17 +266,17 @@ def test_lines_of_a_batch_file(desk: Desk) -> None:
     lines = [{"custom_id": f"r{n}", "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(4)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def ids(limits: Limits) -> list[str]:
-        options = Options(limits=limits)
+    def ids(scope: Scope) -> list[str]:
+        options = Options(scope=scope)
         job = intake.submit(desk.store, desk.home, desk.config, path, options, now, lambda *_: None).job
         return [row.custom_id for row in desk.store.rows.finished(job.id)]
 
-    assert ids(Limits(limit=2)) == ["r0", "r1"]
-    assert ids(Limits(only=("r3", "r1"))) == ["r1", "r3"]
+    assert ids(Scope(limit=2)) == ["r0", "r1"]
+    assert ids(Scope(only=("r3", "r1"))) == ["r1", "r3"]
     with pytest.raises(UsageError, match="a ready batch file has no tasks"):
-        ids(Limits(tasks=("t",)))
+        ids(Scope(tasks=("t",)))
     with pytest.raises(UsageError, match="--only r9"):
-        ids(Limits(only=("r9",)))
+        ids(Scope(only=("r9",)))
 
 
 def test_tasks_of_some_sources(desk: Desk) -> None:
@@ -272,7 +286,7 @@ def test_tasks_of_some_sources(desk: Desk) -> None:
     job = desk.answered()
     of_letters = [(name, task) for name in LETTERS for task in ("who", "when")]
     assert desk.asked(job) == [*of_letters, *((name, "when") for name in ROWS)]
-    assert desk.asked(desk.answered(limits=Limits(tasks=("who",)))) == [(name, "who") for name in LETTERS]
+    assert desk.asked(desk.answered(scope=Scope(tasks=("who",)))) == [(name, "who") for name in LETTERS]
     del desk.spec["tasks"][0]["sources"]
     more = desk.answered()
     fresh = [(row.document, row.task) for row in desk.store.rows.finished(more.id) if row.carried_from is None]
@@ -284,7 +298,7 @@ def test_a_task_that_is_left_out_keeps_no_backend_from_the_others(desk: Desk) ->
     desk.spec["tasks"][1]["model"] = "far"
     with pytest.raises(RefusedError, match="no backend may run this job"):
         desk.submit()
-    assert desk.asked(desk.answered(limits=Limits(tasks=("who",)))) == [(name, "who") for name in ALL]
+    assert desk.asked(desk.answered(scope=Scope(tasks=("who",)))) == [(name, "who") for name in ALL]
 
 
 BAD_SOURCES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -322,23 +336,23 @@ def test_a_template_may_use_what_the_documents_of_its_sources_have(desk: Desk) -
         check_file(desk.file, desk.config)
 
 
-def test_a_name_stands_for_its_newest_whole_run(desk: Desk) -> None:
-    home = desk.home.identity()
-    first, second = desk.answered(), desk.answered(new=True)
-    trial = desk.answered(limits=Limits(limit=1), new=True)
-    assert job_named(desk.store, home, "post").id == second.id
+def test_a_name_stands_for_its_newest_whole_run(stored: Desk) -> None:
+    home = stored.home.identity()
+    first, second = stored.answered(), stored.answered(new=True)
+    trial = stored.answered(scope=Scope(limit=1), new=True)
+    assert job_named(stored.store, home, "post").id == second.id
     for name in (first.id, first.id[:-1], trial.id):
-        assert job_named(desk.store, home, name).id.startswith(name)
-    one = nightly(desk)
+        assert job_named(stored.store, home, name).id.startswith(name)
+    one = nightly(stored)
     with pytest.raises(UsageError, match="there is no job 'nightly'"):
-        job_named(desk.store, home, "nightly")
-    desk.store.schedules.claim(Night(one.id, now().date(), now(), NightState.DUE, "x", now()))
-    [night] = desk.store.schedules.unended()
-    desk.store.schedules.begun(night, "on time")
-    desk.store.schedules.given(night, first.id)
-    assert job_named(desk.store, home, "nightly").id == first.id
+        job_named(stored.store, home, "nightly")
+    stored.store.schedules.claim(Night(one.id, now().date(), now(), NightState.DUE, "x", now()))
+    [night] = stored.store.schedules.unended()
+    stored.store.schedules.begun(night, "on time")
+    stored.store.schedules.given(night, first.id)
+    assert job_named(stored.store, home, "nightly").id == first.id
     with pytest.raises(UsageError, match="there is no job 'pos_'"):
-        job_named(desk.store, home, "pos_")
+        job_named(stored.store, home, "pos_")
 
 
 def test_a_name_of_two_job_files_is_told(desk: Desk) -> None:
@@ -353,13 +367,13 @@ def test_a_name_of_two_job_files_is_told(desk: Desk) -> None:
         assert told in caught.value.message
 
 
-def test_one_task_is_tried_again(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    job = desk.answered("letters/a.txt", "rows.csv#2")
+def test_one_task_is_tried_again(stored: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    job = stored.answered("letters/a.txt", "rows.csv#2")
     assert run(["retry", "post", "--task", "where", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["hint"] == "known: who, when"
     assert run(["retry", "post", "--task", "when", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"job": job.id, "rows": 2, "engine": ""}
     again = {
-        (row.document, row.task) for row in desk.store.rows.finished(job.id) if row.state is RequestState.PENDING
+        (row.document, row.task) for row in stored.store.rows.finished(job.id) if row.state is RequestState.PENDING
     }
     assert again == {("letters/a.txt", "when"), ("rows.csv#2", "when")}
