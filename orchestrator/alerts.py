@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.config import Alerts
-from orchestrator.durations import MINUTE, duration
+from orchestrator.durations import MINUTE, duration, moment_words
 from orchestrator.errors import OutputFault
 from orchestrator.model import Counts, Happened, Job, Shard, ShardState
 
@@ -132,7 +132,7 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
     job = watched.job
     if job.deadline_at is None or not watched.counts.pending:
         return
-    at = f"{job.deadline_at:%Y-%m-%d %H:%M} UTC"
+    at = moment_words(job.deadline_at)
     rescues = [event.reason for event in watched.events if event.kind == "rescued"]
     if job.deadline_at <= now:
         action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"

@@ -23,13 +23,15 @@ sees SQLAlchemy, openai or aiohttp errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
 
 class OrchError(Exception):
-    """What went wrong, in words for the user; `hint` says what to do about it."""
+    """What went wrong, in words for the user; `hint` says what to do about it. `kind` is its name for programs."""
 
+    kind: str = "error"
     exit_code: int = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -42,8 +44,12 @@ class OrchError(Exception):
 
 
 class InputError(OrchError):
-    """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known."""
+    """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known.
 
+    `others` are further mistakes that were found with it.
+    """
+
+    kind = "bad_input"
     exit_code = 2
 
     def __init__(
@@ -59,6 +65,7 @@ class InputError(OrchError):
         self.file = file
         self.line = line
         self.field = field
+        self.others: Sequence[InputError] = ()
 
     @property
     def where(self) -> str:
@@ -70,29 +77,35 @@ class InputError(OrchError):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}\n  hint: {self.hint}" if self.hint else text
+        text = f"{text}\n  hint: {self.hint}" if self.hint else text
+        return "\n".join([text, *map(str, self.others)])
 
 
 class UsageError(OrchError):
     """The command line cannot be carried out as it stands."""
 
+    kind = "bad_usage"
     exit_code = 2
 
 
 class RefusedError(OrchError):
     """The request is sound, but carrying it out would break the budget, the deadline or a location."""
 
+    kind = "refused"
     exit_code = 3
 
 
 class BackendError(OrchError):
     """A backend, an upstream or an engine cannot be reached or does not behave."""
 
+    kind = "backend"
     exit_code = 4
 
 
 class NotSent(BackendError):
     """The call did not reach the backend, so nothing was made there."""
+
+    kind = "not_sent"
 
 
 class BackendRefused(BackendError):
@@ -100,6 +113,8 @@ class BackendRefused(BackendError):
 
     `status` is HTTP's, `code` the provider's own word; `retry_after` in seconds where it said so.
     """
+
+    kind = "backend_refused"
 
     def __init__(
         self,
@@ -119,18 +134,25 @@ class BackendRefused(BackendError):
 class BackendBusy(BackendRefused):
     """It will not now: a rate limit, a quota, an overload. No fault of what was asked."""
 
+    kind = "backend_busy"
+
 
 class AccountError(BackendRefused):
     """It will not for this account: the key is bad, the credit is spent, a permission is missing."""
+
+    kind = "account"
 
 
 class Uncertain(BackendError):
     """The call left and no answer came: it may have been carried out, and only looking there can tell."""
 
+    kind = "uncertain"
+
 
 class StorageError(OrchError):
     """The database or the disk refuses: full, locked, read-only, or migrated by another version."""
 
+    kind = "storage"
     exit_code = 4
 
 
@@ -179,6 +201,10 @@ class DataRefused(OrchError):
 
     exit_code = 4
 
+    kind = "job_files"
+
 
 class StateConflict(OrchError):
     """A move `from -> to` found the record in another state; somebody else was there first."""
+
+    kind = "conflict"

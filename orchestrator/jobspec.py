@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,6 +50,7 @@ class _Strict(BaseModel):
 class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
+    name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
     path: str = Field(description="folder or file, relative to the job file's folder")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
@@ -62,6 +64,11 @@ class DocumentSource(_Strict):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @property
+    def called(self) -> str:
+        """What tasks call it."""
+        return self.name or self.path
 
 
 class Long(_Strict):
@@ -98,6 +105,9 @@ class Task(_Strict):
     """One question asked of every document."""
 
     id: Name
+    sources: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"
+    )
     prompt: str = Field(min_length=1, description="Jinja2; the document is put before it unless it uses {{ text }}")
     system: str | None = Field(None, description="Jinja2; goes before everything else")
     model: str = Field(description="an alias declared under `models`, here or in orch.toml")
@@ -120,6 +130,11 @@ class Task(_Strict):
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+
+    @field_validator("sources", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
+    @classmethod
+    def _one_source_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @property
     def aliases(self) -> dict[tuple[str, ...], str]:
@@ -314,6 +329,14 @@ class JobSpec(_Strict):
             raise ValueError("needs `gold`, the file of known answers")
         return value
 
+    def tasks_of(self, source: DocumentSource) -> tuple[Task, ...]:
+        """The tasks that are asked of a source's documents."""
+        return tuple(task for task in self.tasks if task.sources is None or source.called in task.sources)
+
+    def sources_of(self, task: Task) -> tuple[DocumentSource, ...]:
+        """The sources of whose documents a task is asked."""
+        return tuple(source for source in self.documents if task.sources is None or source.called in task.sources)
+
     @field_validator("tasks")
     @classmethod
     def _task_ids_differ(cls, value: tuple[Task, ...]) -> tuple[Task, ...]:
@@ -376,9 +399,37 @@ def load(path: Path) -> JobSpec:
             _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.system or "", (), path, lines, ("tasks", index, "system"))
+    _check_sources(spec, path, lines)
     if spec.gold is not None:
         gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
     return spec
+
+
+def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
+    """Raises InputError for a source that no task asks about, and for a task that names one that is not there."""
+    known = {source.called for source in spec.documents}
+    for index, task in enumerate(spec.tasks):
+        for number, name in enumerate(task.sources or ()):
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                place: tuple[str | int, ...] = ("tasks", index, "sources", number)
+                raise InputError(
+                    f"there is no source {name!r} in documents",
+                    file=path,
+                    line=line_of(place, lines),
+                    field=spell(place),
+                    hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}",
+                )
+    for index, source in enumerate(spec.documents):
+        if not spec.tasks_of(source):
+            place = ("documents", index)
+            raise InputError(
+                f"no task is asked of the documents of {source.called!r}",
+                file=path,
+                line=line_of(place, lines),
+                field=spell(place),
+                hint="name it in the `sources` of a task, or take it out",
+            )
 
 
 def lines_of(path: Path) -> Lines:

@@ -187,8 +187,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
         found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
         found.sort(key=lambda problem: problem.line or 0)
         first, *rest = found
-        if rest:
-            first.message += "".join(f"\n{problem}" for problem in rest)
+        first.others = rest
         raise first from None
 
 

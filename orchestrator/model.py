@@ -117,6 +117,16 @@ class Job:
         """Whether its rows are done and kept, and could not be put where its file wants them."""
         return self.finished_at is not None and self.error_code in set(OutputFault)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        return self.limited_to is not None
+
+    @property
+    def limited_to(self) -> str | None:
+        """What the job is limited to, for people; None where it is about all of its file."""
+        return scope_words(self.options)
+
 
 class JobFault(StrEnum):
     """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
@@ -128,6 +138,15 @@ class JobFault(StrEnum):
     NO_ROOM = "no_room"  # [retention] lets the home take in no other job
     AFTER = "after_failed"  # the job that it comes after did not finish well
     REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
+
+
+def scope_words(options: Mapping[str, Any]) -> str | None:
+    """What options of a job limit it to, for people; None where they do not."""
+    first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
+    told = [f"the first {first:,} documents"] if first else []
+    told += [f"documents {', '.join(only)}"] if only else []
+    told += [f"tasks {', '.join(tasks)}"] if tasks else []
+    return "; ".join(told) or None
 
 
 class Why(StrEnum):

@@ -10,7 +10,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -233,6 +234,12 @@ class Builder:
             _Question(task, spec.clean, extractor, bound_of) for task in spec.tasks
         ]
         self._number = count()
+
+    def asking(self, tasks: Collection[str]) -> Builder:
+        """The same for these tasks alone; the rows of both are numbered together."""
+        narrowed = copy(self)
+        narrowed._questions = [question for question in self._questions if question.task.id in tasks]
+        return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """One request a task, in the order of the tasks; a problem of the document fails each of them.

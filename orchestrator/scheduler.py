@@ -183,9 +183,10 @@ class Scheduler:
         return None if text is None else nights.deadline_at(text, night.due_at, nights.zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """An unfinished job of the same file, that somebody wants to run."""
+        """An unfinished job of the whole file, that somebody wants to run."""
         file = os.path.realpath(schedule.file)
-        wanted = [job for job in self._store.jobs.unfinished(self._home.identity()) if not job.options.get("dry_run")]
+        unfinished = self._store.jobs.unfinished(self._home.identity())
+        wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
         return next((job.id for job in wanted if os.path.realpath(job.source) == file), None)
 
     def _make_job(self, schedule: Schedule, night: Night) -> list[str]:

@@ -8,20 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from orchestrator import alerts
 from orchestrator.alerts import Alert, AlertKind, Notice, Trouble, Watched
 from orchestrator.config import Config
 from orchestrator.deliveries import Channel, Message, channels
-from orchestrator.durations import HOUR, MINUTE
+from orchestrator.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.errors import OrchError
 from orchestrator.health import lost
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, JobId
-from orchestrator.morningpages import headline, markdown, page, title_of
+from orchestrator.morning import night_of
+from orchestrator.morningpages import headline, markdown, page, subject_of
 from orchestrator.nightly import night_report
 from orchestrator.pipeline.planning import Planning
+from orchestrator.sanitize import shortened
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 
@@ -31,6 +34,8 @@ EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
 """How long a report or alert that nobody takes is sent again, and how old a job's end may be that is told of."""
 REPORT = "report"
+MOST_SUBJECT = 100
+"""Characters of an alert that stand in a subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +206,26 @@ class Watch:
     def _message(self, told: Told, job: Job | None, now: datetime) -> Message:
         if told.kind == REPORT and job is not None:
             return self._report(job, now)
-        subject = f"{'orch' if job is None else job.name}: {told.kind} alert"
+        whose = "orch" if job is None else f"{job.name}, {day_words(night_of(job.created_at))}"
         of = f"Home {self._home.root}" if job is None else f"Job {job.id}"
-        brief = f"{told.message}\nWhat was done: {told.action}\n{of}, {told.at:%Y-%m-%d %H:%M} UTC"
-        stamp = f"{told.at:%Y%m%d-%H%M%S}"
-        name = f"alert-{stamp}-{told.kind}-{'home' if job is None else job.id}"
-        return Message(name, subject, brief, f"# {subject}\n\n{brief}\n")
+        what = f"{whose}: {told.kind} alert"
+        subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
+        brief = f"{told.message}\nWhat was done: {told.action}\n{of}, {moment_words(told.at)}"
+        # Two alerts of a second are two messages.
+        mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
+        name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
+        return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
 
     def _report(self, job: Job, now: datetime) -> Message:
         report = night_report(self._store, self._home, None, [job], now)
         needs = "".join(f"\n• {need}" for _, need in report.needs)
-        day = f"{job.created_at.astimezone():%Y-%m-%d}"
+        day = night_of(job.created_at).isoformat()
         return Message(
             name=f"night-{day}-{job.id}",
-            subject=f"{title_of(report)}, {day}: {report.jobs[0].facts.state}",
+            subject=subject_of(report),
             brief=headline(report) + needs,
             text=markdown(report),
+            at=now,
             page=page(report),
         )
 

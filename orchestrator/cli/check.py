@@ -14,18 +14,23 @@ from orchestrator import config as settings
 from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
-from orchestrator.cli.context import json_option, print_json, say_keys
+from orchestrator.cli.context import say_keys
+from orchestrator.cli.options import scope_options
+from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.console_progress import progress
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.inforce import differences
 from orchestrator.ladder import expand
-from orchestrator.model import JobKind
+from orchestrator.model import JobKind, scope_words
 from orchestrator.permissions import readable_by_others
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.selection import Scope
 from orchestrator.requests import ENDPOINT, resolve_model
+from orchestrator.sanitize import one_line
 
 if TYPE_CHECKING:
     from orchestrator.store import Store
@@ -39,8 +44,10 @@ DEFAULT_MODEL = "default"
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
+@scope_options
+@quiet_option
 @json_option
-def validate(file: Path | None, schema: bool, as_json: bool) -> int:
+def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
     from orchestrator.pipeline.check import check_file
 
@@ -50,13 +57,14 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
     config = settings.load()
-    with _known(config) as store:
-        found = check_file(file, config, now, store)
+    with _known(config) as store, progress(quiet=quiet or as_json) as view:
+        found = check_file(file, config, now, store, scope=scope, progress=view.reading)
     if as_json:
         print_json(
             {
                 "file": str(file),
                 "kind": found.kind,
+                "limited_to": scope_words(scope.to_options()),
                 "documents": found.documents,
                 "requests": found.requests,
                 "warnings": list(found.warnings),
@@ -74,13 +82,14 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         )
         return 0
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
-    click.echo(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file")
+    part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
+    show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     for warning in found.warnings:
-        click.echo(f"  warning: {warning}")
+        show(f"  warning: {warning}")
     for problem in found.problems[:MOST_PROBLEMS]:
-        click.echo(f"  {problem}")
+        show(f"  {one_line(str(problem))}")
     if (more := len(found.problems) - MOST_PROBLEMS) > 0:
-        click.echo(f"  and {more:,} more kinds of problems; --json has them all")
+        show(f"  and {more:,} more kinds of problems; --json has them all")
     return 0
 
 
@@ -108,7 +117,7 @@ def doctor(as_json: bool) -> int:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
     else:
         for name, ok, text, _ in checks:
-            click.echo(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
+            show(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
     return max((code for _, ok, _, code in checks if not ok), default=0)
 
 

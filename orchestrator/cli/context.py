@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import TYPE_CHECKING
 
 from orchestrator import overview
+from orchestrator.cli.output import say
 from orchestrator.clock import now
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, OrchError
 from orchestrator.home import Home
-from orchestrator.model import Job, Shard, ShardState
+from orchestrator.jobnames import job_named
+from orchestrator.model import Job, JobId, Shard, ShardState
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.place import Place, locate
+from orchestrator.sanitize import escape_controls
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
     from orchestrator.planner import Outlook
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Context:
@@ -72,11 +70,33 @@ class Context:
             return Decimal(0)
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
-    def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
+    def job(self, name: str, *, tell: bool = True) -> Job:
+        """The job that a user names; `tell` says which it is where that was not its id. Raises UsageError."""
+        found = job_named(self.store, self.home.identity(), name)
+        if tell and found.id != name and (found.name == name or not found.id.startswith(name)):
+            say(f"orch: {name} is {found.id}, of {found.created_at.astimezone():%a %Y-%m-%d %H:%M}")
+        return found
+
+    def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""
         found = overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+        found = replace(found, model_names=self._model_names(found))
         running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
         return found if problem or not running else replace(found, problem=self._problem(running))
+
+    def _model_names(self, detail: JobDetail) -> dict[str, str]:
+        """What the models of a job's shards are called at their backends, as far as orch.toml says so now."""
+        if not detail.shards:
+            return {}
+        from orchestrator.pipeline.routes import models_of
+        from orchestrator.requests import resolve_model
+
+        try:
+            models = models_of(self.config, detail.line.job)
+        except OrchError:
+            return {}  # what is wrong with orch.toml, a command that needs it says
+        names = {shard.id: resolve_model(shard.model, shard.backend, models) for shard in detail.shards}
+        return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
         """What is foreseen of a job, None where it is over, not built yet, or no backend may take its rows."""
@@ -138,30 +158,17 @@ def say_keys(config: Config | None) -> None:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
 
 
+class _SafeLines(logging.Formatter):
+    """Lines in which no control character acts on who reads them, and what follows a line's first is indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record)).replace("\n", "\n  ")
+
+
 def log_to(home: Home) -> None:
     """Send the log to the home's file: stderr is for the user."""
     handler = logging.FileHandler(home.log, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_SafeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def json_option(function: Command) -> Command:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(function)
-
-
-def quiet_option(function: Command) -> Command:
-    """`--quiet`."""
-    return click.option("-q", "--quiet", is_flag=True, help="No progress.")(function)
-
-
-def say(text: str) -> None:
-    """A message for the user, on stderr."""
-    click.echo(text, err=True)
-
-
-def print_json(value: Any) -> None:
-    """A result, on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

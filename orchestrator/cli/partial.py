@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.context import Context, say_keys
-from orchestrator.cli.rows import form_of, style_of, write_lines
+from orchestrator.cli.rows import Fetched, form_of, style_of, write_lines
 from orchestrator.config import LocalBackend, SyncBackend
 from orchestrator.engine import Engine, hosted_lane, own_lane
 from orchestrator.enginelock import engine_lock
@@ -18,8 +18,8 @@ from orchestrator.pipeline.partial import OpenLane, partial_lines
 from orchestrator.server.host import socket_path
 
 
-def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> str:
-    """Write the rows that have a result by now, also those in batches that still run; how many and where, in words.
+def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> Fetched:
+    """Write the rows that have a result by now, also those in batches that still run.
 
     The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
     """

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import permissions
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
 from orchestrator.model import JobId
@@ -68,13 +69,12 @@ def report_cost(
         if as_json:
             print_json(built.to_json())
         elif as_csv:
-            click.echo(built.to_csv(), nl=False)
+            show(built.to_csv(), whole=True)
         elif html is None:
             from orchestrator.console import out
-            from orchestrator.console_reports import cost_table
+            from orchestrator.console_reports import cost_lines
 
-            console = out()
-            console.print(cost_table(built, console.width))
+            out().print(cost_lines(built, out().width))
         return 0
 
 
@@ -93,9 +93,9 @@ def report_forecast(since: str | None, as_json: bool) -> int:
             say("orch: no forecasts yet; each batch that is sent makes some")
         else:
             from orchestrator.console import out
-            from orchestrator.console_reports import forecast_table
+            from orchestrator.console_reports import forecast_lines
 
-            out().print(forecast_table(lines))
+            out().print(forecast_lines(lines, out().width))
         return 0
 
 
@@ -121,12 +121,12 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
         if as_json:
             print_json(built.to_json())
         elif as_markdown:
-            click.echo(markdown(built), nl=False)
+            show(markdown(built), whole=True)
         elif html is None:
             from orchestrator.console import out
-            from orchestrator.console_reports import written
+            from orchestrator.console_reports import night_lines
 
-            out().print(written(markdown(built)))
+            out().print(night_lines(built, out().width))
         return 0
 
 
@@ -145,7 +145,7 @@ def _night(context: Context, which: str | None) -> NightReport:
         try:
             night = date.fromisoformat(which)
         except ValueError:
-            return night_report(store, context.home, None, [store.jobs.get(which)], now())
+            return night_report(store, context.home, None, [context.job(which, tell=False)], now())
     jobs = jobs_of(store, night)
     if not jobs:
         raise UsageError(
@@ -158,7 +158,7 @@ def _built(context: Context, by: str, since: datetime | None, job_id: str | None
     from orchestrator.reports import Facts, cost_report, estimates
 
     ledger = context.store.ledger
-    job = context.store.jobs.get(job_id).id if job_id else None
+    job = context.job(job_id, tell=False).id if job_id else None
     lines = ledger.totals(by, since, job)
     # A line of several tags is in several groups, and once in the total.
     whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines

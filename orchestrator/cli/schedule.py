@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import click
 
 from orchestrator import nights
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 from orchestrator.durations import duration
 from orchestrator.enginelock import running_engine
@@ -170,7 +171,7 @@ def nights_(name: str | None, show_all: bool, as_json: bool) -> int:
         if as_json:
             print_json([{"schedule": names[night.schedule_id], **night_json(night)} for night in shown])
         for night in () if as_json else shown:
-            click.echo(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
+            show(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
         if not found and not as_json:
             say("orch: no night has come yet")
     return 0
@@ -208,7 +209,7 @@ def run_(name: str, as_json: bool) -> int:
         if as_json:
             print_json({"schedule": name, **night_json(night)})
         else:
-            click.echo(f"{name}: the night of {night.name} is due")
+            show(f"{name}: the night of {night.name} is due")
             _say_who_runs(context)
     return 0
 
@@ -252,7 +253,7 @@ def remove(name: str, as_json: bool) -> int:
         if as_json:
             print_json({"removed": one.name})
         else:
-            click.echo(f"{one.name}: removed; jobs that its nights made stay")
+            show(f"{one.name}: removed; jobs that its nights made stay")
     return 0
 
 
@@ -280,17 +281,17 @@ def _show(context: Context, one: Schedule) -> None:
     else:
         following = nights.next_due(one, at)
         when = "no night to come" if following is None else f"next {nights.ahead(one, following.at, at)}"
-    click.echo(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
+    show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
     grace = duration(one.grace.total_seconds())
     late = f"run when found up to {grace} late" if one.misfire is Misfire.RUN else "skipped when found late"
     overlap = "skipped" if one.overlap is Overlap.SKIP else "waits"
-    click.echo(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
+    show(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
     if last is not None:
-        click.echo(f"  {last.name}: {_told(last)}")
+        show(f"  {last.name}: {_told(last)}")
     if one.home != context.home.identity():
-        click.echo("  of another home, whose engine runs it")
+        show("  of another home, whose engine runs it")
 
 
 def _name_of(context: Context, schedule_id: str) -> str:

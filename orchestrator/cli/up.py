@@ -11,15 +11,16 @@ from typing import Any
 import click
 
 from orchestrator import hooks
-from orchestrator.cli.context import Context, log_to, opened, quiet_option, say, say_exposure
+from orchestrator.cli.context import Context, log_to, opened, say_exposure
+from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.clock import now
 from orchestrator.config import Config
-from orchestrator.console import money
 from orchestrator.engine import Engine
 from orchestrator.enginelock import engine_lock
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import house
+from orchestrator.reportwords import money
 from orchestrator.scheduler import Scheduler
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import gold
 from orchestrator.config import Config
@@ -18,9 +19,13 @@ from orchestrator.jobspec import JobSpec, Task, lines_of
 from orchestrator.located import line_of, spell
 from orchestrator.model import Job, JobKind
 from orchestrator.pipeline import build
-from orchestrator.pipeline.intake import check_deadline, check_output, kind_of, read_spec, sketch
+from orchestrator.pipeline.intake import Options, check_deadline, check_output, kind_of, read_spec, sketch
 from orchestrator.pipeline.routes import route_for
+from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
 """So many mistakes are told apart; those of a table of a million bad rows are alike but for their numbers."""
@@ -85,56 +90,81 @@ class _Read:
         self.failed.setdefault(task, Problem(code, message)).add(document)
 
 
-def check_file(path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None) -> Finding:
-    """Read a job file and all its documents, or a batch file, and try its output.
+def check_file(
+    path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
+    progress: build.Progress = lambda documents, rows: None,
+) -> Finding:  # fmt: skip
+    """Read a job file and its documents, or a batch file, and try its output.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
-    wrote before.
+    wrote before. With a `scope`, only these documents and tasks; `progress` is told documents and requests so far.
     """
     kind = kind_of(path)
     home = "" if store is None else Home(config.home).identity()
     if kind is JobKind.BATCH:
-        number = sum(1 for _ in build.batch_lines(path))
-        _routed(config, sketch(path, None, config, now(), home))
+        selection = Selection(scope)
+        ids = (checked.custom_id for checked, _ in build.batch_lines(path))
+        number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
+        selection.check()
+        _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
         return Finding(kind, number, number, (), [*_of_backends(config)])
     spec = read_spec(path, config)
+    scope.check_tasks(spec)
     build.check_variables(spec, path)
     known = [] if spec.gold is None else gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
-    read = _read(path, spec, {one.document for one in known})
-    job = sketch(path, spec, config, now(), home)
+    read = _read(path, spec, {one.document for one in known}, scope, progress)
+    job = sketch(path, spec, config, Options(scope=scope), now(), home)
+    is_whole = scope == EVERYTHING
     mistakes = [
         *_unaskable(path, spec, read),
-        *_wrong_gold(path, spec, known, read),
+        *_wrong_gold(path, spec, known, read, is_whole=is_whole),
         *_tried(lambda: _routed(config, job)),
         *_tried(lambda: check_deadline(job)),
         *_tried(lambda: check_output(store, job)),
     ]
     if mistakes:
         raise _joined(mistakes)
-    warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *_absent(spec, known, read)]
+    absent = _absent(spec, known, read) if is_whole else ()
+    warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
     return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings)
 
 
-def _read(path: Path, spec: JobSpec, known: set[str]) -> _Read:
+def _read(path: Path, spec: JobSpec, known: set[str], scope: Scope, progress: build.Progress) -> _Read:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
     builder, read = Builder(spec, documents.EXTRACTOR_VERSION), _Read()
-    for source in spec.documents:
-        for document in documents.read(source, path.parent):
-            read.documents += 1
-            for built in builder.build(document):
-                row = built.row
-                read.requests += 1
-                if row.document in known:
-                    read.known.add(row.document)
-                if len(read.names) < MOST_KINDS:
-                    read.names.append(row.document)
-                if row.problem is None:
-                    read.asked[row.task] = read.asked.get(row.task, 0) + 1
-                else:
-                    read.failure(row.document, row.task, *row.problem)
+    for tasks, document in _chosen(path, spec, scope):
+        read.documents += 1
+        for built in builder.asking(tasks).build(document):
+            row = built.row
+            read.requests += 1
+            if row.document in known:
+                read.known.add(row.document)
+            if len(read.names) < MOST_KINDS:
+                read.names.append(row.document)
+            if row.problem is None:
+                read.asked[row.task] = read.asked.get(row.task, 0) + 1
+            else:
+                read.failure(row.document, row.task, *row.problem)
+        progress(read.documents, read.requests)
     return read
+
+
+def _chosen(path: Path, spec: JobSpec, scope: Scope) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
+    """The documents that are meant, each with the tasks that are asked of it."""
+    from orchestrator import documents
+
+    selection = Selection(scope)
+    for source in spec.documents:
+        tasks = scope.tasks_of(spec, source)
+        for found in documents.listed(source, path.parent, 0) if tasks else ():
+            if not selection.may_hold(found.key, is_table=found.is_table):
+                continue
+            for document in found.read():
+                if selection.takes(document.key, found.key):
+                    yield tasks, document
+    selection.check()
 
 
 def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
@@ -157,12 +187,14 @@ def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[
     )
 
 
-def _wrong_gold(path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read) -> Iterator[InputError]:
-    """Known answers that nothing could ever be compared with."""
+def _wrong_gold(
+    path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read, *, is_whole: bool
+) -> Iterator[InputError]:
+    """Known answers that nothing could ever be compared with; of some documents only, those are not missed."""
     if not known:
         return
     file = path.parent / str(spec.gold)
-    if not read.known:
+    if is_whole and not read.known:
         near = get_close_matches(known[0].document, read.names, 1, 0.3)
         yield InputError(
             f"none of its {len(known):,} known answers is of a document that is there, such as {known[0].document!r}",

@@ -197,9 +197,9 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     by_id = {custom_id(one.document, one.task): one for one in known}
     score = gold.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
     absent, withheld = len(known) - score.rows, None
-    if spec.quality_threshold is not None and not score.fields:
+    if spec.quality_threshold is not None and not score.fields and not job.is_limited:
         withheld = f"none of {absent:,} known answers could be compared"
-    elif spec.quality_threshold is not None and score.hits < spec.quality_threshold * score.fields:
+    elif spec.quality_threshold is not None and score.fields and score.hits < spec.quality_threshold * score.fields:
         withheld = f"{score.hits / score.fields:.1%} is below the threshold of {spec.quality_threshold:.1%}"
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
     store.checked.note_quality(job.id, found, now)

@@ -151,6 +151,7 @@ def _leaving(home: Home, job: Job) -> Leaving:
     # Rows that could not be delivered are in the home alone.
     is_sound = job.error is None or job.is_undelivered
     is_run = job.finished_at is not None and is_sound and job.cancel_requested_at is None
+    is_run = is_run and not job.is_limited  # a trial of some documents shields no whole night
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)

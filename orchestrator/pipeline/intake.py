@@ -29,6 +29,7 @@ from orchestrator.pipeline import build, canary, disk, outputs, reuse
 from orchestrator.pipeline.outputs import OVERWRITE
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
+from orchestrator.pipeline.selection import EVERYTHING, Scope
 from orchestrator.planner import Plan
 from orchestrator.store import Store
 
@@ -37,8 +38,9 @@ from orchestrator.store import Store
 class Options:
     """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
 
-    `overwrite` says that a file in the place of its output may go, `after` which job it comes after. Where nobody is
-    there (`unattended`), an output that may be well again by itself is waited for.
+    With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
+    output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
+    again by itself is waited for.
     """
 
     deadline: str | None = None
@@ -46,6 +48,7 @@ class Options:
     backend: str | None = None
     new: bool = False
     verify: bool = False
+    scope: Scope = EVERYTHING
     overwrite: bool = False
     after: str | None = None
     unattended: bool = False
@@ -125,13 +128,20 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     return _drafted(path, spec, config, home.identity(), options, now)
 
 
-def sketch(path: Path, spec: JobSpec | None, config: Config, now: datetime, home_id: str = "") -> Job:
+def sketch(
+    path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
+) -> Job:
     """The job that a file would make, of which only what its spec says matters. Raises UsageError."""
-    return _drafted(path.absolute(), spec, config, home_id, Options(), now)
+    return _drafted(path.absolute(), spec, config, home_id, options, now)
 
 
 def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, options: Options, now: datetime) -> Job:
     kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
+    scope = options.scope
+    if spec is not None:
+        scope.check_tasks(spec)
+    elif scope.tasks:
+        raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
     series = _digest(home_id, kind, os.path.realpath(path))
@@ -142,7 +152,7 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
         series=series,
-        identity=_digest(series, content),
+        identity=_digest(series, content, *([json.dumps(told)] if (told := scope.to_options()) else [])),
         name=name,
         kind=kind,
         source=str(path),
@@ -152,6 +162,7 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
             "carry": not options.new,
             "verify": options.verify,
             "config": str(config.path),
+            **scope.to_options(),
             **more,
         },
         created_at=now,

@@ -33,8 +33,13 @@ Result = TypeVar("Result")
 
 
 def output_of(job: Job) -> Output | None:
-    """Where a job's file wants its rows; None where it says nothing."""
-    return JobSpec.model_validate(job.spec).output if job.kind is JobKind.DOCUMENTS else None
+    """Where a job's file wants its rows; None where it says nothing.
+
+    Rows of a limited run are put nowhere: they would take the place of a whole night's.
+    """
+    if job.kind is not JobKind.DOCUMENTS or job.is_limited:
+        return None
+    return JobSpec.model_validate(job.spec).output
 
 
 def night_of(job: Job) -> date:

@@ -53,7 +53,8 @@ class Mark:
     content: str | None
 
 
-def _job(row: Any) -> Job:
+def job_of(row: Any) -> Job:
+    """A job of a row of its table."""
     values = dict(row._mapping)
     values["kind"] = JobKind(values["kind"])
     return Job(**values)
@@ -77,12 +78,12 @@ class Jobs:
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
             if row is not None:
-                return _job(row)
+                return job_of(row)
             # Not LIKE: it knows no case in SQLite.
             begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
             near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
         if len(near) == 1 and job_id:
-            return _job(near[0])
+            return job_of(near[0])
         if near and job_id:
             names = ", ".join(row.id for row in near[:5])
             raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
@@ -92,12 +93,12 @@ class Jobs:
         """The job with exactly this id, None where it is gone."""
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
-        return None if row is None else _job(row)
+        return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None) -> list[Job]:
         """Jobs, newest first."""
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
+            return [job_of(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
 
     def unfinished(self, home: str) -> list[Job]:
         """The jobs of a home that are not at their end, soonest deadline first, then oldest."""
@@ -107,13 +108,19 @@ class Jobs:
             .order_by(func.coalesce(jobs.c.deadline_at, 1 << 62), jobs.c.created_at)
         )
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
+
+    def of_name(self, name: str) -> list[Job]:
+        """The jobs of this name, newest first; not those that are only rehearsed."""
+        query = select(jobs).where(jobs.c.name == name).order_by(desc(jobs.c.created_at))
+        with self._db.read() as tx:
+            return [job for job in map(job_of, tx.execute(query)) if not job.options.get("dry_run")]
 
     def of_series(self, series: str) -> list[Job]:
         """Every run of the same job file, newest first."""
         query = select(jobs).where(jobs.c.series == series).order_by(desc(jobs.c.created_at))
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
 
     def tags(self, job_id: JobId) -> dict[str, str]:
         """The tags of a job."""
@@ -158,7 +165,7 @@ class Jobs:
             .order_by(c.finished_at, c.id)
         )
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
 
     def delivered(self, job_id: JobId, output_path: str) -> None:
         """The rows of a job that ended without it are where they belong now. Raises StateConflict."""
