@@ -102,38 +102,6 @@ def test_what_is_sent(runner: asyncio.Runner) -> None:
     assert names == {b"content-type": b"application/json", b"authorization": b"Bearer k", b"content-length": b"1"}
 
 
-@pytest.mark.parametrize(
-    ("user", "headers", "sent"),
-    [
-        ("", {}, None),
-        ("me:secret@", {}, b"Basic bWU6c2VjcmV0"),
-        ("me@", {}, b"Basic bWU6"),
-        ("m%40e:%C3%A9@", {}, b"Basic bUBlOsOp"),
-        ("me:secret@", {"Authorization": "Bearer k"}, b"Bearer k"),
-    ],
-)
-def test_a_name_and_password_in_the_url_are_sent_where_there_is_no_key(
-    runner: asyncio.Runner, user: str, headers: dict[str, str], sent: bytes | None
-) -> None:
-    async def run() -> bytes:
-        desk = Desk([ANSWER])
-        server = await asyncio.start_server(desk.serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        pool = Pool(f"http://{user}127.0.0.1:{port}", headers, timeout=5.0, connect_timeout=1.0, max_body=1_000_000)
-        try:
-            await pool.post("/v1/x", b"{}")
-        finally:
-            await pool.close()
-            server.close()
-            await server.wait_closed()
-        return desk.requests[0]
-
-    lines = runner.run(run()).partition(b"\r\n\r\n")[0].split(b"\r\n")
-    given = [line.partition(b": ")[2] for line in lines if line.startswith(b"authorization:")]
-    assert given == ([] if sent is None else [sent])
-    assert not any(b"@" in line for line in lines)
-
-
 ENDINGS = {
     "it says that it closes": b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
     "HTTP/1.0": b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}",

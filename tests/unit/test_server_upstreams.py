@@ -37,6 +37,23 @@ def upstream(clock: Clock, pace: Pace | None = None, learned: int | None = None)
     return found
 
 
+ADDRESSES = {
+    "http://upstream/v1": "http://upstream/v1/models?a=1",
+    "http://upstream": "http://upstream/v1/models?a=1",
+    "http://upstream/v1/": "http://upstream/v1/models?a=1",
+    "http://upstream/v1?token=t": "http://upstream/v1/models?a=1&token=t",
+    "http://upstream/v1/?token=t#top": "http://upstream/v1/models?a=1&token=t",
+    "http://upstream/of/us/v1?x=/v1": "http://upstream/of/us/v1/models?a=1&x=/v1",
+}
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_paths_stand_below_the_root_and_the_query_behind_them(url: str, clock: Clock) -> None:
+    found = Upstream(url, api_key=None, timeout=5.0, ceiling=10, clock=clock)
+    assert found.address("/v1/models?a=1") == ADDRESSES[url]
+    assert found.address("/v1/models") == ADDRESSES[url].replace("a=1&", "").replace("?a=1", "")
+
+
 STARTS = {
     "no rate is known": (None, None, START),
     "a rate": (600, None, 600),

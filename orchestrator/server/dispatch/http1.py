@@ -8,13 +8,12 @@ exactly is whether a request may have reached the other side, so each failure ha
 from __future__ import annotations
 
 import asyncio
-import base64
 import socket
 import ssl
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
-from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
+from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -191,8 +190,7 @@ class _Connection(asyncio.Protocol):
 class Pool:
     """Connections to one server. Use it on one event loop; `timeout` seconds are those of a whole request.
 
-    `url` is the server's root, `http` or `https`; a name and password in it are sent (Basic) where `headers` have no
-    `authorization`. Certificates are those that the system trusts.
+    `url` is the server's root, `http` or `https`; certificates are those that the system trusts.
     """
 
     def __init__(
@@ -203,9 +201,7 @@ class Pool:
         self._host, self._tls = parts.hostname, ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self._prefix = parts.path.rstrip("/")
-        given = {name.lower(): value for name, value in headers.items()}
-        host = parts.netloc.rpartition("@")[2]
-        lines = {"host": host, "content-type": "application/json", **_credentials(parts), **given}
+        lines = {"host": parts.netloc.rpartition("@")[2], "content-type": "application/json", **headers}
         self._lines = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
         self._timeout, self._connect_timeout = timeout, min(connect_timeout, timeout)
         self._max_body = max_body
@@ -308,14 +304,6 @@ class Pool:
         self._look = None
         if self._busy:
             self._look_later(loop)
-
-
-def _credentials(parts: SplitResult) -> dict[str, str]:
-    """The header that a URL's name and password become."""
-    if parts.username is None:
-        return {}
-    pair = unquote_to_bytes(parts.username) + b":" + unquote_to_bytes(parts.password or "")
-    return {"authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
 def _plain(answer: Answer, most: int) -> Answer:

@@ -58,8 +58,8 @@ class Upstream:
         self.url = url
         self.shown = plain_url(url)
         """The URL as people and tenants may see it."""
-        address, _, query = url.partition("?")
-        self._root = address.removesuffix("/v1")
+        address, _, query = url.partition("#")[0].partition("?")
+        self._root = address.rstrip("/").removesuffix("/v1")
         self._query = f"?{query}" if query else ""
         self.pace = pace
         self.paid = paid
