@@ -147,8 +147,12 @@ class Connection:
 
     def close(self, reason: Closed) -> None:
         """End it: at once, without what its client has not read."""
-        assert self.transport is not None
         self._guard.closed[reason] += 1
+        self.abort()
+
+    def abort(self) -> None:
+        """End it at once, as a part of the server's own end."""
+        assert self.transport is not None
         self.transport.abort()
 
     def too_slow(self) -> None:

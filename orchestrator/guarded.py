@@ -101,6 +101,14 @@ class _Guarded:
         connection.begin(has_body)
         try:
             await self._app(scope, _Body(connection, receive) if has_body else receive, _counted(connection, send))
+        except asyncio.CancelledError:
+            # The server ends and waits for nobody any more. A closed connection is what uvicorn takes without a word;
+            # an exception it would log with its traceback, one for each client that said nothing more.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise
+            connection.abort()
+            await asyncio.sleep(0)
         finally:
             connection.end()
 

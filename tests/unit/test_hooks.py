@@ -204,13 +204,19 @@ def test_clients_that_leave_amid_a_request_are_no_error(hooks: Hooks, caplog: py
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_the_end_waits_for_no_client_that_never_ends() -> None:
+def test_the_end_waits_for_no_client_that_never_ends(caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         hooks = Hooks(stack)
-        stalled = hooks.connection(BEGUN)
+        stalled = [hooks.connection(BEGUN) for _ in range(3)]
         assert hooks.sent() == 200
-    with stalled, pytest.raises(ConnectionRefusedError):
+    assert [ends(connection) for connection in stalled] == [True] * 3
+    with pytest.raises(ConnectionRefusedError):
         hooks.sent()
+    for connection in stalled:
+        connection.close()
+    # Of each of them there is nothing to say; of all together, how many there were.
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == ["Cancel 3 running task(s), timeout graceful shutdown exceeded"]
 
 
 @pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
