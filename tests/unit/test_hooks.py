@@ -123,11 +123,12 @@ def test_no_change_of_what_was_signed_is_taken(listener: Hooks, part: str, data:
     listener.pushed.clear()
     headers, body = signed(ENDED), bytearray(ENDED)
     text = headers.get(part, "")
-    place = data.draw(st.integers(0, len(text or body) - 1))
+    # What is drawn does not hang on the headers: they have the time and a number in them, which go on.
+    place = data.draw(st.integers(0, 999)) % len(text or body)
     if part == "body":
         body[place] ^= data.draw(st.integers(1, 127))
     else:
-        other = data.draw(st.characters(min_codepoint=33, max_codepoint=126).filter(lambda one: one != text[place]))
+        other = chr(33 + (ord(text[place]) - 33 + data.draw(st.integers(1, 93))) % 94)
         headers[part] = text[:place] + other + text[place + 1 :]
     assert listener.sent(bytes(body), headers) == 400
     assert listener.pushed == []

@@ -138,6 +138,12 @@ ENDS = {
 }
 
 
+def test_a_type_without_end_is_cut() -> None:
+    with listening(says(http(b"hello", b"200 OK", b"content-type: " + b"x" * 100_000))) as url:
+        reply = post(url)
+    assert (reply.end, len(reply.detail) < 200) == (End.GARBLED, True)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("behave", "end", "status"), ENDS.values(), ids=ENDS.keys())
 def test_how_a_request_ends(behave: Behaviour, end: End, status: int, loop: str) -> None:

@@ -103,7 +103,7 @@ def _unlike(answer: http1.Answer) -> Reply:
     status, body = answer.status, answer.body
     if not is_object(body):
         if status < 300:
-            kind = answer.header("content-type") or "of no type"
+            kind = (answer.header("content-type") or "of no type")[:LONGEST_TEXT]
             detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
