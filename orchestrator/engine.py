@@ -82,6 +82,7 @@ class Engine:
             models=lambda job: models_of(config, job),
             asked=lambda job: asked_of(config, job),
             shortage=lambda: disk.shortage(self._home, config.retention),
+            reading=config.documents,
         )
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
         self._watch = Watch(store, config)

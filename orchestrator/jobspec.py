@@ -53,6 +53,7 @@ class DocumentSource(_Strict):
     text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
+    follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, description="a larger document is reported, not read")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from orchestrator.console import money
 from orchestrator.engine import Engine
 from orchestrator.enginelock import engine_lock
 from orchestrator.errors import UsageError
+from orchestrator.interrupts import Interrupted
 from orchestrator.pipeline import house
 from orchestrator.scheduler import Scheduler
 
@@ -78,7 +79,9 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
                         say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        nights()  # before any round: a job that a night had made when it was cut off is the night's, not another's
-        engine.run(interrupted, tick)
+        with suppress(Interrupted):
+            # Before any round: a job that a night had made when it was cut off is the night's, not another's.
+            nights()
+            engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0

@@ -96,7 +96,8 @@ class Pipeline:
             if job.options.get("dry_run"):
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
-            report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
+            asked, reading = self._lanes.asked(job), self._lanes.reading
+            report = build.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
             if build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True

@@ -18,9 +18,11 @@ from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator import wire
+from orchestrator.config import Reading
+from orchestrator.documents.ignored import Ignored
 from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
@@ -30,6 +32,9 @@ from orchestrator.pipeline import reuse
 from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
 from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
 from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Readers
 
 MAX_ERRORS = 20
 GONE = 1000
@@ -55,7 +60,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts.
+    long document's parts. What stands in the folders and is no document is `ignored`.
     """
 
     documents: int = 0
@@ -70,6 +75,7 @@ class BuildReport:
     whys: Counter[Why] = field(default_factory=Counter)
     removed: int = 0
     gone: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
@@ -168,18 +174,19 @@ def build(
     asked: reuse.Asked = lambda model: (),
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
+    reading: Reading | None = None,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
     `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
-    stamped with, which no job's `now` is.
+    stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
     report = BuildReport()
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
-        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns)
+        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns, reading or Reading())
     else:
         lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
@@ -275,26 +282,28 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int]
-) -> Iterator[Made]:
+    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int],
+    reading: Reading,
+) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
-    check_variables(spec, Path(job.source))
-    builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-    sweep = Sweep(store, job, builder, runs, memory, report, clock_ns)
-    for source in spec.documents:
-        yield from sweep.made(source, base)
+    with documents.Readers.of(reading) as readers:
+        check_variables(spec, Path(job.source), readers)
+        builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
+        sweep = Sweep(store, job, builder, runs, memory, report, clock_ns, readers)
+        for source in spec.documents:
+            yield from sweep.made(source, base)
 
 
-def check_variables(spec: JobSpec, file: Path) -> None:
+def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
     """Raises InputError for a template variable that no document has, with the nearest name that one has."""
     from orchestrator import documents
 
     known: set[str] = set()
     for source in spec.documents:
-        fields = documents.fields_of(source, file.parent)
+        fields = documents.fields_of(source, file.parent, readers)
         if fields is None:
             return  # only the rows themselves can tell; a row that lacks one is reported by name
         known |= fields

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import Config
 from orchestrator.jobspec import JobSpec
@@ -12,16 +13,23 @@ from orchestrator.model import JobKind
 from orchestrator.pipeline import build
 from orchestrator.pipeline.intake import kind_of, read_spec
 
+if TYPE_CHECKING:
+    from orchestrator.documents import Readers
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A file that is sound; `problems` are documents that would fail, as (key, code, message)."""
+    """A file that is sound; `problems` are documents that would fail, as (key, code, message).
+
+    `ignored` is what stands in the folders and is no document; None for a batch file.
+    """
 
     kind: JobKind
     documents: int
     requests: int
     problems: tuple[tuple[str, str, str], ...]
     warnings: tuple[str, ...]
+    ignored: Mapping[str, Any] | None = None
 
 
 def check_file(path: Path, config: Config) -> Finding:
@@ -30,26 +38,31 @@ def check_file(path: Path, config: Config) -> Finding:
     if kind is JobKind.BATCH:
         number = sum(1 for _ in build.batch_lines(path))
         return Finding(kind, number, number, (), ())
+    from orchestrator.documents import Readers
+
     spec = read_spec(path, config)
-    build.check_variables(spec, path)
-    return _check_documents(path, spec)
+    with Readers.of(config.documents) as readers:
+        build.check_variables(spec, path, readers)
+        return _check_documents(path, spec, readers)
 
 
-def _check_documents(path: Path, spec: JobSpec) -> Finding:
+def _check_documents(path: Path, spec: JobSpec, readers: Readers) -> Finding:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
     builder = Builder(spec, documents.EXTRACTOR_VERSION)
     problems: list[tuple[str, str, str]] = []
     number = requests = 0
+    ignored = documents.Ignored()
     for source in spec.documents:
-        for document in documents.read(source, path.parent):
+        for document in documents.read(source, path.parent, readers, ignored):
             number += 1
             for built in builder.build(document):
                 requests += 1
                 if built.row.problem is not None:
                     problems.append((built.row.document, *built.row.problem))
-    return Finding(JobKind.DOCUMENTS, number, requests, tuple(dict.fromkeys(problems)), tuple(_warnings(spec)))
+    found, warnings = tuple(dict.fromkeys(problems)), tuple(_warnings(spec))
+    return Finding(JobKind.DOCUMENTS, number, requests, found, warnings, ignored.to_json())
 
 
 def _warnings(spec: JobSpec) -> Iterator[str]:

@@ -172,7 +172,8 @@ def submit(
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             disk.require_room(home, config.retention)
-            report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
+            asked = reuse.asked_of(config, job)
+            report = build.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
@@ -272,7 +273,10 @@ def _rehearsed(
         try:
             store.jobs.add(job, {})
             asked = reuse.asked_of(config, job)
-            yield job, build.build(store, home, job, now, progress, remember=False, asked=asked)
+            report = build.build(
+                store, home, job, now, progress, remember=False, asked=asked, reading=config.documents
+            )
+            yield job, report
         finally:
             build.discard(store, home, job)
 

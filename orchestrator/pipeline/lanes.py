@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.config import Reading
 from orchestrator.model import Job, Outcome, Price, Usage
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Lane:
 class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
-    `shortage` says why nothing more may be stored, None where there is room.
+    `shortage` says why nothing more may be stored, None where there is room. `reading` is what documents may take.
     """
 
     open: Callable[[str], Lane]
@@ -66,3 +67,4 @@ class Lanes:
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
+    reading: Reading = field(default_factory=Reading)

@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestrator import interrupts
+from orchestrator.documents.readers import Rows
 from orchestrator.model import Job, JobId, RequestState
 from orchestrator.requests import Builder, Built
 from orchestrator.store import Store
@@ -21,7 +23,8 @@ from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.rows import Earlier
 
 if TYPE_CHECKING:
-    from orchestrator.documents import Document, Listed, UnreadableDocument
+    from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
+    from orchestrator.documents.readers import Documents
     from orchestrator.jobspec import DocumentSource
     from orchestrator.pipeline.build import BuildReport
 
@@ -76,7 +79,7 @@ class Sweep:
 
     def __init__(
         self, store: Store, job: Job, builder: Builder, runs: Sequence[JobId], memory: Memory, report: BuildReport,
-        clock_ns: Callable[[], int],
+        clock_ns: Callable[[], int], readers: Readers,
     ) -> None:  # fmt: skip
         self._store = store
         self._series = job.series
@@ -85,24 +88,29 @@ class Sweep:
         self._memory = memory
         self._report = report
         self._clock_ns = clock_ns
+        self._readers = readers
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
         """The requests of a source in its order. Raises InputError, StorageError."""
         from orchestrator import documents
 
-        for part in chunks(documents.listed(source, base, self._clock_ns()), CHUNK):
+        files = documents.listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
+        for part in chunks(files, CHUNK):
             contents = self._unmoved(part)
             answers = self._answers(
                 (found.key, contents[found.key]) for found in part if found.key in contents and not found.is_table
             )
+            moved = [one for one in part if one.key not in answers and not (one.is_table and one.key in contents)]
+            texts = self._readers.read(found.order for found in moved)
             for found in part:
+                interrupts.check()
                 if found.key in answers:
                     yield from self._keep(found.key, contents[found.key] or "", answers[found.key])
                 elif found.is_table and found.key in contents:
                     yield from self._table(found)
                 else:
-                    yield from self._read(found)
+                    yield from self._read(found, next(texts))
 
     def _unmoved(self, part: Sequence[Listed]) -> dict[str, str | None]:
         """The content of each file of which what is remembered holds; None for a table, whose rows have theirs."""
@@ -137,16 +145,17 @@ class Sweep:
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
             if len(answers) < len(part):
-                yield from self._read(table, place)
+                assert isinstance(table.order, Rows)
+                yield from self._read(table, self._readers.rows(table.order, place), place)
                 return
             for key, content in part:
                 yield from self._keep(key, content or "", answers[key])
             place += len(part)
         self._memory.kept(table.key)
 
-    def _read(self, found: Listed, first: int = 0) -> Iterator[Made]:
+    def _read(self, found: Listed, texts: Documents, first: int = 0) -> Iterator[Made]:
         place, whole = first, True
-        for document in islice(found.read(), first, None):
+        for document in texts:
             whole = document.key != found.key  # a table that cannot be read gives a problem of its own
             made = [Made(built) for built in self._builder.build(document)]
             self._report.documents += 1

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, read
+from orchestrator import documents
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.globs import Globs
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
+from tests.support.documents import read, readers
 
 TREE = (
     "a.txt",
@@ -142,7 +144,7 @@ def test_loops_outside_the_root_end(tmp_path: Path) -> None:
         (base / name / f"{name}.txt").write_text(name)
         (base / name / "link").symlink_to(base / other)
     (base / "docs/out").symlink_to(base / "p")
-    assert found(base) == ["out/link/q.txt", "out/p.txt", "x.txt"]
+    assert found(base, follow_links=True) == ["out/link/q.txt", "out/p.txt", "x.txt"]
 
 
 def test_links_that_lead_to_something_new_are_followed(tmp_path: Path) -> None:
@@ -152,7 +154,8 @@ def test_links_that_lead_to_something_new_are_followed(tmp_path: Path) -> None:
     (base / "docs/archive").symlink_to(base / "elsewhere")
     (base / "docs/data").symlink_to(".store")
     (base / "docs/latest").symlink_to("2024")
-    assert found(base) == ["2024/a.txt", "archive/c.txt", "data/b.txt"]
+    assert found(base, follow_links=True) == ["2024/a.txt", "archive/c.txt", "data/b.txt"]
+    assert found(base) == ["2024/a.txt", "data/b.txt"]
     assert found(base, include=["latest/*"]) == ["latest/a.txt"]
 
 
@@ -164,25 +167,35 @@ def test_a_link_to_a_file_that_is_found_anyway_is_left_out(tmp_path: Path) -> No
     assert found(base, exclude=["old"]) == ["kept.txt", "other.txt", "real.txt"]
 
 
-def test_a_dead_link_and_a_pipe_are_reported(tmp_path: Path) -> None:
+def test_a_dead_link_is_reported(tmp_path: Path) -> None:
     base = make(tmp_path, ("x.txt",))
     (base / "docs/dead.txt").symlink_to("nowhere")
-    os.mkfifo(base / "docs/pipe.txt")
-    documents = list(read(DocumentSource(path="docs"), base))
-    codes = {d.name: d.code if isinstance(d, UnreadableDocument) else None for d in documents}
-    assert codes == {"dead.txt": DocumentProblem.UNREADABLE, "pipe.txt": DocumentProblem.UNREADABLE, "x.txt": None}
+    (base / "docs/loop.txt").symlink_to("loop.txt")
+    found = read(DocumentSource(path="docs"), base)
+    codes = {d.name: d.code if isinstance(d, UnreadableDocument) else None for d in found}
+    assert codes == {"dead.txt": DocumentProblem.UNREADABLE, "loop.txt": DocumentProblem.UNREADABLE, "x.txt": None}
 
 
 def test_a_file_that_goes_between_listing_and_reading_has_vanished(tmp_path: Path) -> None:
-    base = make(tmp_path, ("a.txt", "b.txt", "c/d.txt", "e.jsonl"))
-    stream = read(DocumentSource(path="docs", text_column="text"), base)
+    base = make(tmp_path, ("a.txt", "b.txt", "c/d.txt"))
+    stream = read(DocumentSource(path="docs"), base)
     assert isinstance(next(stream), Document)
     (base / "docs/b.txt").unlink()
     (base / "docs/c/d.txt").unlink()
     (base / "docs/c").rmdir()
-    (base / "docs/e.jsonl").unlink()
     rest = {d.key: d.code for d in stream if isinstance(d, UnreadableDocument)}
-    assert rest == dict.fromkeys(("docs/b.txt", "docs/c", "docs/e.jsonl"), DocumentProblem.VANISHED)
+    assert rest == dict.fromkeys(("docs/b.txt", "docs/c/d.txt"), DocumentProblem.VANISHED)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.html", "a.jsonl", "a.csv", "a.parquet"])
+def test_a_file_that_is_gone_when_it_is_opened_has_vanished(tmp_path: Path, name: str) -> None:
+    source = DocumentSource(path="docs", text_column="text")
+    base = make(tmp_path, (name,))
+    (listed,) = documents.listed(source, base, 0, readers())
+    (base / "docs" / name).unlink()
+    (told,) = next(readers().read([listed.order]))
+    assert isinstance(told, UnreadableDocument)
+    assert (told.key, told.code) == (f"docs/{name}", DocumentProblem.VANISHED)
 
 
 def test_a_pipe_put_in_the_place_of_a_file_does_not_hang(tmp_path: Path) -> None:
@@ -213,15 +226,23 @@ def test_very_deep_folders_are_walked(tmp_path: Path) -> None:
 AS_NOBODY = """
 import json, os, sys
 from pathlib import Path
-import orchestrator.documents.csv_rows  # before the rights are gone: nobody may not see the interpreter's files
-from orchestrator.documents import read
+# All before the rights are gone: nobody may not see the interpreter's files.
+from orchestrator.documents import confined, csv_rows, listed, Readers
+from orchestrator.documents.readers import Rows
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
+readers = Readers()  # of which no process is started
 try:
-    documents = list(read(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1])))
+    documents = []
+    for found in listed(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1]), 0, readers):
+        if isinstance(found.order, Rows):
+            for rows in confined.rows(found.order.table, None, 0):
+                documents += map(confined.from_plain, rows)
+        else:
+            documents += next(readers.read([found.order]))
     print(json.dumps({d.key: getattr(d, "code", "read") for d in documents}))
 except InputError as error:
     print(json.dumps(str(error)))
