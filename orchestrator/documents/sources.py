@@ -27,6 +27,8 @@ from orchestrator.errors import InputError
 if TYPE_CHECKING:
     from orchestrator.jobspec import DocumentSource
 
+MOST_KEY = 2000
+"""Bytes; what a row's id adds has room besides."""
 # In front of an odd byte, or of what reads like one.
 _BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
@@ -123,7 +125,8 @@ class _Opened:
         return iter(self._walk)
 
     def key(self, relative: str) -> str:
-        return self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        return key if len(key) < MOST_KEY // 4 else _shortened(key)
 
     def table(self, found: Found, kind: str) -> tables.TableFile:
         """A file that is a table, of a kind in tables.KINDS."""
@@ -206,6 +209,15 @@ def printable(name: str) -> str:
         return name
     doubled = _BACKSLASHES.sub(lambda found: 2 * found[0], name)
     return doubled.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _shortened(key: str) -> str:
+    """A key that fits into a database's index, where a file lies very deep."""
+    whole = key.encode()
+    if len(whole) <= MOST_KEY:
+        return key
+    mark = hashlib.blake2b(whole, digest_size=16).hexdigest()
+    return f"{whole[: MOST_KEY - 40].decode('utf-8', 'ignore')}…{mark}"
 
 
 def _located(source: DocumentSource, base: Path) -> str:

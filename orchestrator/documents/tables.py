@@ -28,6 +28,7 @@ MOST_VALUES = 100_000
 """Of a row, with those in lists and objects."""
 MOST_DEPTH = 64
 MOST_ID = 500
+"""Bytes: a key has to fit into a database's index."""
 MOST_SHOWN = 60
 ALIVE_ROWS = 1000
 """After so many rows that are passed over, a sign of life."""
@@ -152,8 +153,10 @@ def _ident(cells: Mapping[str, object], column: str, row: Row) -> str:
     ident = str(value).replace("\0", "")
     if not ident.strip():
         raise bad_row(f"Row {row.number} has an empty id in the column {column!r}; give it one.")
-    if len(ident) > MOST_ID:
-        raise bad_row(f"Row {row.number} has an id of {len(ident):,} characters; {MOST_ID} are allowed.", row.size)
+    if (size := len(ident.encode("utf-8", "replace"))) > MOST_ID:
+        raise bad_row(
+            f"Row {row.number} has an id of {size:,} bytes, more than {MOST_ID}; give it another.", row.size
+        )
     return ident
 
 

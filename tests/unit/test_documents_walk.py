@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import documents
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
+from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument
 from orchestrator.documents.globs import Globs
+from orchestrator.documents.ignored import Reason, told
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
 from tests.support.documents import read, readers
@@ -285,3 +286,183 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_read(tmp_path: Path) -
         assert "cannot be reached" in told
     finally:
         (base / "docs/a").chmod(0o755)
+
+
+SECRET = "a secret of the system's or somebody else's"
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Path:
+    """A source's folder, and beside it what is not for it."""
+    base = make(tmp_path, ("a.txt", "sub/b.txt"))
+    (base / "outside/deep").mkdir(parents=True)
+    for name in ("outside/secret.txt", "outside/deep/secret.txt", "docs-2.txt"):
+        (base / name).write_text(SECRET)
+    return base
+
+
+OUT = [
+    ("link.txt", "../outside/secret.txt"),
+    ("link", "../outside"),
+    ("link", "../outside/deep"),
+    ("link", ".."),
+    ("link", "/"),
+    ("link.txt", "../docs-2.txt"),  # begins with the folder's own name
+    ("link.txt", "/proc/self/environ"),
+    ("link.txt", "/etc/passwd"),
+    ("link", "/proc"),
+    ("link", "/proc/self"),
+    ("link", "/proc/self/cwd"),
+    ("link", "/proc/self/root"),
+    ("link", "/sys/kernel"),
+    ("link", "/dev"),
+    ("link.txt", "/dev/null"),
+    ("sub/link", "../../outside"),
+    ("dead.txt", "../outside/nothing.txt"),
+]
+
+
+@pytest.mark.parametrize(("name", "target"), OUT)
+@pytest.mark.parametrize("include", [[], ["**/*"], ["link/**", "link*", "**/*.txt", "sub/link/*", "dead*"]])
+def test_no_link_leads_out_of_the_folder(around: Path, name: str, target: str, include: list[str]) -> None:
+    (around / "docs" / name).symlink_to(target)
+    ignored = Ignored()
+    found = list(read(DocumentSource(path="docs", include=tuple(include)), around, ignored))
+    assert [one.key for one in found] == ["docs/a.txt", "docs/sub/b.txt"]
+    assert {one.text for one in found if isinstance(one, Document)} == {"text of a.txt", "text of sub/b.txt"}
+    reason = Reason.SPECIAL if target == "/dev/null" else Reason.LINK
+    assert ignored.counts == {reason: 1}
+    assert ignored.names == [f"docs/{name}"]
+
+
+def test_chains_and_loops_of_links_are_judged_by_their_end(around: Path) -> None:
+    docs = around / "docs"
+    (around / "hop").symlink_to(docs / "sub")
+    (docs / "back").symlink_to("../hop")  # out, and in again
+    (docs / "one").symlink_to("two")
+    (docs / "two").symlink_to("three")
+    (docs / "three").symlink_to("../outside/deep")
+    (docs / "x").symlink_to("y")
+    (docs / "y").symlink_to("x")
+    ignored = Ignored()
+    keys = [one.key for one in read(DocumentSource(path="docs"), around, ignored)]
+    assert keys == ["docs/a.txt", "docs/sub/b.txt"]
+    assert ignored.counts == {Reason.LINK: 3, Reason.KIND: 2}
+
+
+def test_links_are_followed_where_that_is_asked_for_but_never_into_the_system(around: Path) -> None:
+    docs = around / "docs"
+    for name, target in OUT[6:16]:
+        (docs / name.replace("link", f"l{hash(target)}")).symlink_to(target)
+    (docs / "c.txt").symlink_to("../outside/secret.txt")
+    (docs / "more").symlink_to("../outside/deep")
+    ignored = Ignored()
+    found = list(read(DocumentSource(path="docs", follow_links=True, include=("*.txt", "more/*")), around, ignored))
+    assert SECRET in {one.text for one in found if isinstance(one, Document)}
+    assert {"docs/c.txt", "docs/more/secret.txt"} <= {one.key for one in found}
+    texts = [one.text for one in found if isinstance(one, Document) and "/l" in one.key]
+    assert all("root:" in text for text in texts)  # /etc/passwd is a file as others are
+    assert len(texts) == 1
+    assert ignored.counts == {Reason.LINK: 1, Reason.SPECIAL: 1}
+
+
+@pytest.mark.parametrize(
+    "path", ["/proc", "/proc/self", "/proc/self/environ", "/sys/kernel", "/dev", "/dev/null", "link"]
+)
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_source_is_never_the_systems(around: Path, path: str, follow: bool) -> None:
+    (around / "link").symlink_to("/proc/self/environ")
+    with pytest.raises(InputError, match="belongs to the system") as told:
+        read(DocumentSource(path=path, follow_links=follow), around)
+    assert told.value.field == "path"
+
+
+def test_a_source_may_be_a_link_itself(around: Path) -> None:
+    (around / "named").symlink_to("docs")
+    (around / "file.txt").symlink_to("outside/secret.txt")
+    assert [one.key for one in read(DocumentSource(path="named"), around)] == ["named/a.txt", "named/sub/b.txt"]
+    assert [one.key for one in read(DocumentSource(path="file.txt"), around)] == ["file.txt"]
+
+
+SWAPS = ("a.txt", "sub/b.txt", "sub/c.html", "sub/d.csv")
+
+
+@pytest.mark.parametrize("name", SWAPS)
+@pytest.mark.parametrize("whole_folder", [False, True])
+def test_what_becomes_a_link_after_it_was_listed_is_not_read(around: Path, name: str, whole_folder: bool) -> None:
+    """Between a look at a file and its opening, the file or a folder above it may be replaced."""
+    path = around / "docs" / name
+    path.write_text("text\nfine\n")
+    outside = around / "outside" / path.name
+    outside.write_text(f"text\n{SECRET}\n")
+    source = DocumentSource(path="docs", text_column="text")
+    (listed,) = (one for one in documents.listed(source, around, 0, readers()) if one.key == f"docs/{name}")
+    if whole_folder and path.parent.name == "sub":
+        path.parent.rename(around / "moved")
+        path.parent.symlink_to("../outside")
+    else:
+        path.unlink()
+        path.symlink_to(outside)
+    (told,) = next(readers().read([listed.order]))
+    assert isinstance(told, UnreadableDocument)
+    assert told.code is DocumentProblem.UNREADABLE
+    assert "link" in told.message
+
+
+def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    names = (
+        "a.txt",
+        "~$a.docx",
+        "sub/~$b.txt",
+        ".~lock.c.odt#",
+        "x.PNG",
+        "y.png",
+        "README",
+        "archive.tar.gz",
+        ".git/x.png",
+    )
+    base = make(tmp_path, names)
+    os.mkfifo(base / "docs/pipe.txt")
+    ignored = Ignored()
+    assert [one.key for one in read(DocumentSource(path="docs"), base, ignored)] == ["docs/a.txt"]
+    assert ignored.to_json() == {
+        "total": 7,
+        "kinds": {".png": 2, "": 1, ".gz": 1},
+        "lock_files": 2,
+        "links": 0,
+        "special_files": 1,
+        "first": ["docs/pipe.txt"],
+    }
+    assert told(ignored.to_json()) == "2 .png, 1 without an ending, 1 .gz, 2 lock files, 1 pipe, socket or device"
+    # A pattern of the user's own chooses kinds, but no locks.
+    chosen = [one.key for one in read(DocumentSource(path="docs", include=("**/*", "**/.*")), base)]
+    assert "docs/README" in chosen
+    assert not [key for key in chosen if "~" in key]
+
+
+def test_a_folder_of_nothing_but_what_is_not_read_says_so(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a.png", "b.png"))
+    (base / "docs/c.txt").symlink_to("/etc/passwd")
+    with pytest.raises(InputError, match="no documents") as error:
+        found(base)
+    assert error.value.hint is not None
+    assert "2 .png, 1 link out of the folder; `follow_links: true`" in error.value.hint
+
+
+def test_kinds_are_counted_in_bounded_space() -> None:
+    ignored = Ignored()
+    for i in range(1000):
+        ignored.add(Reason.KIND, f"docs/a.{i}", f".{i}")
+        ignored.add(Reason.LINK, f"docs/{i}", "")
+    counted = ignored.to_json()
+    assert len(counted["kinds"]) <= 31
+    assert counted["kinds"]["other"] == 970
+    assert (counted["links"], len(counted["first"]), counted["total"]) == (1000, 20, 2000)
+
+
+def test_a_file_that_lies_very_deep_has_a_key_that_fits_a_database(tmp_path: Path) -> None:
+    folder = "ä" * 100
+    base = make(tmp_path, (f"{folder}/" * 12 + "a.txt", f"{folder}/" * 12 + "b.txt"))
+    keys = [one.key for one in read(DocumentSource(path="docs"), base)]
+    assert len(set(keys)) == 2
+    assert all(len(key.encode()) <= 2000 for key in keys)
