@@ -85,7 +85,10 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC."""
+    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC.
+
+    `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
+    """
 
     id: JobId
     home: str
@@ -105,6 +108,7 @@ class Job:
     finished_at: datetime | None = None
     output_path: str | None = None
     error: str | None = None
+    ignored: Mapping[str, Any] | None = None
 
 
 class Why(StrEnum):

@@ -224,6 +224,7 @@ class JobReport:
                 "expired": facts.counts.expired,
             },
             "documents": facts.documents.to_json(),
+            "ignored": job.ignored,
             "answers": facts.answers and facts.answers.to_json(),
             "cost_usd": f"{self.cost:f}",
             "foreseen": self.foreseen

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.differences import Difference, RowChange, shown
+from orchestrator.documents.ignored import told
 from orchestrator.durations import duration
 from orchestrator.htmlreports import LIST, PAID, STYLE, plotting, short, svg_of
 from orchestrator.model import JobState
@@ -65,15 +66,16 @@ def job_title(job: JobReport) -> str:
 def blocks(job: JobReport) -> list[Block]:
     """A job's part of the report."""
     documents = job.facts.documents
-    found = [_documents(documents), _which(documents)]
+    found = [_documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
         found += _answers(job.facts.answers)
     return [block for block in [*found, _money(job), _time(job)] if block.rows or block.notes]
 
 
-def _documents(documents: Fates) -> Block:
+def _documents(documents: Fates, ignored: str) -> Block:
     rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in Fate if documents.counts.get(fate)]
-    return Block("Documents", ("fate", "documents"), rows)
+    notes = [f"not documents, and ignored: {ignored}"] if ignored else []
+    return Block("Documents", ("fate", "documents"), rows, notes)
 
 
 def _which(documents: Fates) -> Block:

@@ -16,6 +16,7 @@ from orchestrator.backends.profiles import Limits
 from orchestrator.cli.context import json_option, print_json
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.documents.ignored import told
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.ladder import expand
@@ -50,6 +51,7 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
                 "kind": found.kind,
                 "documents": found.documents,
                 "requests": found.requests,
+                "ignored": found.ignored,
                 "warnings": list(found.warnings),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in found.problems],
             }
@@ -57,6 +59,8 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         return 0
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
     click.echo(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file")
+    if ignored := told(found.ignored):
+        click.echo(f"  ignored: {ignored}")
     for warning in found.warnings:
         click.echo(f"  warning: {warning}")
     for key, code, text in found.problems:

@@ -16,6 +16,7 @@ from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import write_rows
 from orchestrator.clock import now
 from orchestrator.console import Progress, err, job_detail, out, plan_table, progress
+from orchestrator.documents.ignored import told
 from orchestrator.enginelock import running_engine
 from orchestrator.errors import UsageError
 from orchestrator.model import Job, RequestState
@@ -122,6 +123,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "unread": report.unread,
                 "removed": report.removed,
                 "gone": report.gone,
+                "ignored": report.ignored.to_json(),
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
@@ -131,6 +133,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
     click.echo(f"documents  {report.documents:,}")
     click.echo(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
     click.echo(f"input      about {report.input_bytes // 4:,} tokens")
+    if ignored := told(report.ignored.to_json()):
+        click.echo(f"ignored    {ignored}")
     for key, code, text in report.problems:
         click.echo(f"problem    {key}: {code}: {text}")
     out().print(plan_table(plan, intake.job.deadline_at))

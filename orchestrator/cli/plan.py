@@ -11,6 +11,7 @@ from orchestrator.cli.context import json_option, opened, print_json, quiet_opti
 from orchestrator.cli.options import FILE, job_options
 from orchestrator.clock import now
 from orchestrator.console import out, plan_table, progress
+from orchestrator.documents.ignored import told
 from orchestrator.pipeline.intake import Options, rehearse
 from orchestrator.planner import Cost, Plan
 
@@ -30,10 +31,14 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         view.stop()
         found = intake.plan
         assert found is not None, "a rehearsal plans"
+        assert intake.report is not None, "and builds"
+        ignored = intake.report.ignored.to_json()
         if as_json:
-            print_json(plan_json(found))
+            print_json({**plan_json(found), "ignored": ignored})
         else:
             out().print(plan_table(found, intake.job.deadline_at))
+            if words := told(ignored):
+                click.echo(f"ignored: {words}")
         return 0 if found.verdict.holds else 3
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator import wire
 from orchestrator.config import Reading
-from orchestrator.documents.ignored import Ignored
+from orchestrator.documents.ignored import Ignored, told
 from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
@@ -87,7 +87,9 @@ class BuildReport:
         return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
 
     def __str__(self) -> str:
-        return ", ".join([f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes])
+        parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        ignored = told(self.ignored.to_json())
+        return ", ".join(parts) + (f"; ignored: {ignored}" if ignored else "")
 
     @property
     def saved(self) -> list[str]:
@@ -206,6 +208,8 @@ def build(
         ) from error
     memory.flush()
     recorder.compare()
+    if job.kind is JobKind.DOCUMENTS:
+        store.jobs.ignored(job.id, report.ignored.to_json())
     return report
 
 

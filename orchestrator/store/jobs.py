@@ -125,6 +125,10 @@ class Jobs:
         """The requests of the job are complete. Raises StateConflict where they already were."""
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
+    def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
+        """What a build found that is not a document."""
+        self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
+
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
         """Give an unfinished job another `deadline_at` or `budget`."""
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)

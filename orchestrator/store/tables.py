@@ -92,6 +92,7 @@ jobs = Table(
     Column("finished_at", Instant),
     Column("output_path", Text),
     Column("error", Text),
+    Column("ignored", JSON(none_as_null=True)),
     Index(None, "series", "created_at"),
     Index(None, "created_at"),
 )
