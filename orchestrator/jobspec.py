@@ -352,9 +352,9 @@ def load(path: Path) -> JobSpec:
         raise InputError("is empty or no mapping; a job file begins with `name:`", file=path)
     spec = validated(JobSpec, data, lines, path)
     for index, task in enumerate(spec.tasks):
-        for field, template in (("prompt", task.prompt), ("system", task.system)):
-            if template is not None:
-                _check_template(template, path, lines, ("tasks", index, field))
+        for field, source in (("prompt", task.prompt), ("system", task.system)):
+            if source is not None:
+                _check_template(source, path, lines, ("tasks", index, field))
         if task.long is not None:
             _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
@@ -369,15 +369,15 @@ def lines_of(path: Path) -> Lines:
     return load_yaml(path)[1]
 
 
-def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
-    from jinja2 import TemplateSyntaxError
-    from jinja2.sandbox import SandboxedEnvironment
+def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+    from orchestrator.templates import TemplateProblem, template
 
     try:
-        SandboxedEnvironment().from_string(template)  # compiled: parsing alone lets unknown filters and tests by
-    except TemplateSyntaxError as error:
+        template(source)
+    except TemplateProblem as problem:
+        where = "" if problem.line is None else f" (line {problem.line} of the text)"
         raise InputError(
-            f"is no Jinja2 template: {error.message} (line {error.lineno} of the text)",
+            f"is no Jinja2 template: {problem.message}{where}",
             file=path,
             line=line_of(place, lines),
             field=spell(place),
@@ -385,13 +385,12 @@ def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | 
 
 
 def _check_variables(
-    template: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
+    source: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
 ) -> None:
     """Raises InputError for a variable that requests about the answers to a document's parts do not have."""
-    from jinja2 import meta
-    from jinja2.sandbox import SandboxedEnvironment
+    from orchestrator.templates import template
 
-    for name in sorted(meta.find_undeclared_variables(SandboxedEnvironment().parse(template)) - {*known}):
+    for name in sorted(template(source).variables - {*known}):
         raise InputError(
             f"the template uses {{{{ {name} }}}}, which a request about the answers to a document's parts has not",
             file=path,

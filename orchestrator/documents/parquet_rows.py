@@ -64,10 +64,11 @@ def _opened(path: str, within: str | None) -> Iterator[Any]:
             # Without these two settings whole row groups are held in memory.
             file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
             yield file
-        except MemoryError:  # of pyarrow's own kind, too
+        except (ExtractionError, MemoryError):  # pyarrow's own kind of it, too
             raise
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
+        except Exception as error:
+            # pyarrow raises a dozen different types on a damaged file.
+            reason = str(error).partition("\n")[0][:200]
             raise ExtractionError(
                 DocumentProblem.UNREADABLE, f"The file is damaged or no Parquet ({reason}); write it anew."
             ) from error
