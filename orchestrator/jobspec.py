@@ -29,6 +29,8 @@ from orchestrator.aliases import Ladder
 from orchestrator.errors import InputError
 from orchestrator.located import Lines, line_of, load_yaml, spell, validated
 
+MAX_ERRORS = 20
+"""So many mistakes of one kind are told."""
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
 AUTO: Literal["auto"] = "auto"
@@ -351,6 +353,7 @@ def load(path: Path) -> JobSpec:
     if not isinstance(data, dict):
         raise InputError("is empty or no mapping; a job file begins with `name:`", file=path)
     spec = validated(JobSpec, data, lines, path)
+    _check_schemas(spec, path, lines)
     for index, task in enumerate(spec.tasks):
         for field, source in (("prompt", task.prompt), ("system", task.system)):
             if source is not None:
@@ -367,6 +370,21 @@ def load(path: Path) -> JobSpec:
 def lines_of(path: Path) -> Lines:
     """The line of each field of a job file that `load` accepted, for errors that are found later."""
     return load_yaml(path)[1]
+
+
+def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
+    """Raises one InputError that tells what in the tasks' schemas no answer could be checked by."""
+    from orchestrator import schemas
+
+    found: list[InputError] = []
+    for index, task in enumerate(spec.tasks):
+        for inner, message in schemas.faults(task.output_schema or {}):
+            place = ("tasks", index, "schema", *inner)
+            found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))
+    if found:
+        first, *rest = sorted(found, key=lambda problem: problem.line or 0)[:MAX_ERRORS]
+        first.message += "".join(f"\n{problem}" for problem in rest)
+        raise first
 
 
 def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:

@@ -7,24 +7,20 @@ merely compiled; those are compiled and rendered in a worker process with limits
 
 from __future__ import annotations
 
-import atexit
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
-from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2 import Template as Compiled
 from jinja2.sandbox import SandboxedEnvironment
 
-from orchestrator import interrupts
-from orchestrator.bounded.pool import Call, Pool
 from orchestrator.bounded.process import Limits, Trip, Tripped
+from orchestrator.bounded.single import Single
 
 MAX_PROMPT = 64_000_000
 """Characters that a template may give."""
-LIMITS = Limits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT)
+WORKER = Single(Limits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
 MOST_TRIPS = 3
 """A template that so many documents have tripped over is not tried with the next."""
 MOST_STEPS = 100
@@ -83,7 +79,7 @@ class Template:
         """What a function of this module gives in a worker process."""
         found: list[str] = []
         try:
-            for is_problem, value, line in _called(Call(f"{__name__}:{function}", arguments)):
+            for is_problem, value, line in WORKER.call(f"{__name__}:{function}", *arguments):
                 if is_problem:
                     raise TemplateProblem(value, line)
                 found.append(value)
@@ -176,9 +172,9 @@ def _rendered(compiled: Compiled, fields: Mapping[str, object]) -> str:
 def _told(tripped: Tripped) -> str:
     match tripped.trip:
         case Trip.TIME:
-            return f"it takes more than {LIMITS.seconds} seconds"
+            return f"it takes more than {WORKER.limits.seconds} seconds"
         case Trip.MEMORY:
-            return f"it takes more than {LIMITS.memory:,} bytes of memory"
+            return f"it takes more than {WORKER.limits.memory:,} bytes of memory"
         case Trip.VALUE:
             return f"it gives more than {MAX_PROMPT:,} characters"
         case Trip.CRASH:
@@ -187,19 +183,3 @@ def _told(tripped: Tripped) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 1]}…"
-
-
-_turn = threading.Lock()
-
-
-def _called(call: Call) -> list[Any]:
-    """What a call gives in the one worker process for templates, which starts with the first."""
-    with _turn:
-        return list(_pool().call(call))
-
-
-@cache
-def _pool() -> Pool:
-    pool = Pool(1, LIMITS, interrupts.check)
-    atexit.register(pool.close)
-    return pool

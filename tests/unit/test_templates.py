@@ -13,6 +13,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator import jobspec, templates
 from orchestrator.bounded.process import Limits
+from orchestrator.bounded.single import Single
 from orchestrator.documents.types import Document
 from orchestrator.errors import InputError
 from orchestrator.jobspec import JobSpec
@@ -24,11 +25,10 @@ from orchestrator.templates import Template, TemplateProblem, template
 def small_limits() -> Iterator[None]:
     """One second and 200 MB; the process for templates is this module's own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(templates, "LIMITS", Limits(memory=200_000_000, seconds=1, value=4 * templates.MAX_PROMPT))
-        templates._pool.cache_clear()
+        few = Limits(memory=200_000_000, seconds=1, value=4 * templates.MAX_PROMPT)
+        patch.setattr(templates, "WORKER", worker := Single(few))
         yield
-        templates._pool().close()
-        templates._pool.cache_clear()
+        worker.close()
 
 
 FIELDS = {"text": "It was agreed.", "name": "a.txt", "size": 14, "rows": [{"a": 1}, {"a": 2}], "n": 1 << 40}
@@ -137,7 +137,7 @@ def test_no_text_makes_the_compiler_fail(source: str) -> None:
 
 
 def test_only_what_may_take_long_goes_to_a_worker_process() -> None:
-    templates._pool().close()
+    templates.WORKER.close()
     for source in (
         "{{ text }}",
         "{% if size %}{{ name|upper }}{% endif %}",
@@ -145,9 +145,9 @@ def test_only_what_may_take_long_goes_to_a_worker_process() -> None:
         "{{ rows[0].a|default('x') }}",
     ):
         Template(source).render(FIELDS)
-    assert templates._pool()._workers == []
+    assert not templates.WORKER.is_started
     assert Template("{% for row in rows %}{{ row.a }}{% endfor %}").render(FIELDS) == "12"
-    assert len(templates._pool()._workers) == 1
+    assert templates.WORKER.is_started
 
 
 def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
