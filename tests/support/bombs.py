@@ -80,12 +80,15 @@ def page(resources: bytes) -> bytes:
     return b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Resources << %s >> /Contents 5 0 R >>" % resources
 
 
-def form_objects(levels: int, width: int) -> bytes:
-    """A page that draws an object `width` times, which draws another as often, and so on."""
+def form_objects(levels: int, width: int, padding: int = 0) -> bytes:
+    """A page that draws an object `width` times, which draws another as often, and so on.
+
+    With `padding`, each has so many operators that do nothing: it then takes time for memory to fill.
+    """
     objects = [*_CATALOG, page(b"/XObject << /X 6 0 R >>"), stream(b"/X Do " * width)]
     for level in range(levels):
         about = b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >>"
-        objects.append(stream(b"/X Do " * width, about % (7 + level)))
+        objects.append(stream(b"q Q " * padding + b"/X Do " * width, about % (7 + level)))
     last = b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /Font << /F 3 0 R >> >>"
     objects.append(stream(b"BT /F 9 Tf (x) Tj ET", last))
     return pdf(*objects)
