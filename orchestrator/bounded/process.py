@@ -188,8 +188,11 @@ class Worker:
         self._process.returncode = os.waitstatus_to_exitcode(status)
         if self._is_garbled:
             return Tripped(Trip.CRASH, "garbled")
-        peak = usage.ru_maxrss if usage.ru_maxrss > self._least_peak else 0
-        return verdict(self._process.returncode, peak * (1 if sys.platform == "darwin" else 1024), self._limits)
+        if usage.ru_maxrss > self._least_peak:
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        else:  # it says nothing of the child; its pages do, each of which it asked for at least once
+            peak = usage.ru_minflt * resource.getpagesize()
+        return verdict(self._process.returncode, peak, self._limits)
 
 
 def _start(fd: int, limits: Limits) -> subprocess.Popen[bytes]:
