@@ -45,7 +45,7 @@ def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
         where = f"{error.where}: " if isinstance(error, InputError) and error.where else ""
         raise JobFilesError(f"{where}{error.message}", hint=error.hint) from error
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
-    for task, mean in store.rows.mean_outputs(job.id).items():
+    for task, mean in store.sizes.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)
     store.jobs.finish(job.id, place, now)
     return place

@@ -18,7 +18,7 @@ from orchestrator.model import Job, JobId, RequestState
 from orchestrator.requests import Builder, Built
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
-from orchestrator.store.rows import Earlier
+from orchestrator.store.records import Earlier
 
 if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, UnreadableDocument
@@ -114,7 +114,7 @@ class Sweep:
         """The answers to every question about each document, by its key; those that lack one are left out."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
         wanted = dict(identity for identities in asked.values() for identity in identities)
-        held = self._store.rows.earlier(self._runs, wanted) if wanted else {}
+        held = self._store.known.earlier(self._runs, wanted) if wanted else {}
         # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
         good = {name: row for name, row in held.items() if row.state is RequestState.SUCCEEDED}
         return {

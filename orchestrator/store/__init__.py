@@ -2,6 +2,8 @@
 
     jobs        one row a submit; tags, events, documents seen
     rows        one row a request: identity, state, and where its result line lies
+    known       what is known of requests before they are asked
+    sizes       how much work rows are
     shards      one row a batch; moves by compare-and-set
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
@@ -24,10 +26,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.store.database import Database
 from orchestrator.store.jobs import Jobs
+from orchestrator.store.known import Known
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.rows import Rows
 from orchestrator.store.schedules import Schedules
 from orchestrator.store.shards import Shards
+from orchestrator.store.sizes import Sizes
 
 if TYPE_CHECKING:
     from orchestrator.store.alerts import Alerts
@@ -50,6 +54,8 @@ class Store:
         self._database = Database(url, timeout=timeout)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
+        self.known = Known(self._database)
+        self.sizes = Sizes(self._database)
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
         self.schedules = Schedules(self._database)

@@ -25,7 +25,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     and_,
-    literal_column,
+    true,
 )
 
 from orchestrator.model import PICO
@@ -161,7 +161,7 @@ requests = Table(
     Column("avoid", Text),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, default=0),
-    Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL"), index=True),
+    Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL")),
     Column("settled_at", Instant),
     Column("result_shard", String(90)),
     Column("result_kind", String(8)),
@@ -211,10 +211,9 @@ Index("ix_requests_twins", requests.c.job_id, requests.c.twin_of, sqlite_where=I
 # The rows that make one answer of the answers to a document's parts.
 IS_REDUCE = and_(requests.c.parts.is_not(None), requests.c.part.is_(None))
 Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_REDUCE)
-# A literal, not a parameter: SQLite takes a partial index only where the query says the same words.
-_IS_LEFT = and_(
-    requests.c.state == literal_column("'pending'"), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None)
-)
+Index("ix_requests_shard_id", requests.c.shard_id, sqlite_where=requests.c.shard_id.is_not(None))
+# A pending row has not been settled. By its state it would be found by the index of states, among all that are.
+_IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None))
 # Without a line to send, a row cannot be asked yet: it needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
@@ -226,10 +225,13 @@ Index(
     requests.c.seq,
     sqlite_where=_IS_LEFT,
 )
+# Of a job that went well these are few.
+HAS_FAILED = requests.c.error_code.is_not(None)
+Index("ix_requests_failures", requests.c.job_id, requests.c.seq, sqlite_where=HAS_FAILED)
 
 # The few rows of a job that go first.
-IS_CANARY = requests.c.canary.is_not(None)
-Index("ix_requests_canary", requests.c.job_id, sqlite_where=IS_CANARY)
+IS_CANARY = requests.c.canary == true()
+Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
 
 
 def keeps_from(backend: str | None) -> ColumnElement[bool]:

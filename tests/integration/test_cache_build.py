@@ -17,7 +17,7 @@ from orchestrator.pipeline import build, intake, reuse
 from orchestrator.pipeline.build import BuildReport
 from orchestrator.place import Place
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import NOW, later, ranges, shard, succeeded
 
 TOML = """
@@ -136,7 +136,7 @@ def test_what_another_job_has_had_answered_is_not_asked_again(works: Works) -> N
     second, report = works.build(works.job_file("b"))
     assert (report.requests, report.carried, report.cached, report.twins) == (2, 0, 1, 0)
     assert works.ends(second) == [("pending", None), ("succeeded", first.id)]
-    assert report.input_bytes == sum(work.bytes for work in works.store.rows.open_work(second.id))
+    assert report.input_bytes == sum(work.bytes for work in works.store.sizes.open_work(second.id))
     assert works.store.ledger.spent(second.id) == 0
     works.answer(second)
     # And so is what that job asked: by either of them, wherever it comes from.
@@ -223,7 +223,7 @@ def test_the_same_question_twice_is_sent_once(works: Works) -> None:
     job, report = works.build(works.job_file("a", {"cache": True}))
     assert (report.requests, report.twins) == (5, 3)
     assert [waiting.seq for waiting in works.store.rows.waiting(job.id)] == [0, 3]
-    assert report.input_bytes == sum(work.bytes for work in works.store.rows.open_work(job.id))
+    assert report.input_bytes == sum(work.bytes for work in works.store.sizes.open_work(job.id))
     works.answer(job)
     assert works.ends(job) == [
         ("succeeded", None),

@@ -25,7 +25,7 @@ from orchestrator.pipeline import build, intake
 from orchestrator.pipeline.build import BuildReport
 from orchestrator.place import Place
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import failed, later, ranges, shard, succeeded
 
 TOML = """
@@ -109,7 +109,7 @@ class Nights:
 
     def rows(self, job: Job) -> list[tuple[object, ...]]:
         """All that counts of a job's rows."""
-        before = self.store.rows.before(job.id, [row.custom_id for row in self.store.rows.finished(job.id)])
+        before = self.store.known.before(job.id, [row.custom_id for row in self.store.rows.finished(job.id)])
         return [
             (row.seq, row.custom_id, row.document, row.task, row.model, row.prompt_version, row.cut_from_tokens,
              row.state, row.error_code, row.carried_from, row.result, row.why, before[row.custom_id])
@@ -221,7 +221,7 @@ def test_a_file_that_did_not_move_is_not_read(nights: Nights) -> None:
     second, report = nights.night()
     # The failure holds, and keeps its request: `orch retry` may want to send it.
     assert (report.unread, report.carried) == (2, 3)
-    lengths = [work.bytes for work in nights.store.rows.open_work(second.id)]
+    lengths = [work.bytes for work in nights.store.sizes.open_work(second.id)]
     assert (lengths, nights.store.rows.retry(second.id, [RequestState.FAILED])) == ([], 1)
     assert [row[6] for row in nights.rows(second)] == [row[6] for row in nights.rows(first)] != [None] * 3
     assert nights.build(nights.draft(verify=True), remember=False).unread == 0
