@@ -219,6 +219,16 @@ def _fixed_body(task: Task) -> dict[str, Any]:
     return body | task.extra
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request is, before it is made; `caches` says whether another job's answer would do for it."""
+
+    custom_id: str
+    fingerprint: str
+    model: str
+    caches: bool
+
+
 class Builder:
     """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name.
 
@@ -257,9 +267,12 @@ class Builder:
                 made = [self._failed(question, document.key, content, problem)]
             yield from made
 
-    def identities(self, key: str, content: str) -> list[tuple[str, str]]:
-        """The custom_id and fingerprint of each request that the document of this key and content would give."""
-        return [(custom_id(key, question.task.id), question.fingerprint(content)) for question in self._questions]
+    def identities(self, key: str, content: str) -> list[Identity]:
+        """Who each request is that the document of this key and content would give."""
+        return [
+            Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
+            for one in self._questions
+        ]
 
     def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
         """The rows of a document whose answers are here, without its text and so without lines.
@@ -313,7 +326,10 @@ class Builder:
         return built
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
-        fingerprint = question.fingerprint(f"{content or ''}\0{problem[0]}\0{problem[1]}")
+        if content is None:
+            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked of it
+        else:
+            fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
         return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
 
     def _row(

@@ -181,7 +181,7 @@ def build(
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
-        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns)
+        lines = _from_documents(store, job, recorder.runs, asked, memory, report, clock_ns)
     else:
         lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
@@ -223,7 +223,8 @@ class _Recorder:
         store, job, report = self._store, self._job, self._report
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
-        carried |= reuse.to_carry(store, self.runs, [made.built.row for made in chunk if made.earlier is None])
+        unknown = [made.built.row for made in chunk if made.earlier is None]
+        carried |= reuse.to_carry(store, self._asked, self.runs, unknown)
         others = [row for row in rows if row.custom_id not in carried]
         cached = reuse.answered(store, job, self._asked, others)
         twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
@@ -279,7 +280,13 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int]
+    store: Store,
+    job: Job,
+    runs: list[JobId],
+    asked: reuse.Asked,
+    memory: Memory,
+    report: BuildReport,
+    clock_ns: Callable[[], int],
 ) -> Iterator[Made]:
     from orchestrator import documents
 
@@ -287,7 +294,7 @@ def _from_documents(
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
     builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-    sweep = Sweep(store, job, builder, runs, memory, report, clock_ns)
+    sweep = Sweep(store, job, builder, runs, asked, memory, report, clock_ns)
     for source in spec.documents:
         yield from sweep.made(source, base)
 

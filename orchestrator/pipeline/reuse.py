@@ -71,6 +71,8 @@ def _why(row: Row, before: Before | None, answered: Why) -> Why:
     """`answered` is the word for a row that has an answer, and does not carry it over."""
     if before is None:
         return Why.NEW
+    if not before.fingerprint:
+        return answered
     if before.fingerprint == row.fingerprint:
         match before.state:
             case RequestState.FAILED:
@@ -86,7 +88,7 @@ def _why(row: Row, before: Before | None, answered: Why) -> Why:
     return Why.MODEL if rung_of(before.model)[0] != row.model else Why.READER
 
 
-def to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
+def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
     """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
@@ -94,7 +96,13 @@ def to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earl
         for row in rows
         if (known := found.get(row.custom_id)) is not None
         and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
+        and may_take(known, asked, row.model, caches=row.cache_key is not None)
     }
+
+
+def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
+    """Whether a row of a model may have an earlier outcome: another job's answer, where it might have got that."""
+    return known.taken_from is None or (caches and known.taken_from in asked(model))
 
 
 def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.model import Job, JobId, RequestState
+from orchestrator.pipeline.reuse import Asked, may_take
 from orchestrator.requests import Builder, Built
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
@@ -75,13 +76,14 @@ class Sweep:
     """The requests of one source after the other. `runs` are those whose answers hold; without any, all is read."""
 
     def __init__(
-        self, store: Store, job: Job, builder: Builder, runs: Sequence[JobId], memory: Memory, report: BuildReport,
-        clock_ns: Callable[[], int],
+        self, store: Store, job: Job, builder: Builder, runs: Sequence[JobId], asked: Asked, memory: Memory,
+        report: BuildReport, clock_ns: Callable[[], int],
     ) -> None:  # fmt: skip
         self._store = store
         self._series = job.series
         self._builder = builder
         self._runs = runs
+        self._asked = asked
         self._memory = memory
         self._report = report
         self._clock_ns = clock_ns
@@ -113,14 +115,19 @@ class Sweep:
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
         """The answers to every question about each document, by its key; those that lack one are left out."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
-        wanted = dict(identity for identities in asked.values() for identity in identities)
-        held = self._store.known.earlier(self._runs, wanted) if wanted else {}
+        every = {one.custom_id: one for identities in asked.values() for one in identities}
+        held = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
         # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
-        good = {name: row for name, row in held.items() if row.state is RequestState.SUCCEEDED}
+        good = {
+            name: row
+            for name, row in held.items()
+            if row.state is RequestState.SUCCEEDED
+            and may_take(row, self._asked, every[name].model, caches=every[name].caches)
+        }
         return {
-            key: [good[name] for name, _ in identities]
+            key: [good[one.custom_id] for one in identities]
             for key, identities in asked.items()
-            if all(name in good for name, _ in identities)
+            if all(one.custom_id in good for one in identities)
         }
 
     def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[Made]:

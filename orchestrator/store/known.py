@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, select, true
@@ -29,13 +30,19 @@ class Known:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
 
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        """The newest outcome that one of these runs (oldest first) got afresh for the same request.
+        """The outcome that one of these runs (oldest first) has for the same request: the newest that one asked for.
 
-        `wanted` gives each custom_id's fingerprint: an answer to an older wording counts again when that returns.
-        One that was released from quarantine since is none.
+        Where none asked, another job's answer that the newest run took. `wanted` gives each custom_id's fingerprint:
+        an answer to an older wording counts again when that returns. One that was released from quarantine since is
+        none.
         """
-        if not runs:
+        if not runs or not wanted:
             return {}
+        found = self._asked(runs, wanted)
+        left = {name: mark for name, mark in wanted.items() if name not in found}
+        return found | self._taken(runs, left) if left else found
+
+    def _asked(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         # The runs are told apart here and not in the query: by custom_id an index finds the few fresh answers,
         # while a join by job would look for every id in every night.
         query = select(requests).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
@@ -46,6 +53,19 @@ class Known:
         rows.sort(key=lambda row: age[row.job_id])
         newest = {row.custom_id: row for row in rows}
         return {key: earlier(row) for key, row in newest.items() if row.released_at is None}
+
+    def _taken(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+        query = select(requests, _BACKEND).where(requests.c.job_id == runs[-1])
+        with self._db.read() as tx:
+            rows = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
+        return {
+            row.custom_id: replace(earlier(row), taken_from=(row.backend, row.sent_model))
+            for row in rows
+            if row.state == RequestState.SUCCEEDED
+            and row.fingerprint == wanted[row.custom_id]
+            and row.carried_from is not None
+            and row.carried_from not in runs
+        }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, Before]:
         """What a run made these rows of, as far as it has them."""
@@ -72,9 +92,8 @@ class Known:
         c = requests.c
         # Looked up for each answer, and not joined: from the jobs of a home a join would find all of their rows.
         whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
-        backend = select(shards.c.backend).where(shards.c.id == c.result_shard).scalar_subquery().label("backend")
         query = (
-            select(requests, whose, backend)
+            select(requests, whose, _BACKEND)
             .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
             # What was asked with the fault of a first answer shown is no answer to this request.
             .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
@@ -105,6 +124,9 @@ class Known:
             alike = theirs.c.custom_id == mine.custom_id, theirs.c.fingerprint == mine.fingerprint
             query = select(func.count()).select_from(mine.seq.table.join(theirs, on))
             return tx.scalar(query.where(mine.job_id == job_id, *alike)) or 0
+
+
+_BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
 
 
 def _before(row: Any) -> Before:

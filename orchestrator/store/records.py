@@ -43,7 +43,9 @@ FINISHED = (
 class Earlier:
     """The outcome that an earlier run has for a request; `facts` are the columns that carry over.
 
-    `cut_from_tokens` is how long the document was before it was cut, where it was.
+    `job_id` is the job that asked. `taken_from` says which backend and model answered another job than a run of this
+    file, None where a run of it asked itself. `cut_from_tokens` is how long the document was before it was cut, where
+    it was.
     """
 
     custom_id: str
@@ -53,11 +55,12 @@ class Earlier:
     job_id: str
     facts: dict[str, Any]
     cut_from_tokens: int | None = None
+    taken_from: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What a row of an earlier run was made of, and how it ended."""
+    """What a row of an earlier run was made of, and how it ended; its files are gone where `fingerprint` is empty."""
 
     fingerprint: str
     content: str | None
@@ -116,8 +119,8 @@ class Work:
 def earlier(row: Any) -> Earlier:
     """From a whole row."""
     facts = {name: getattr(row, name) for name in CARRIED}
-    state = RequestState(row.state)
-    return Earlier(row.custom_id, row.fingerprint, state, row.error_code, row.job_id, facts, row.cut_from_tokens)
+    state, job_id = RequestState(row.state), row.carried_from or row.job_id
+    return Earlier(row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens)
 
 
 def added(
@@ -130,7 +133,8 @@ def added(
         row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, why,
     )  # fmt: skip
     if known is not None:
-        return (*made, None, known.job_id, 0, _FREE, *known.facts.values())
+        facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
+        return (*made, None, known.job_id, 0, _FREE, *facts.values())
     if row.problem is None:
         return (*made, twin_of, None, 0, _FREE, *_WAITS)
     return (*made, twin_of, None, 0, _FREE, RequestState.FAILED, now, *_WAITS[2:-2], *row.problem)
