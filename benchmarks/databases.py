@@ -1,4 +1,4 @@
-"""`orch run` from file to file on SQLite and on Postgres: the same rows and upstream, a fresh home each, side by side.
+"""`orch run` from file to file on SQLite and on Postgres, side by side: the same rows and upstream, fresh homes.
 
 The upstream answers at once, so that what differs is the database. Postgres is a server of its own with the settings
 that it comes with (`fsync` among them), and a new, empty database for each run; `--no-autovacuum` leaves its

@@ -83,13 +83,18 @@ def job_table(lines: Sequence[JobLine]) -> Table:
             line.job.id,
             _state(line.state),
             f"{line.done:,}/{counts.total:,}",
-            f"{counts.failed + counts.expired:,}" if counts.failed + counts.expired else "—",
+            _failed(line),
             money(line.cost),
             _eta(line),
             _when(line.job.created_at),
             _when(line.job.deadline_at),
         )
     return table
+
+
+def _failed(line: JobLine) -> str:
+    failed, known = line.failed_so_far + line.counts.expired, line.failing.known + line.failing.acknowledged
+    return f"{failed:,}" + (f", {known:,} known" if known else "") if failed else "—"
 
 
 def job_detail(detail: JobDetail, *, events: int = 12) -> RenderableType:
@@ -124,6 +129,10 @@ def _head(detail: JobDetail) -> Table:
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     told = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     table.add_row("rows", f"{counts.total:,}: {told}" if told else "0")
+    if line.failing.known or line.failing.acknowledged:
+        table.add_row("failures", str(line.failing))
+    if line.failed_so_far > counts.failed:
+        table.add_row("so far", f"{line.failed_so_far - counts.failed:,} more have failed in batches that run")
     if detail.carried:
         table.add_row("reused", f"{detail.carried:,} rows have the answer of an earlier run or another job")
     table.add_row("tokens", tokens(detail.usage))

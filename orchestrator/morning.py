@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
+from orchestrator.clock import day
 from orchestrator.differences import Difference, DocumentRun
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.durations import duration
@@ -29,6 +30,7 @@ class Fate(StrEnum):
     REMOVED = "removed"  # the run before had it
     FAILED = "failed"  # an answer is missing
     UNREADABLE = "unreadable"  # no request could be made of it
+    KNOWN = "known"  # it fails as it did in an earlier run, or somebody has acknowledged it
     OPEN = "open"  # an answer is still waited for
 
 
@@ -36,6 +38,8 @@ def fate_of(run: DocumentRun) -> tuple[Fate, str]:
     """What became of a document, and why."""
     if run.failed:
         why = f"{run.code}: {run.message}" if run.message else str(run.code)
+        if run.old == run.failed:
+            return Fate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
         return (Fate.UNREADABLE if run.unreadable == run.rows else Fate.FAILED), why
     if run.open:
         return Fate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
@@ -132,7 +136,8 @@ class Line(Protocol):
 class Facts:
     """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
 
-    `reasons` are those for which rows did not succeed: code, a message, how many. `held` says what batches wait for,
+    `reasons` are those for which rows did not succeed: code, a message, how many; those that are `known` from an
+    earlier run, or acknowledged, stand apart, with the moment they began. `held` says what batches wait for,
     `withheld` why the output was not delivered, None where it was.
     """
 
@@ -146,6 +151,7 @@ class Facts:
     forecasts: Sequence[Forecast] = ()
     events: Sequence[Happened] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
+    known: Sequence[tuple[str, str, int, datetime | None]] = ()
     held: Sequence[str] = ()
     withheld: str | None = None
 
@@ -255,6 +261,10 @@ class JobReport:
                 "number": self.rescued,
                 "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
             },
+            "known": [
+                {"code": code, "message": message, "rows": rows, "since": _iso(since)}
+                for code, message, rows, since in facts.known
+            ],
             "needs": list(self.needs),
         }
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestrator.clock import day
 from orchestrator.differences import Difference, RowChange, shown
 from orchestrator.durations import duration
 from orchestrator.htmlreports import LIST, PAID, STYLE, plotting, short, svg_of
@@ -54,7 +55,17 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    return f"{jobs}; {money(paid)} paid; {see_to}"
+    return "; ".join([jobs, f"{money(paid)} paid", see_to, *known_words(report)])
+
+
+def known_words(report: NightReport) -> list[str]:
+    """The failures that are known, in words: one phrase, or none."""
+    known = [one for job in report.jobs for one in job.facts.known]
+    if not known:
+        return []
+    rows, began = sum(rows for _, _, rows, _ in known), [since for *_, since in known if since is not None]
+    since = f" since {day(min(began))}" if began else ""
+    return [f"{rows:,} {'row fails' if rows == 1 else 'rows fail'} as is known{since}"]
 
 
 def job_title(job: JobReport) -> str:
@@ -68,7 +79,7 @@ def blocks(job: JobReport) -> list[Block]:
     found = [_documents(documents), _which(documents)]
     if job.facts.answers is not None:
         found += _answers(job.facts.answers)
-    return [block for block in [*found, _money(job), _time(job)] if block.rows or block.notes]
+    return [block for block in [*found, _known(job), _money(job), _time(job)] if block.rows or block.notes]
 
 
 def _documents(documents: Fates) -> Block:
@@ -84,6 +95,14 @@ def _which(documents: Fates) -> Block:
         if fate is not Fate.UNCHANGED and documents.counts[fate] > len(named)
     ]
     return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
+
+
+def _known(job: JobReport) -> Block:
+    rows = [
+        (f"{rows:,}", code, "—" if since is None else day(since), message)
+        for code, message, rows, since in job.facts.known
+    ]
+    return Block("Known failures", ("rows", "code", "since", "what"), rows)
 
 
 def _answers(answers: Difference) -> list[Block]:
@@ -209,7 +228,7 @@ def page(report: NightReport) -> str:
 
 _COLOURS = {
     Fate.NEW: PAID, Fate.CHANGED: "#6b8fc7", Fate.UNCHANGED: LIST, Fate.REMOVED: "#8a94a3",
-    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.OPEN: "#d69e2e",
+    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.KNOWN: "#b08968", Fate.OPEN: "#d69e2e",
 }  # fmt: skip
 
 

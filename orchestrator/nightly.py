@@ -66,7 +66,7 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
     counts = store.jobs.counts([job.id])[job.id]
     state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
     known = store.comparisons
-    quality = store.checked.quality(job.id)
+    quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
     removed = () if earlier is None else known.removed_documents(earlier.id, job.id)
     facts = Facts(
         job=job,
@@ -78,7 +78,8 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
         lines=store.ledger.totals("backend", None, job.id),
         forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],
         events=store.jobs.events(job.id),
-        reasons=store.rows.reasons(job.id),
+        reasons=[(one.code, one.message, one.new) for one in reasons if one.new],
+        known=[(one.code, one.message, one.rows - one.new, one.since) for one in reasons if one.rows > one.new],
         withheld=None if quality is None else quality.withheld,
         held=[shard.held for shard in store.shards.of_job(job.id) if shard.held and not shard.state.is_final],
     )

@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
+from orchestrator.model import Counts, Failing, FailOn, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
 from orchestrator.store.checked import Quality
 from orchestrator.store.jobs import Event
@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished."""
+    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
+
+    `failing` says which of its failed rows are new; `failed_so_far` counts these and the rows that have failed in
+    running batches.
+    """
 
     job: Job
     state: JobState
     counts: Counts
+    failing: Failing
+    failed_so_far: int
     done: int
     cost: Decimal
     rate: float
@@ -53,6 +59,13 @@ class JobLine:
                 "failed": self.counts.failed,
                 "cancelled": self.counts.cancelled,
                 "expired": self.counts.expired,
+                "failed_so_far": self.failed_so_far,
+            },
+            "failures": {
+                "new": self.failing.new,
+                "known": self.failing.known,
+                "acknowledged": self.failing.acknowledged,
+                "known_since": _iso(self.failing.since),
             },
             "cost_usd": f"{self.cost:f}",
             "rate_per_second": round(self.rate, 3),
@@ -75,11 +88,11 @@ class JobDetail:
     outlook: Outlook | None = None
     quality: Quality | None = None
 
-    @property
-    def is_well(self) -> bool:
-        """Whether every row succeeded, and the answers are as good as the job file asks."""
+    def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
+        """Whether every row ran, none has failed that counts, and the answers are as good as the job file asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
-        return self.line.job.error is None and counts.succeeded == counts.total and not withheld
+        has_run = counts.succeeded + counts.failed == counts.total
+        return self.line.job.error is None and has_run and not withheld and not self.line.failing.counted(fail_on)
 
     @property
     def held(self) -> list[Shard]:
@@ -163,18 +176,18 @@ RunningCost = Callable[[Shard], Decimal]
 def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
     """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
     ids = [job.id for job in jobs]
-    counts, submitted = store.jobs.counts(ids), store.jobs.submitted(ids)
+    counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
     found = []
     for job in jobs:
         state = job_state(job, counts[job.id], submitted=job.id in submitted)
         shards = [] if state.is_final else store.shards.of_job(job.id)
         spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-        found.append(_line(job, state, counts[job.id], shards, spent, now))
+        found.append(_line(job, state, counts[job.id], failing[job.id], shards, spent, now))
     return found
 
 
 def _line(
-    job: Job, state: JobState, counts: Counts, shards: Sequence[Shard], cost: Decimal, now: datetime
+    job: Job, state: JobState, counts: Counts, failing: Failing, shards: Sequence[Shard], cost: Decimal, now: datetime
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
     ahead = sum(shard.provider_completed + shard.provider_failed for shard in running)
@@ -184,7 +197,16 @@ def _line(
     if started and ahead:
         rate = ahead / max(0.001, (now - min(started)).total_seconds())
     left = counts.total - done
-    return JobLine(job, state, counts, done, cost, rate, left / rate if rate and left else None)
+    so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
+    eta = left / rate if rate and left else None
+    return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
+
+
+def failing_now(shard: Shard) -> int:
+    """Rows of a running batch that have failed by now, as far as anybody can say."""
+    if shard.failing is None:
+        return shard.provider_failed
+    return sum(sum(codes.values()) for codes in shard.failing.values())
 
 
 def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
@@ -199,7 +221,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     submitted = job.id in store.jobs.submitted([job.id])
     state = job_state(job, counts, submitted=submitted)
     spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-    line = _line(job, state, counts, shards, spent, now)
+    line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
     settled = store.rows.usage(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     usage = Usage(

@@ -32,6 +32,7 @@ COMMANDS = {
     "report": ("report", "Reports: what a night brought, what was paid, whether forecasts can be trusted."),
     "diff": ("diff", "Show what is different between the rows of two jobs."),
     "quarantine": ("quarantine", "Rows that failed for good: list them, let go of them."),
+    "acknowledge": ("acknowledge", "Failures that a person knows of: they no longer make a night a bad one."),
     "budget": ("budget", "Show what is left of the budgets that jobs share."),
     "doctor": ("check", "Check configuration, home, database, upstreams and hosted backends."),
     "reconcile": ("reconcile", "Compare what hosted backends have with what is known here."),

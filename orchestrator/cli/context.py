@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -116,6 +116,13 @@ def json_option(function: Command) -> Command:
 def quiet_option(function: Command) -> Command:
     """`--quiet`."""
     return click.option("-q", "--quiet", is_flag=True, help="No progress.")(function)
+
+
+def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows below each other, the first one the names of the columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def say(text: str) -> None:

@@ -11,14 +11,14 @@ import click
 
 from orchestrator import overview
 from orchestrator.cli.context import Context, json_option, opened, print_json, quiet_option, say
-from orchestrator.cli.options import FILE, job_options
+from orchestrator.cli.options import FILE, fail_on_option, job_options
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import write_rows
 from orchestrator.clock import now
 from orchestrator.console import Progress, err, job_detail, out, plan_table, progress
 from orchestrator.enginelock import running_engine
 from orchestrator.errors import UsageError
-from orchestrator.model import Job, RequestState
+from orchestrator.model import FailOn, Job, RequestState
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
@@ -28,9 +28,10 @@ from orchestrator.pipeline.intake import submit as take_in
 @FILE
 @job_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
+@fail_on_option
 @quiet_option
 @json_option
-def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json: bool) -> int:
+def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
     """Submit a job or batch file, run it to its end, show the results.
 
     The same command again while the job is unfinished takes it up where it stopped.
@@ -44,7 +45,7 @@ def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json:
         _say_taken_in(view, intake)
         detail = finish(context, intake.job, view)
         view.stop()
-        return _show(context, detail, output, as_json)
+        return _show(context, detail, output, fail_on, as_json)
 
 
 @click.command()
@@ -52,13 +53,17 @@ def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json:
 @job_options
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
+@fail_on_option
 @quiet_option
 @json_option
-def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_json: bool) -> int:
+def submit(
+    file: Path, options: Options, wait: bool, dry: bool, fail_on: FailOn | None, quiet: bool, as_json: bool
+) -> int:
     """Queue a job or batch file.
 
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
+    _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
@@ -72,7 +77,7 @@ def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_
             _say_taken_in(view, intake)
             detail = finish(context, intake.job, view)
             view.stop()
-            return _show(context, detail, None, as_json)
+            return _show(context, detail, None, fail_on, as_json)
         view.stop()
         _say_queued(context, intake, as_json)
         return 0
@@ -136,7 +141,14 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
     out().print(plan_table(plan, intake.job.deadline_at))
 
 
-def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_json: bool) -> int:
+def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
+    if fail_on is not None and not wait:
+        raise UsageError("--fail-on: says what --wait ends with", hint="add --wait, or leave it out")
+
+
+def _show(
+    context: Context, detail: overview.JobDetail, output: Path | None, fail_on: FailOn | None, as_json: bool
+) -> int:
     """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
     job = detail.line.job
     if output is not None and job.error is None:
@@ -145,7 +157,7 @@ def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_
         print_json(detail.to_json())
     else:
         out().print(job_detail(detail, events=0))
-    return 0 if detail.is_well else 1
+    return 0 if detail.is_well(fail_on or FailOn.UNACKNOWLEDGED) else 1
 
 
 @click.command()
@@ -178,10 +190,12 @@ def cancel(job_id: str, as_json: bool) -> int:
 @click.argument("job_id", metavar="JOB")
 @click.option("--failed", is_flag=True, help="Only rows that failed, not those cancelled or expired.")
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@fail_on_option
 @quiet_option
 @json_option
-def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> int:
+def retry(job_id: str, failed: bool, wait: bool, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
     """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent."""
+    _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.store.jobs.get(job_id)
         is_over = job.finished_at is not None or job.error is not None
@@ -198,7 +212,7 @@ def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> 
 
         detail = finish(context, context.store.jobs.get(job.id), view)
         view.stop()
-        return _show(context, detail, None, as_json)
+        return _show(context, detail, None, fail_on, as_json)
 
 
 def _try_again(context: Context, job: Job, failed: bool) -> bool:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.options import fail_on_option
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
-from orchestrator.model import JobState
+from orchestrator.model import FailOn, JobState
 
 if TYPE_CHECKING:
     from orchestrator.exports import Format
@@ -95,8 +96,12 @@ def _watch(context: Context, job_id: str | None) -> int:
     "Default: what FILE ends in; batch for a job made of a batch file.",
 )
 @click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
-def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -> int:
-    """Write the rows of a job, in input order."""
+@fail_on_option
+def fetch(job_id: str, output: str | None, form: Format | None, partial: bool, fail_on: FailOn | None) -> int:
+    """Write the rows of a job, in input order.
+
+    Rows that failed are among them, and leave the exit code at 0 unless --fail-on is given.
+    """
     from orchestrator.cli.rows import place_of, write_rows
     from orchestrator.store.house import CLEARED
 
@@ -119,4 +124,4 @@ def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -
         else:
             said = write_rows(context, job, place, form)
         say(f"orch: {said}")
-        return 0
+        return 0 if fail_on is None or context.detail(job.id).is_well(fail_on) else 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, in_columns, json_option, opened, print_json, say
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
 
@@ -39,7 +39,7 @@ def list_held(job_id: str | None, as_json: bool) -> int:
         elif not held:
             say("orch: nothing is in quarantine")
         else:
-            click.echo(_table([_COLUMNS, *map(_cells, held)]))
+            click.echo(in_columns([_COLUMNS, *map(_cells, held)]))
         return 0
 
 
@@ -99,9 +99,3 @@ def _cells(held: Held) -> tuple[str, ...]:
     short = reason if len(reason) <= MOST else f"{reason[: MOST - 1]}…"
     since = held.since_at.astimezone().strftime("%Y-%m-%d %H:%M")
     return held.document, held.task or "—", held.code, since, held.since, f"{held.runs:,}", short
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)

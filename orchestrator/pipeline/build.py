@@ -203,6 +203,7 @@ def build(
     if report.requests >= MANY:
         store.rows.loaded()
     recorder.compare()
+    store.failures.trace(job)
     return report
 
 

@@ -34,6 +34,7 @@ def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
 
     Raises JobFilesError where they cannot be written; then the job goes on to be finished.
     """
+    store.failures.trace(job)
     style = "batch" if job.kind is JobKind.BATCH else "jsonl"
     path = home.merged(job.id, style)
     try:

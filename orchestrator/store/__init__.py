@@ -8,6 +8,7 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
+    failures    since when rows fail, and which failures a person has acknowledged
     quarantine  failures that are not asked again
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.store.checked import Checked
     from orchestrator.store.climbs import Climbs
     from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
@@ -89,6 +91,13 @@ class Store:
         from orchestrator.store.comparisons import Comparisons
 
         return Comparisons(self._database)
+
+    @cached_property
+    def failures(self) -> Failures:
+        """Since when rows fail."""
+        from orchestrator.store.failures import Failures
+
+        return Failures(self._database)
 
     @cached_property
     def forecasts(self) -> Forecasts:

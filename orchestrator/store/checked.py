@@ -58,7 +58,7 @@ class Checked:
             chosen = update(requests).where(c.job_id == job_id, c.seq.in_(list(tx.scalars(query))))
             return tx.execute(chosen.values(canary=True)).rowcount
 
-    def canary(self, job_id: JobId) -> tuple[int, int, dict[str, int]] | None:
+    def canary(self, job_id: JobId) -> tuple[int, int, Counter[str]] | None:
         """The rows that go first: how many are still open, how many there are, how many failed by code.
 
         None where no row of the job goes first, or the others follow already.
@@ -71,7 +71,7 @@ class Checked:
         if not found:
             return None
         still = sum(rows for (state, _), rows in found.items() if state == RequestState.PENDING)
-        failed = {code: rows for (state, code), rows in found.items() if state == RequestState.FAILED}
+        failed = Counter({code: rows for (state, code), rows in found.items() if state == RequestState.FAILED})
         return still, found.total(), failed
 
     def foreseen(self, job_id: JobId) -> Decimal | None:

@@ -14,8 +14,9 @@ from orchestrator.differences import Asked, DocumentRun
 from orchestrator.model import FinishedRow, JobId, RequestState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
+from orchestrator.store.failures import same_failure
 from orchestrator.store.records import FINISHED, finished
-from orchestrator.store.tables import requests
+from orchestrator.store.tables import acknowledgements, jobs, requests
 
 PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
@@ -36,6 +37,8 @@ class Comparisons:
         changed = mine.fingerprint != theirs.fingerprint
         asked = and_(changed, mine.prompt_version != theirs.prompt_version)
         of_other_model = and_(changed, _declared(mine.model) != _declared(theirs.model))
+        (told, acknowledged), of_job = self._acknowledged(), jobs.c.id == mine.job_id
+        is_old = or_(told.c.at.is_not(None), mine.failed_since < jobs.c.created_at)
         has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
         query = (
             select(
@@ -50,8 +53,10 @@ class Comparisons:
                 _number(mine.state == RequestState.PENDING).label("open"),
                 func.min(case((has_failed, mine.error_code))).label("code"),
                 func.min(case((has_failed, mine.error_message))).label("message"),
+                _number(and_(mine.state == RequestState.FAILED, is_old)).label("old"),
+                func.min(case((has_failed, mine.failed_since))).label("since"),
             )
-            .select_from(_MINE.outerjoin(other, on))
+            .select_from(_MINE.join(jobs, of_job).outerjoin(told, acknowledged).outerjoin(other, on))
             .where(mine.job_id == after, mine.part.is_(None))
             .group_by(mine.document)
             .order_by(func.min(mine.seq))
@@ -97,6 +102,10 @@ class Comparisons:
         )
         for row in self._db.stream(query, PAGE):
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
+
+    def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
+        """What a person said of the failure of `_MINE`, and what to join it on."""
+        return bulk.beside(acknowledgements, lambda told: same_failure(told, _MINE.c), self._db.dialect)
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
         """The row of a run that is the same one as `_MINE`, and what to join it on."""

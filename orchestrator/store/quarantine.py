@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, and_, func, select
 from orchestrator.model import JobId, RequestState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
+from orchestrator.store.failures import newest_runs
 from orchestrator.store.tables import jobs, requests
 
 PAGE = 2000
@@ -80,16 +81,12 @@ class Quarantine:
                     released += bulk.change(tx, requests, ("released_at",), ("job_id", "custom_id"), going)
         return released
 
-    def _newest(self, home: str, series: str | None) -> list[tuple[JobId, str, str]]:
+    def _newest(self, home: str, series: str | None) -> Iterator[tuple[JobId, str, str]]:
         """The newest built run of each job file: id, name, series."""
-        query = select(jobs.c.id, jobs.c.name, jobs.c.series).where(jobs.c.home == home, jobs.c.built_at.is_not(None))
-        if series is not None:
-            query = query.where(jobs.c.series == series)
-        found: dict[str, tuple[JobId, str, str]] = {}
-        with self._db.read() as tx:
-            for row in tx.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id)):
-                found.setdefault(row.series, (JobId(row.id), row.name, row.series))
-        return list(found.values())
+        for job_id in newest_runs(self._db, home, series):
+            with self._db.read() as tx:
+                name, of = tx.execute(select(jobs.c.name, jobs.c.series).where(jobs.c.id == job_id)).one()
+            yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
         """The failed rows of a run, with the row that failed itself where they carry that, and when."""

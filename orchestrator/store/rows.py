@@ -126,22 +126,16 @@ class Rows:
 
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
         """The rows of a shard, in input order."""
-        c = requests.c
-        query = (
-            select(
-                c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state, c.max_output, c.again,
-                c.first_offset, c.first_length,
-            )
-            .where(c.shard_id == shard_id)
-            .order_by(c.seq)
-        )  # fmt: skip
+        query = select(*_IN_SHARD).where(requests.c.shard_id == shard_id).order_by(requests.c.seq)
         for row in self._db.stream(query, PAGE):
-            span = Span(row.offset, row.length)
-            first = None if row.first_offset is None else Span(row.first_offset, row.first_length)
-            state = RequestState(row.state)
-            yield InShard(
-                row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output, row.again, first
-            )
+            yield _in_shard(row)
+
+    def named(self, shard: Shard, custom_ids: Collection[str]) -> dict[str, InShard]:
+        """Those rows of a shard that have these custom_ids."""
+        query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
+        with self._db.read() as tx:
+            rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
+            return {row.custom_id: _in_shard(row) for row in rows if row.shard_id == shard.id}
 
     def settle(
         self,
@@ -246,6 +240,7 @@ class Rows:
                 tier=None,
                 avoid=None,
                 released_at=None,
+                failed_since=None,
                 again=0,
                 offset=func.coalesce(c.first_offset, c.offset),
                 length=func.coalesce(c.first_length, c.length),
@@ -312,12 +307,26 @@ class Rows:
 
 
 _FIRST = requests.alias("first")
+_IN_SHARD = [
+    requests.c[name]
+    for name in (
+        "seq", "custom_id", "task", "attempt", "offset", "length", "state", "max_output", "again", "first_offset",
+        "first_length",
+    )
+]  # fmt: skip
 _WAITS = [
     requests.c[name]
     for name in (
         "seq", "endpoint", "model", "length", "inputs", "max_output", "attempt", "avoid", "settled_at", "shard_id",
     )
 ]  # fmt: skip
+
+
+def _in_shard(row: Any) -> InShard:
+    span = Span(row.offset, row.length)
+    first = None if row.first_offset is None else Span(row.first_offset, row.first_length)
+    state = RequestState(row.state)
+    return InShard(row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output, row.again, first)
 
 
 def open_rows(tx: Connection, shard_id: ShardId, job_id: JobId, seqs: Collection[int]) -> list[int]:

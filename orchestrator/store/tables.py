@@ -131,6 +131,7 @@ shards = Table(
     Column("error_file_id", Text),
     Column("refusal", Text),
     Column("held", Text),
+    Column("failing", JSON(none_as_null=True)),
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
@@ -188,6 +189,8 @@ requests = Table(
     # often its model was shown what was wrong with its answer, and where its first line lies where it has another.
     Column("canary", Boolean),
     Column("released_at", Instant),
+    # Of a failed row: since when its document and task fail for this reason.
+    Column("failed_since", Instant),
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
     Column("first_length", Integer),
@@ -393,6 +396,17 @@ quality = Table(
     Column("absent", Integer, nullable=False),
     Column("withheld", Text),
     Column("at", Instant, nullable=False),
+)
+
+# Failures that a person knows of: those that began before they said so.
+acknowledgements = Table(
+    "acknowledgements",
+    metadata,
+    Column("series", String(64), primary_key=True),
+    Column("custom_id", Text, primary_key=True),
+    Column("code", Text, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("note", Text),
 )
 
 # What was told, each thing once: `key` says what.
