@@ -17,7 +17,7 @@ from tests.conftest import MakeUpstream
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import Orch, write_config
 from tests.support.limits import prefix
-from tests.support.process import Upstream, upstreams, wait_until
+from tests.support.process import PATIENCE, Upstream, upstreams, wait_until
 
 GOOD = ["a", "b", "c"]
 
@@ -164,7 +164,7 @@ def test_an_upstream_that_dies_in_the_middle(
     process = run_orch.start("run", str(batch), "-q")
     upstream.wait_for_requests(40)
     upstream.kill()
-    assert process.wait(30) == 4
+    assert process.wait(PATIENCE) == 4
     assert "no upstream took a row for" in run_orch.output(process)
     (output,) = orch_home.glob("servers/local/batches/*/output.jsonl")
     kept = [json.loads(line)["custom_id"] for line in output.read_bytes().splitlines()]
@@ -238,7 +238,7 @@ def test_a_dry_run_beside_an_engine_sends_nothing(
     assert "requests   5,000" in planned.stdout
     assert no_job(run_orch)
     engine.terminate()
-    assert engine.wait(30) == 0, run_orch.output(engine)
+    assert engine.wait(PATIENCE) == 0, run_orch.output(engine)
     assert upstream.requests() == []
 
 

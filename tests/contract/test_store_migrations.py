@@ -17,6 +17,7 @@ from orchestrator.errors import StorageError
 from orchestrator.store import Store
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
+from tests.support.process import PATIENCE
 from tests.support.stored import added
 
 OPEN = "import sys; from orchestrator.store import Store; Store.open(sys.argv[1]).close()"
@@ -124,7 +125,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
 
 def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: str) -> None:
     started = [subprocess.Popen([sys.executable, "-c", OPEN, database_url]) for _ in range(3)]
-    assert [process.wait(60) for process in started] == [0, 0, 0]
+    assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
     assert differences(database_url) == []
 
 

@@ -263,7 +263,7 @@ def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_u
                 upstream.restart()
             return bool(retrieve(sdk, batch.id).status == "completed")
 
-        wait_until(over, 40)
+        wait_until(over)
         end = ended(sdk, batch.id)
     end.check(ids)
     assert {line["custom_id"] for line in end.errors} == poison

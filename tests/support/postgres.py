@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 # The server ends with this shell's stdin and takes its folder along, so a killed test run leaves neither
 # behind. pg_ctl would make the server a daemon, which outlives whoever started it.
@@ -86,7 +86,7 @@ def postgres_server(options: Sequence[str] = OPTIONS) -> Iterator[PostgresServer
         if keeper is not None:
             assert keeper.stdin is not None
             keeper.stdin.close()
-            keeper.wait(30)
+            keeper.wait(START_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
 
 
