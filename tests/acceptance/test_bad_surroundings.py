@@ -253,7 +253,7 @@ FAULTS: dict[str, tuple[str, str | None, str]] = {
     "400": ("[[fault:status:400]]", "http_400", "scripted fault: status 400"),
     "html": ("[[fault:html]]", "upstream_error", "garbled: the answer (text/html; charset=utf-8, "),
     "html-502": ("[[fault:html:502]]", "http_502", "The upstream answered with status 502 and no JSON error."),
-    "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 0.3 s"),
+    "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 2 s"),
     "cut": ("[[fault:cut]]", "upstream_error", "cut: "),
     "short": ("[[fault:short]]", "upstream_error", "cut: "),
     "truncated": ("[[fault:truncated]]", "upstream_error", "garbled: the answer (application/json, "),
@@ -271,7 +271,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     orch = Orch(home)
     with upstreams(folder) as make:
         upstream = make(max_model_len=1000)
-        write_config(home, [upstream.base_url], retry_delay=0.01, request_timeout=0.3)
+        write_config(home, [upstream.base_url], retry_delay=0.01, request_timeout=2.0)
         ran = orch("run", str(batch), "-o", str(out), "--json")
         rows = [json.loads(line) for line in out.read_bytes().splitlines()]
         yield {

@@ -32,7 +32,7 @@ def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @contextmanager
 def served(folder: Path, *urls: str, **settings: Any) -> Iterator[Sdk]:
-    given = {"retry_delay": 0.01, "request_timeout": 5.0, "paid": True, "upkeep_seconds": 0.05, **settings}
+    given = {"retry_delay": 0.01, "request_timeout": 60.0, "paid": True, "upkeep_seconds": 0.05, **settings}
     with ServerThread(folder / "server", Settings(upstreams=urls, **given)) as server, sdk_at(server.socket) as sdk:
         yield sdk
 
@@ -201,7 +201,7 @@ UNCERTAIN = {
 
 def test_how_often_a_row_may_be_billed_without_an_answer(tmp_path: Path, upstream: Upstream) -> None:
     lines = [row(name, f"{name} {script}") for name, (script, *_) in UNCERTAIN.items()]
-    with served(tmp_path, upstream.base_url, request_timeout=0.5) as sdk:
+    with served(tmp_path, upstream.base_url, request_timeout=3.0) as sdk:
         end = run_batch(sdk, lines, **PROVENANCE)
     end.check(list(UNCERTAIN))
     output = {line["custom_id"] for line in end.output}

@@ -37,7 +37,7 @@ def client(server: BatchServer) -> Iterator[Sdk]:
 
 @contextmanager
 def in_process(folder: Path, upstream: Upstream, **more: Any) -> Iterator[Sdk]:
-    settings = Settings(upstreams=(upstream.base_url,), **{"retry_delay": 0.01, "request_timeout": 5.0, **more})
+    settings = Settings(upstreams=(upstream.base_url,), **{"retry_delay": 0.01, "request_timeout": 60.0, **more})
     with ServerThread(folder, settings) as server, sdk_at(server.socket) as sdk:
         yield sdk
 
