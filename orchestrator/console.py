@@ -110,8 +110,8 @@ def job_detail(detail: JobDetail, *, events: int = 12) -> RenderableType:
         parts += [Text(), _shards(detail.shards)]
     if detail.reasons:
         table = _table("rows", "code", "reason", right=("rows",))
-        for code, message, rows in detail.reasons:
-            table.add_row(f"{rows:,}", code, message)
+        for one in detail.reasons:
+            table.add_row(f"{one.rows:,}", one.code, one.message)
         parts += [Text(), table]
     if detail.events and events:
         table = _table("when", "what", "reason")
@@ -297,7 +297,7 @@ def _live_view(detail: JobDetail, rate: float, eta: str) -> RenderableType:
     facts = f"{rate:,.1f} rows/s   ETA {eta}   {tokens(detail.usage)}   {money(line.cost)} so far"
     parts: list[RenderableType] = [grid, Text(facts)]
     if detail.reasons:
-        failed = ", ".join(f"{rows:,} {code}" for code, _, rows in detail.reasons[:4])
+        failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])
         parts.append(Text(f"failed: {failed}", style="red"))
     if told := detail.problem or next((shard.held for shard in detail.held), None):
         parts.append(Text(told, style="yellow"))

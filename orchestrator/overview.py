@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.model import Counts, Failing, FailOn, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
 from orchestrator.store.checked import Quality
+from orchestrator.store.failures import Reason
 from orchestrator.store.jobs import Event
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class JobDetail:
     shards: Sequence[Shard]
     usage: Usage
     carried: int
-    reasons: Sequence[tuple[str, str, int]]
+    reasons: Sequence[Reason]
     events: Sequence[Event]
     tags: dict[str, str]
     problem: str | None = None
@@ -113,7 +114,9 @@ class JobDetail:
             "outlook": None if self.outlook is None else _outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
-            "reasons": [{"code": code, "message": text, "rows": rows} for code, text, rows in self.reasons],
+            "reasons": [
+                {"code": one.code, "message": one.message, "rows": one.rows, "new": one.new} for one in self.reasons
+            ],
             "shards": [_shard_json(shard) for shard in self.shards],
             "events": [
                 {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
@@ -199,7 +202,20 @@ def _line(
     left = counts.total - done
     so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
     eta = left / rate if rate and left else None
+    failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
     return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
+
+
+def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
+    """Why rows have failed in batches that still run, most first."""
+    codes: Counter[str] = Counter()
+    new: Counter[str] = Counter()
+    for shard in running:
+        for kind, found in (shard.failing or {}).items():
+            codes.update(found)
+            new.update(found if kind == "new" else {})
+    told = "so far, in batches that still run"
+    return [Reason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
 
 
 def failing_now(shard: Shard) -> int:
@@ -234,7 +250,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         shards,
         usage,
         store.rows.carried(job.id),
-        store.rows.reasons(job.id),
+        [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem,

@@ -24,7 +24,7 @@ def upgrade() -> None:
         ("canary", ["job_id", "canary"], "canary IS NOT NULL"),
         ("waiting", ["job_id", "endpoint", "model", "seq"], _IS_WAITING),
         ("shard_id", ["shard_id"], "shard_id IS NOT NULL"),
-        ("failures", ["job_id", "seq"], "error_code IS NOT NULL"),
+        ("failures", ["job_id", "error_code"], "error_code IS NOT NULL"),
     ):
         only = sa.text(condition)
         op.create_index(f"ix_requests_{name}", "requests", columns, sqlite_where=only, postgresql_where=only)
@@ -35,6 +35,7 @@ def upgrade() -> None:
         sa.Column("series", sa.String(length=64), nullable=False),
         sa.Column("custom_id", sa.Text(), nullable=False),
         sa.Column("code", sa.Text(), nullable=False),
+        sa.Column("since", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("note", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("series", "custom_id", "code", name=op.f("pk_acknowledgements")),

@@ -1,9 +1,9 @@
 """Failed rows: since when a document fails for the same reason, and which of them a person has acknowledged.
 
-A failure is known where its document and task failed with the same code in an earlier run of the job file, and had no
-other outcome since. It is acknowledged where a person said so since it began; one that went away and came back is
-new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run may be
-removed before the failure ends.
+A failure is known where its document and task failed with the same code in an earlier run of the job file, and had
+no other outcome since. It is acknowledged where a person said so, for as long as it lasts: one that went away and came
+back is new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run may
+be removed before the failure ends.
 """
 
 from __future__ import annotations
@@ -71,23 +71,26 @@ class Failures:
 
     def trace(self, job: Job) -> None:
         """Find out since when the failed rows of a job fail; those of which it is known are left as they are."""
-        c, last = requests.c, -1
+        c = requests.c
         columns = (c.seq, c.custom_id, c.error_code, c.state, c.failed_since)
-        query = select(*columns).where(c.job_id == job.id, HAS_FAILED).order_by(c.seq).limit(CHUNK)
+        query = select(*columns).where(c.job_id == job.id, HAS_FAILED)
         with self._db.read() as tx:
             runs = self._runs(tx, job)
-        while True:
-            with self._db.read() as tx:
-                rows = tx.execute(query.where(c.seq > last)).all()
-                fresh = [row for row in rows if row.state == RequestState.FAILED and row.failed_since is None]
-                since = self._since(tx, job, runs, {row.custom_id: row.error_code for row in fresh})
-            if fresh:
-                with self._db.write() as tx:
-                    told = ((since[row.custom_id], job.id, row.seq) for row in fresh)
-                    bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
-            if len(rows) < CHUNK:
-                return
-            last = rows[-1].seq
+        fresh: list[Any] = []
+        for row in self._db.stream(query, PAGE):
+            if row.state == RequestState.FAILED and row.failed_since is None:
+                fresh.append(row)
+            if len(fresh) == CHUNK:
+                self._began(job, runs, fresh)
+                fresh.clear()
+        if fresh:
+            self._began(job, runs, fresh)
+
+    def _began(self, job: Job, runs: Sequence[tuple[JobId, datetime]], rows: Sequence[Any]) -> None:
+        with self._db.write() as tx:
+            since = self._since(tx, job, runs, {row.custom_id: row.error_code for row in rows})
+            told = ((since[row.custom_id], job.id, row.seq) for row in rows)
+            bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
 
     def known(self, job: Job, failing: Mapping[str, str]) -> frozenset[str]:
         """Those of some rows that failed with the same code in an earlier run; `failing` gives code by custom_id."""
@@ -159,12 +162,19 @@ class Failures:
     def acknowledge(self, failures: Sequence[Failure], note: str | None, now: datetime) -> int:
         """A person knows of these failures; of how many nobody did before."""
         rows = [
-            {"series": one.series, "custom_id": one.custom_id, "code": one.code, "at": now, "note": note}
+            {
+                "series": one.series,
+                "custom_id": one.custom_id,
+                "code": one.code,
+                "since": one.since,
+                "at": now,
+                "note": note,
+            }
             for one in failures
         ]
         if rows:
             add = self._db.upsert(acknowledgements)
-            again = {name: add.excluded[name] for name in ("at", "note")}
+            again = {name: add.excluded[name] for name in ("since", "at", "note")}
             with self._db.write() as tx:
                 tx.execute(add.on_conflict_do_update(index_elements=_KEYS, set_=again), rows)
         return sum(one.acknowledged_at is None for one in failures)
@@ -231,9 +241,9 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def same_failure(told: Any, row: Any) -> ColumnElement[bool]:
-    """Whether an acknowledgement is of the failure of a row, joined with its job, and came after that began."""
+    """Whether an acknowledgement is of the failure of a row that is joined with its job."""
     same = and_(told.series == jobs.c.series, told.custom_id == row.custom_id, told.code == row.error_code)
-    return and_(same, told.at >= row.failed_since)
+    return and_(same, told.since == row.failed_since)
 
 
 def _status(acknowledged_at: ColumnElement[Any]) -> ColumnElement[str]:

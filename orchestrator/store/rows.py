@@ -292,19 +292,6 @@ class Rows:
         with self._db.read() as tx:
             return tx.scalar(query) or 0
 
-    def reasons(self, job_id: JobId, limit: int = 20) -> list[tuple[str, str, int]]:
-        """Why rows did not succeed: (code, one message of that code, how many), most first."""
-        c = requests.c
-        query = (
-            select(c.error_code, func.min(c.error_message), func.count())
-            .where(c.job_id == job_id, c.error_code.is_not(None))
-            .group_by(c.error_code)
-            .order_by(func.count().desc())
-            .limit(limit)
-        )
-        with self._db.read() as tx:
-            return [(code, message or "", number) for code, message, number in tx.execute(query)]
-
 
 _FIRST = requests.alias("first")
 _IN_SHARD = [

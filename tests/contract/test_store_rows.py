@@ -11,6 +11,7 @@ from orchestrator.errors import InputError
 from orchestrator.model import Counts, JobId, Outcome, Price, RequestState, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store import Store
+from orchestrator.store.failures import Reason
 from orchestrator.store.records import InShard
 from tests.support.stored import CHAT, NOW, added, avoided, failed, job, later, row, settle, sharded, succeeded
 
@@ -193,7 +194,7 @@ def test_only_rows_that_no_backend_can_have_are_ended(store: Store, state: str, 
     number = store.rows.end_open(found.id, CANCELLED, "cancelled", "by the user", NOW)
     assert number == (4 if ended else 1)
     assert states(store) == ([CANCELLED] * 3 if ended else [PENDING] * 3) + [CANCELLED]
-    assert store.rows.reasons(found.id) == [("cancelled", "by the user", number)]
+    assert store.failures.reasons(found.id) == [Reason("cancelled", "by the user", number, number, None)]
 
 
 def test_ending_leaves_outcomes_and_other_jobs_alone(store: Store) -> None:
@@ -235,8 +236,9 @@ def test_reasons_are_counted_most_first(store: Store) -> None:
     found = added(store, 6)
     batch = sharded(store, found)
     settle(store, batch, failed(0, "b", "y"), failed(1, "a"), failed(2, "b", "x"), failed(3, "b", "z"), succeeded(4))
-    assert store.rows.reasons(found.id) == [("b", "x", 3), ("a", "no", 1)]
-    assert store.rows.reasons(found.id, limit=1) == [("b", "x", 3)]
+    b, a = Reason("b", "x", 3, 3, None), Reason("a", "no", 1, 1, None)
+    assert store.failures.reasons(found.id) == [b, a]
+    assert store.failures.reasons(found.id, limit=1) == [b]
 
 
 def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> None:

@@ -131,6 +131,17 @@ def released(store: Store) -> int:
     return store.quarantine.release(held, NOW)
 
 
+def acknowledged(store: Store) -> int:
+    found = list(store.failures.of_home("home", "nights"))
+    assert len(found) == OLD // 100
+    store.failures.acknowledge(found, "a note", NOW)
+    return store.failures.take_back(list(store.failures.of_home("home", "nights")))
+
+
+def refused(first: int) -> dict[str, str]:
+    return dict.fromkeys(names(first), "refusal")
+
+
 def names(first: int) -> list[str]:
     return [f"row-{seq}" for seq in range(first, first + CHUNK)]
 
@@ -196,7 +207,6 @@ CASES = [
     Case("report: by task", OLD, lambda s: s.ledger.totals("task", None, FIRST)),
     Case("report: documents", OLD, lambda s: s.ledger.documents("task", None, FIRST)),
     Case("report: tokens", BIG, lambda s: s.rows.usage(TONIGHT)),
-    Case("report: reasons", BIG, lambda s: s.rows.reasons(TONIGHT)),
     Case("report: carried", OLD, lambda s: s.rows.carried(SECOND)),
     Case("report: documents of two nights", OLD * 2, lambda s: s.comparisons.documents(FIRST, SECOND)),
     Case("report: answers that moved", OLD * 2, lambda s: s.comparisons.moved(FIRST, SECOND)),
@@ -204,6 +214,13 @@ CASES = [
     Case("report: documents of one night only", OLD * 2, lambda s: s.comparisons.removed_documents(FIRST, SECOND)),
     Case("merge", BIG, lambda s: s.rows.finished(TONIGHT)),
     Case("merge: known answers", 500, lambda s: s.rows.finished(TONIGHT, names(5000)[:500])),
+    Case("failures: since when they are", OLD // 100 * 3, lambda s: s.failures.trace(s.jobs.get(SECOND))),
+    Case("failures: of a running batch", CHUNK, lambda s: s.failures.known(s.jobs.get(SECOND), refused(5000))),
+    Case("failures: how many are known", OLD // 100 * 3, lambda s: s.failures.of_jobs([SECOND])),
+    Case("failures: why", OLD // 100 * 3, lambda s: s.failures.reasons(SECOND)),
+    # Few of them fill no more pages than an index has: then they are read whole for each failure.
+    Case("failures: acknowledged and taken back", OLD, acknowledged),
+    Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5000))),
     Case("quarantine: held and released", OLD // 100 * 4, released),
     Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.house.carriers("home")),
     Case("house: files that rows point to", OLD * 2 + BIG, lambda s: s.house.result_files("home")),
