@@ -1,9 +1,9 @@
 """Failed rows: since when a document fails for the same reason, and which of them a person has acknowledged.
 
 A failure is known where its document and task failed with the same code in an earlier run of the job file, and had
-no other outcome since. It is acknowledged where a person said so, for as long as it lasts: one that went away and came
-back is new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run may
-be removed before the failure ends.
+no other outcome since. It is acknowledged where a person said so, for as long as it lasts: one that went away and
+came back is new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run
+may be removed before the failure ends.
 """
 
 from __future__ import annotations
