@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import Context, in_columns, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.clock import day, now
 from orchestrator.errors import UsageError
+from orchestrator.layout import Column, table
 
 if TYPE_CHECKING:
     from orchestrator.store.failures import Failure
 
-_COLUMNS = ("DOCUMENT", "TASK", "CODE", "STATUS", "SINCE", "JOB", "NOTE")
+_COLUMNS = (
+    Column("document"),
+    Column("task"),
+    Column("code"),
+    Column("status"),
+    Column("since", rank=1),
+    Column("job", rank=2),
+    Column("note", prose=True),
+)
 _SHOWS = "`orch acknowledge --list` shows them"
 
 
@@ -72,7 +82,7 @@ def _check(
 
 def _failures(context: Context, documents: Sequence[str], job_id: str | None) -> list[Failure]:
     """The failures that are meant. Raises UsageError for a document that has none."""
-    series = None if job_id is None else context.store.jobs.get(job_id).series
+    series = None if job_id is None else context.job(job_id).series
     found = list(context.store.failures.of_home(context.home.identity(), series))
     for name in documents:
         if not any(one.document == name for one in found):
@@ -104,9 +114,11 @@ def _show(failures: Sequence[Failure], as_json: bool) -> None:
     elif not failures:
         say("orch: nothing has failed in the newest runs")
     else:
-        click.echo(in_columns([_COLUMNS, *map(_cells, failures)]))
+        from orchestrator.console import out
+
+        out().print(table(_COLUMNS, list(map(_cells, failures)), out().width))
 
 
 def _cells(failure: Failure) -> tuple[str, ...]:
-    note = " ".join((failure.note or "").split()) or "—"
-    return failure.document, failure.task or "—", failure.code, failure.status, day(failure.since), failure.job, note
+    named = (failure.document, failure.task or "—", failure.code, failure.status)
+    return *named, day(failure.since), failure.job, failure.note or "—"

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
 
-from orchestrator.model import Failing, Job, JobId, RequestState
+from orchestrator.model import Failing, Job, JobId, RequestState, scope_words
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import HAS_FAILED, acknowledgements, jobs, requests
@@ -224,15 +224,16 @@ class Failures:
 
 
 def newest_runs(database: Database, home: str, series: str | None = None) -> list[JobId]:
-    """The newest built run of each job file of a home, or of one; the newest first."""
+    """The newest built run of each job file of a home, or of one; of limited ones and others, one of the others."""
     c = jobs.c
-    query = select(c.id, c.series).where(c.home == home, c.built_at.is_not(None))
+    query = select(c.id, c.series, c.options).where(c.home == home, c.built_at.is_not(None))
     if series is not None:
         query = query.where(c.series == series)
     found: dict[str, JobId] = {}
     with database.read() as tx:
-        for job_id, of in tx.execute(query.order_by(c.created_at.desc(), c.id)):
-            found.setdefault(of, JobId(job_id))
+        runs = tx.execute(query.order_by(c.created_at.desc(), c.id)).all()
+    for run in sorted(runs, key=lambda run: scope_words(run.options) is not None):
+        found.setdefault(run.series, JobId(run.id))
     return list(found.values())
 
 
