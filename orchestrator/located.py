@@ -34,6 +34,10 @@ MAX_NUMBER = 400
 """Characters; the largest number that a float holds has 309 digits."""
 MAX_KEY_PARTS = 50
 _LONGEST_HEADER = 1000
+MAX_DIGITS = 4300
+"""Of a number, as Python reads it: to make one of more takes time that grows with their square."""
+_LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 # What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
@@ -78,12 +82,7 @@ def read_text(path: Path) -> str:
 
     Raises InputError when it cannot be read, is larger than MAX_BYTES or is no UTF-8 text.
     """
-    data = read_bytes(path, MAX_BYTES)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
+    return text_of(read_bytes(path, MAX_BYTES), path)
 
 
 def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
@@ -98,6 +97,15 @@ def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
     if len(data) > most:
         raise InputError(f"is larger than {most:,} bytes", file=path, field=field)
     return data
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """What a settings file says, by its bytes. Raises InputError where they are no UTF-8 text."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
@@ -125,11 +133,35 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
         raise _too_deep(path) from None
     except _UNREADABLE as error:
         raise InputError(f"is not valid YAML: {error}", file=path) from None
+    _refuse_no_text(data, (), lines, path)
     return data, lines
 
 
 def _too_deep(path: Path, line: int | None = None) -> InputError:
     return InputError("is nested too deeply, or in itself", file=path, line=line)
+
+
+def _refuse_long_number(text: str, path: Path) -> None:
+    """Raises InputError where a text has more digits in a row than Python makes a number of."""
+    if found := _LONG_NUMBER.search(text):
+        line = text[: found.start()].count("\n") + 1
+        raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
+
+
+def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
+    """Raises InputError for a text with what no file name, database or JSON takes: NUL, or half a character."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            _refuse_no_text(str(key), (*place, str(key)), lines, path)
+            _refuse_no_text(value, (*place, str(key)), lines, path)
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            _refuse_no_text(value, (*place, index), lines, path)
+    elif isinstance(data, str) and _NO_TEXT.search(data):
+        raise InputError(
+            "holds a NUL or half a character, which is no text",
+            file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
+        )  # fmt: skip
 
 
 def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
@@ -158,9 +190,9 @@ def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Pa
             _note_lines(value, (*place, index), lines, path)
 
 
-def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Data and the line of each table and key. Raises InputError on syntax errors."""
-    text = read_text(path)
+def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
+    """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
+    text = read_text(path) if text is None else text
     for number, row in enumerate(text.splitlines(), 1):
         # The standard library takes the square of a key's parts.
         if row.partition("=")[0].count(".") > MAX_KEY_PARTS:
@@ -173,8 +205,11 @@ def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
     except (ValueError, RecursionError) as error:
+        _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
-    return data, _toml_lines(text)
+    lines = _toml_lines(text)
+    _refuse_no_text(data, (), lines, path)
+    return data, lines
 
 
 def _toml_lines(text: str) -> Lines:
@@ -204,8 +239,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
         found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
         found.sort(key=lambda problem: problem.line or 0)
         first, *rest = found
-        if rest:
-            first.message += "".join(f"\n{problem}" for problem in rest)
+        first.others = rest
         raise first from None
 
 

@@ -9,9 +9,14 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
+from orchestrator.clock import day
+from orchestrator.errors import OutputFault
+
 JobId = NewType("JobId", str)
 ShardId = NewType("ShardId", str)
 
+MAX_TOKENS = 2**31 - 1
+"""Tokens that a request or an answer may have: what every database holds."""
 PICO = Decimal(10) ** -12
 """Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
 
@@ -61,6 +66,7 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
 class JobState(StrEnum):
     """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
 
+    WAITING = "waiting"  # for the job that it comes after
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
@@ -108,7 +114,44 @@ class Job:
     finished_at: datetime | None = None
     output_path: str | None = None
     error: str | None = None
+    error_code: str | None = None
     ignored: Mapping[str, Any] | None = None
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether its rows are done and kept, and could not be put where its file wants them."""
+        return self.finished_at is not None and self.error_code in set(OutputFault)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        return self.limited_to is not None
+
+    @property
+    def limited_to(self) -> str | None:
+        """What the job is limited to, for people; None where it is about all of its file."""
+        return scope_words(self.options)
+
+
+class JobFault(StrEnum):
+    """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
+    `OutputFault` instead."""
+
+    INPUT = "bad_input"  # its file or its documents, and a person can mend them
+    INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
+    FILES = "job_files"  # its own files in the home are gone, or cannot be written
+    NO_ROOM = "no_room"  # [retention] lets the home take in no other job
+    AFTER = "after_failed"  # the job that it comes after did not finish well
+    REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
+
+
+def scope_words(options: Mapping[str, Any]) -> str | None:
+    """What options of a job limit it to, for people; None where they do not."""
+    first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
+    told = [f"the first {first:,} documents"] if first else []
+    told += [f"documents {', '.join(only)}"] if only else []
+    told += [f"tasks {', '.join(tasks)}"] if tasks else []
+    return "; ".join(told) or None
 
 
 class Why(StrEnum):
@@ -161,7 +204,8 @@ class Schedule:
     """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file that the schedule was made under. Nights that come after `since` are run.
+    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
+    another schedule, named by its id, has no `cron`.
     """
 
     id: str
@@ -179,12 +223,14 @@ class Schedule:
     created_at: datetime
     since: datetime
     paused_at: datetime | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One night of a schedule: there is one a date. `id` is 0 until the store has given it one.
+    """One run of a schedule. `id` is 0 until the store has given it one.
 
+    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
     `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
     """
 
@@ -197,6 +243,13 @@ class Night:
     job_id: JobId | None = None
     ended_at: datetime | None = None
     id: int = 0
+    slot: str = ""
+    code: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +357,8 @@ class Shard:
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
     people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
     is when `provider_status` was first seen as it is, `started_at` when it was first in progress. `pulled_at` is when
-    it was decided to take its rows back, and `pulled_for` why.
+    it was decided to take its rows back, and `pulled_for` why. `failing` counts rows that have failed while the batch
+    runs, by `new` or `known` and by code; None where its results cannot be read before its end.
     """
 
     id: ShardId
@@ -339,6 +393,7 @@ class Shard:
     error_file_id: str | None = None
     refusal: str | None = None
     held: str | None = None
+    failing: Mapping[str, Mapping[str, int]] | None = None
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
@@ -436,6 +491,43 @@ class Counts:
         return self.total - self.pending
 
 
+class FailOn(StrEnum):
+    """For which failed rows a command ends with exit code 1. Rows that never ran always count."""
+
+    NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
+    UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The failed rows of a job: new ones, those known from an earlier run, and those a person has acknowledged.
+
+    `since` is when the oldest of the known ones began.
+    """
+
+    new: int = 0
+    known: int = 0
+    acknowledged: int = 0
+    since: datetime | None = None
+
+    def counted(self, fail_on: FailOn) -> int:
+        """How many of them count."""
+        match fail_on:
+            case FailOn.NEW:
+                return self.new
+            case FailOn.UNACKNOWLEDGED:
+                return self.new + self.known
+            case FailOn.ANY:
+                return self.new + self.known + self.acknowledged
+
+    def __str__(self) -> str:
+        """`1 new, 1 known since Mon 9 Nov`; empty where no row failed."""
+        known = "known" if self.since is None else f"known since {day(self.since)}"
+        told = ((self.new, "new"), (self.known, known), (self.acknowledged, "acknowledged"))
+        return ", ".join(f"{number:,} {word}" for number, word in told if number)
+
+
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     """The state of a job, from its own facts, its rows, and whether anything of it was submitted."""
     if job.error is not None:
@@ -445,7 +537,7 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     if job.cancel_requested_at is not None:
         return JobState.CANCELLING
     if job.built_at is None:
-        return JobState.BUILDING
+        return JobState.WAITING if job.options.get("after") and not counts.total else JobState.BUILDING
     if counts.pending == 0:
         return JobState.MERGING
     return JobState.RUNNING if submitted else JobState.QUEUED

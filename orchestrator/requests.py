@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -20,7 +22,8 @@ import msgspec
 from orchestrator import cleanup, splitting, tokens
 from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
-from orchestrator.model import Row
+from orchestrator.located import MAX_DIGITS
+from orchestrator.model import MAX_TOKENS, Row
 from orchestrator.splitting import Part
 from orchestrator.templates import TemplateProblem, template
 from orchestrator.wire import NO_BODY, NO_JSON
@@ -209,6 +212,16 @@ def _fixed_body(task: Task) -> dict[str, Any]:
     return body | task.extra
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request is, before it is made; `caches` says whether another job's answer would do for it."""
+
+    custom_id: str
+    fingerprint: str
+    model: str
+    caches: bool
+
+
 class Builder:
     """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name.
 
@@ -221,6 +234,12 @@ class Builder:
             _Question(task, spec.clean, extractor, bound_of) for task in spec.tasks
         ]
         self._number = count()
+
+    def asking(self, tasks: Collection[str]) -> Builder:
+        """The same for these tasks alone; the rows of both are numbered together."""
+        narrowed = copy(self)
+        narrowed._questions = [question for question in self._questions if question.task.id in tasks]
+        return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """One request a task, in the order of the tasks; a problem of the document fails each of them.
@@ -247,9 +266,12 @@ class Builder:
                 made = [self._failed(question, document.key, content, problem)]
             yield from made
 
-    def identities(self, key: str, content: str) -> list[tuple[str, str]]:
-        """The custom_id and fingerprint of each request that the document of this key and content would give."""
-        return [(custom_id(key, question.task.id), question.fingerprint(content)) for question in self._questions]
+    def identities(self, key: str, content: str) -> list[Identity]:
+        """Who each request is that the document of this key and content would give."""
+        return [
+            Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
+            for one in self._questions
+        ]
 
     def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
         """The rows of a document whose answers are here, without its text and so without lines.
@@ -303,7 +325,10 @@ class Builder:
         return built
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
-        fingerprint = question.fingerprint(f"{content or ''}\0{problem[0]}\0{problem[1]}")
+        if content is None:
+            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked of it
+        else:
+            fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
         return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
 
     def _row(
@@ -386,11 +411,33 @@ class _Bounds(msgspec.Struct):
     input: msgspec.Raw = NO_BODY
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _decode_bounds = msgspec.json.Decoder(_Bounds).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
 _WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
+
+
+def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
+    """What number of a request line nothing can hold, as (field, why); None where all is well."""
+    if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
+        try:
+            msgspec.json.decode(raw)  # so many digits may be a text
+        except msgspec.DecodeError:
+            return None, f"a number has more than {MAX_DIGITS:,} digits"
+        except (RecursionError, UnicodeDecodeError):
+            return None
+    found = _decode_bounds(body)
+    limits = {
+        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
+    }
+    for name, limit in limits.items():
+        if url not in _WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
+            return f"body.{name}", f"must be {MAX_TOKENS:,} at most"
+    if url not in _WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
+        return "body.n", f"times the most tokens of an answer must be {MAX_TOKENS:,} at most"
+    return None
 
 
 def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:

@@ -6,11 +6,12 @@ by `outcome`; what it does not say is the pipeline's to decide.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -62,12 +63,21 @@ def read(path: Path) -> Iterator[Found]:
     if not path.exists():
         return
     with path.open("rb") as file:
-        for _, offset, raw in wire.lines(file):
-            try:
-                line = _decode_line(raw)
-            except wire.NO_JSON:
-                line = None
-            yield Found(Span(offset, len(raw)), line)
+        yield from _found(file)
+
+
+def parsed(lines: bytes) -> Iterator[Found]:
+    """The lines of a part of a result file; where they lie is counted from its start."""
+    return _found(io.BytesIO(lines))
+
+
+def _found(file: BinaryIO) -> Iterator[Found]:
+    for _, offset, raw in wire.lines(file):
+        try:
+            line = _decode_line(raw)
+        except wire.NO_JSON:
+            line = None
+        yield Found(Span(offset, len(raw)), line)
 
 
 class OutputCheck:
@@ -335,7 +345,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
     return {
         "backend": row.backend,
         "upstream": row.upstream,
-        "model": row.answered_by or row.model,
+        "model": row.answered_by or rung_of(row.model)[0],
         "batch_id": row.batch_id,
         "tier": row.tier,
         "attempt": row.attempt + 1,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -29,8 +30,9 @@ from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline import reuse
+from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
-from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
+from orchestrator.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_ERRORS = 20
 GONE = 1000
+MANY = 5000
+"""Rows from which on the database looks at what was added: a tenth of a second, where it has to."""
 _TOLD = {
     Why.NEW: "new",
     Why.DOCUMENT: "of changed documents",
@@ -61,6 +65,7 @@ class BuildReport:
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
     long document's parts. What stands in the folders and is no document is `ignored`.
+    long document's parts. `limited_to` says what a limited run is about.
     """
 
     documents: int = 0
@@ -74,6 +79,7 @@ class BuildReport:
     later: int = 0
     whys: Counter[Why] = field(default_factory=Counter)
     removed: int = 0
+    limited_to: str | None = None
     gone: list[str] = field(default_factory=list)
     ignored: Ignored = field(default_factory=Ignored)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
@@ -88,6 +94,7 @@ class BuildReport:
 
     def __str__(self) -> str:
         parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
         ignored = told(self.ignored.to_json())
         return ", ".join(parts) + (f"; ignored: {ignored}" if ignored else "")
 
@@ -141,7 +148,7 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
     for other in store.jobs.of_series(job.series):
         if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
             rows = store.jobs.counts([other.id])[other.id].total
-            alike = rows == report.requests == store.rows.same(job.id, other.id)
+            alike = rows == report.requests == store.known.same(job.id, other.id)
             return other if alike else None
     return None
 
@@ -184,11 +191,11 @@ def build(
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
     stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
-    report = BuildReport()
+    report = BuildReport(limited_to=job.limited_to)
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
-        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns, reading or Reading())
+        lines = _from_documents(store, job, recorder.runs, asked, memory, report, clock_ns, reading or Reading())
     else:
         lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
@@ -207,9 +214,12 @@ def build(
             hint="make room, then run the same command again; nothing is lost",
         ) from error
     memory.flush()
+    if report.requests >= MANY:
+        store.rows.loaded()
     recorder.compare()
     if job.kind is JobKind.DOCUMENTS:
         store.jobs.ignored(job.id, report.ignored.to_json())
+    store.failures.trace(job)
     return report
 
 
@@ -230,7 +240,8 @@ class _Recorder:
         store, job, report = self._store, self._job, self._report
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
-        carried |= reuse.to_carry(store, self.runs, [made.built.row for made in chunk if made.earlier is None])
+        unknown = [made.built.row for made in chunk if made.earlier is None]
+        carried |= reuse.to_carry(store, self._asked, self.runs, unknown)
         others = [row for row in rows if row.custom_id not in carried]
         cached = reuse.answered(store, job, self._asked, others)
         twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
@@ -251,8 +262,9 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def compare(self) -> None:
-        """Tell which documents of the last run are gone."""
-        gone = self._store.rows.gone(self._job.id, self._last) if self._last is not None else ()
+        """Tell which documents of the last run are gone; what a limited run leaves out is not."""
+        last = None if self._job.is_limited else self._last
+        gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:
             self._report.removed += 1
             if len(self._report.gone) < GONE:
@@ -272,7 +284,7 @@ def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
     """Says which document two sources of the job file name."""
-    known = set(store.rows.known_ids(job.id, [row.custom_id for row in rows]))
+    known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
     for row in rows:
         if row.custom_id in known:
             break
@@ -286,32 +298,36 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int],
-    reading: Reading,
+    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: Memory, report: BuildReport,
+    clock_ns: Callable[[], int], reading: Reading,
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
+    scope = Scope.of(job)
+    selection = Selection(scope)
     with documents.Readers.of(reading) as readers:
         check_variables(spec, Path(job.source), readers)
         builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-        sweep = Sweep(store, job, builder, runs, memory, report, clock_ns, readers)
         for source in spec.documents:
-            yield from sweep.made(source, base)
+            if tasks := scope.tasks_of(spec, source):
+                asking = builder.asking(tasks)
+                sweep = Sweep(store, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
+                yield from sweep.made(source, base)
+    selection.check()
 
 
 def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
     """Raises InputError for a template variable that no document has, with the nearest name that one has."""
     from orchestrator import documents
 
-    known: set[str] = set()
-    for source in spec.documents:
-        fields = documents.fields_of(source, file.parent, readers)
-        if fields is None:
-            return  # only the rows themselves can tell; a row that lacks one is reported by name
-        known |= fields
+    fields = {source: documents.fields_of(source, file.parent, readers) for source in spec.documents}
     for index, task in enumerate(spec.tasks):
+        of_task = [fields[source] for source in spec.sources_of(task)]
+        known = frozenset[str]().union(*(found for found in of_task if found is not None))
+        if None in of_task:
+            continue  # only the rows themselves can tell; a row that lacks one is reported by name
         for name in sorted(variables(task) - known):
             near = get_close_matches(name, [*known, "text"], 1)
             raise InputError(
@@ -324,9 +340,12 @@ def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
-    for seq, (checked, raw) in enumerate(batch_lines(Path(job.source))):
-        report.documents += 1
-        yield Made(Built(_batch_row(seq, checked, raw), raw))
+    selection, number = Selection(Scope.of(job)), count()
+    for checked, raw in batch_lines(Path(job.source)):
+        if selection.takes(checked.custom_id, checked.custom_id):
+            report.documents += 1
+            yield Made(Built(_batch_row(next(number), checked, raw), raw))
+    selection.check()
 
 
 def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
@@ -340,6 +359,8 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
             key = wire.id_key(checked.custom_id)
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
+            elif (large := too_large(raw, checked.url, checked.body)) is not None:
+                checked = wire.LineError("integer_above_max_value", large[1], large[0])
             seen.add(key)
         if isinstance(checked, wire.LineError):
             problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
@@ -350,9 +371,8 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
         if not problems:
             yield checked, raw
     if problems:
-        error = joined(problems)
-        error.hint = "correct these lines and run the same command again; nothing was sent"
-        raise error
+        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
+        raise joined(problems)
     if number_of_lines == 0:
         raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
 
@@ -386,6 +406,5 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def joined(problems: list[InputError]) -> InputError:
     """Several mistakes as one error: the first, and the others below it."""
-    first, *rest = problems
-    first.message += "".join(f"\n{problem}" for problem in rest)
+    first, *first.others = problems
     return first

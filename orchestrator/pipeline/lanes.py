@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.backends import Backend
@@ -59,7 +59,8 @@ class Lane:
 class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
-    `shortage` says why nothing more may be stored, None where there is room. `reading` is what documents may take.
+    `shortage` says why nothing more may be stored, None where there is room; `leaves` why rows are to come back from
+    a backend, None where they may stay; `reading` what documents may take.
     """
 
     open: Callable[[str], Lane]
@@ -67,4 +68,5 @@ class Lanes:
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
-    reading: Reading = field(default_factory=Reading)
+    leaves: Callable[[str], str | None] = lambda name: None
+    reading: Callable[[], Reading] = Reading

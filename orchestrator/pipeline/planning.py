@@ -29,7 +29,7 @@ from orchestrator.planner import (
     Terms,
 )
 from orchestrator.store import Store
-from orchestrator.store.rows import Work
+from orchestrator.store.records import Work
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
@@ -98,7 +98,7 @@ class Planning:
     @cached_property
     def work(self) -> list[Work]:
         """The job's open rows, by what decides their cost and place."""
-        return self._store.rows.open_work(self._job.id, canary=self._canary)
+        return self._store.sizes.open_work(self._job.id, canary=self._canary)
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -392,7 +392,7 @@ class Planning:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
         backend = self._config.backends.get(shard.backend)
         is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
-        return backend is None or not is_local_only or backend.location == "local"
+        return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> Standing:
         """Where a shard's rows stand on the list of models of their alias."""

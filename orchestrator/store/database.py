@@ -8,22 +8,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
+from sqlalchemy import URL, Connection, Dialect, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
-from orchestrator.errors import OrchError, StorageError
+from orchestrator.errors import DataRefused, OrchError, StorageError
 
 HEAD = "0004"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
 
 
 class Database:
-    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else."""
+    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+    One that is not `ours` is somebody else's: its settings stay as they are.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0, ours: bool = True) -> None:
         self._url = _parsed(url)
         self.is_sqlite = url.startswith("sqlite")
         with self._translated():
-            self._engine = _sqlite(url, timeout) if self.is_sqlite else _postgres(url, timeout)
+            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
@@ -36,6 +39,11 @@ class Database:
                     f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
                 )
             self._migrate()
+
+    @property
+    def dialect(self) -> Dialect:
+        """How this database wants to be spoken to."""
+        return self._engine.dialect
 
     @property
     def path(self) -> Path | None:
@@ -72,12 +80,14 @@ class Database:
             yield
         except OrchError:
             raise
-        except (exc.SQLAlchemyError, ModuleNotFoundError, OverflowError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, ArithmeticError, UnicodeError, sqlite3.Error) as error:
             cause = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
             hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
             name, secrets = _public(self._url)
             for secret in secrets:
                 cause = cause.replace(secret, "***")
+            if _is_of_a_value(error):
+                raise DataRefused(f"the database cannot hold a value: {cause}") from error
             raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
@@ -122,6 +132,14 @@ class Database:
                     connection.commit()
 
 
+def _is_of_a_value(error: Exception) -> bool:
+    """Whether what was to be written is at fault, and not the database."""
+    if isinstance(error, exc.DataError):
+        return True
+    found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
+    return isinstance(found, ArithmeticError | UnicodeError | TypeError | ValueError)
+
+
 def migrations_folder() -> Path:
     """The Alembic scripts: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parents[1]
@@ -129,21 +147,27 @@ def migrations_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "migrations"
 
 
-def _sqlite(url: str, timeout: float) -> Engine:
-    path = Path(url.removeprefix("sqlite:///"))
+def _make_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"the folder {path.parent} cannot be made: {error.strerror}",
+            f"the folder {folder} cannot be made: {error.strerror}",
             hint="set ORCH_HOME to a folder you may write",
         ) from error
+
+
+def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
+    if ours:
+        _make_folder(Path(url.removeprefix("sqlite:///")).parent)
     engine = create_engine(url, connect_args={"timeout": timeout})
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
         # The driver's own BEGIN comes too late for BEGIN IMMEDIATE; transactions are begun below.
         connection.isolation_level = None
+        if not ours:
+            return
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         # FULL: what is committed before money is spent must survive a power cut as well.
@@ -161,7 +185,8 @@ def _sqlite(url: str, timeout: float) -> Engine:
 
 
 def _postgres(url: str, timeout: float) -> Engine:
-    options = f"-c lock_timeout={int(timeout * 1000)}"
+    # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
+    options = f"-c lock_timeout={int(timeout * 1000)} -c jit=off"
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options})
 
 

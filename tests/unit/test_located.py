@@ -240,7 +240,7 @@ BROKEN_TOML = {
     "table twice": ("[a]\n[b]\n[a]\n", 3, "is not valid TOML: Cannot declare ('a',) twice"),
     "key twice": ("a = 1\na = 2\n", 2, "is not valid TOML: Cannot overwrite a value"),
     "nested too deeply": ("a = " + "[" * 5000, None, "is not valid TOML:"),
-    "an endless number": (f"a = {'9' * 5000}", None, "is not valid TOML: Exceeds the limit"),
+    "an endless number": (f"a = {'9' * 5000}", 1, "a number has more than 4,300 digits"),
     "a key of many parts": ("x = 1\n" + "a." * 50_000 + "b = 1", 2, "is not valid TOML: a key of more than 50 parts"),
     "a table of many parts": ("[" + "a." * 50_000 + "b]\n", 1, "is not valid TOML: a key of more than 50 parts"),
     "a large file": ("a = '" + "x" * 1_000_000 + "'", None, "is larger than 1,000,000 bytes"),
