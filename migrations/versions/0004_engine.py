@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def _engine() -> None:
-    """Codes of failed jobs and nights, what was ignored, slots of nights, schedules after others, outputs, alerts without a job."""
+    """Codes of failures, what was ignored, slots of nights, schedules after others, outputs, alerts without a job."""
     op.add_column("jobs", sa.Column("error_code", sa.String(length=32), nullable=True))
     op.add_column("jobs", sa.Column("ignored", sa.JSON(), nullable=True))
     op.add_column("schedules", sa.Column("after", sa.String(length=80), nullable=True))
