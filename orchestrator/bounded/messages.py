@@ -27,7 +27,7 @@ class Kind(IntEnum):
     CALL = 2  # parent: (function, arguments)
     VALUE = 3  # worker: a value that the function gave
     ALIVE = 4  # worker: the function is at work and has no value to give
-    END = 5  # worker: the function is done; the seconds of CPU time that it took
+    END = 5  # worker: the function is done; the seconds of CPU time that it took, and the worker's page faults so far
     FAULT = 6  # worker: the function raised an error that it should not have; the name of its type
     TOO_LARGE = 7  # worker: it gave a value larger than the limit
 

@@ -209,7 +209,9 @@ class Pool:
             return
         if kind is Kind.END:
             with suppress(ValueError):
-                self._mean_seconds += 0.2 * (max(float(payload), 1e-6) - self._mean_seconds)
+                seconds, faults = payload.split()
+                worker.faults = int(faults)
+                self._mean_seconds += 0.2 * (max(float(seconds), 1e-6) - self._mean_seconds)
                 self._ahead = max(LEAST_AHEAD, min(MOST_AHEAD, int(AHEAD_SECONDS / self._mean_seconds)))
         elif kind is Kind.TOO_LARGE:
             task.fault = Tripped(Trip.VALUE)

@@ -91,6 +91,8 @@ class Worker:
         self._limits = limits
         self.tasks: deque[Task] = deque()
         self.is_ready = False
+        self.faults = 0
+        """Its page faults up to the end of the last task."""
         self._is_garbled = False
         self.heard_at = time.monotonic()
         self._inbox = bytearray()
@@ -190,8 +192,8 @@ class Worker:
             return Tripped(Trip.CRASH, "garbled")
         if usage.ru_maxrss > self._least_peak:
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        else:  # it says nothing of the child; its pages do, each of which it asked for at least once
-            peak = usage.ru_minflt * resource.getpagesize()
+        else:  # it says nothing of the child; the pages that it asked for since the last task do
+            peak = (usage.ru_minflt - self.faults) * resource.getpagesize()
         return verdict(self._process.returncode, peak, self._limits)
 
 

@@ -80,6 +80,11 @@ def crash_after(values: int) -> Iterator[object]:
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+def fill(size: int) -> Iterator[object]:
+    """Touch so many bytes, and give them back."""
+    yield len(bytes(bytearray(size)))
+
+
 def crash_once(mark: str) -> Iterator[object]:
     path = Path(mark)
     if not path.exists():

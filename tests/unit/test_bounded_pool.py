@@ -123,6 +123,16 @@ def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: Pool) -> None:
     assert found[-1] is Trip.CRASH
 
 
+def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
+    larger_than_the_worker = bytearray(b"x" * LIMITS.memory)
+    with Pool(1, LIMITS) as pool:
+        for _ in range(10):
+            assert outcome(pool.call(call("fill", 30_000_000))) == [30_000_000]
+        assert outcome(pool.call(call("crash", signal.SIGABRT))) == [Trip.CRASH]
+        assert outcome(pool.call(call("crash_after", 5)))[-1] is Trip.CRASH
+    assert larger_than_the_worker
+
+
 def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: Pool, tmp_path: Path) -> None:
     assert outcome(pool.call(call("crash_once", str(tmp_path / "mark")))) == ["second time"]
 
