@@ -108,6 +108,7 @@ class Engine:
             asked=lambda job: asked_of(self._config, job),
             shortage=lambda: disk.shortage(self._home, self._config.retention),
             leaves=self._backends.leaves,
+            reading=lambda: self._config.documents,
         )
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
         self._watch = Watch(store, config)

@@ -165,7 +165,7 @@ class Finisher:
     def _end(self, job: Job, ended: Ended) -> Ended:
         store, now, error = self._store, self._now(), ended.error
         store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
-        for task, mean in store.rows.mean_outputs(job.id).items():
+        for task, mean in store.sizes.mean_outputs(job.id).items():
             store.forecasts.settled(job.id, "output", mean, now, task=task)
         if error is None or job.cancel_requested_at is not None:
             store.jobs.finish(job.id, ended.place, now)  # who ended a job themselves need not hear that it failed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.config import Reading
 from orchestrator.model import Job, Outcome, Price, Usage
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
     `shortage` says why nothing more may be stored, None where there is room; `leaves` why rows are to come back from
-    a backend, None where they may stay.
+    a backend, None where they may stay; `reading` what documents may take.
     """
 
     open: Callable[[str], Lane]
@@ -68,3 +69,4 @@ class Lanes:
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
     leaves: Callable[[str], str | None] = lambda name: None
+    reading: Callable[[], Reading] = Reading

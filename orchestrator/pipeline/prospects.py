@@ -27,7 +27,7 @@ from orchestrator.pipeline.routes import models_of, objections
 from orchestrator.planner import BatchOption, Cost, Option, PacedOption
 from orchestrator.requests import resolve_model
 from orchestrator.store import Store
-from orchestrator.store.rows import Work
+from orchestrator.store.records import Work
 from orchestrator.wire import BatchStatus
 
 RUNS = 10
@@ -109,7 +109,7 @@ class Prospects:
         """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
         key = (task, prompt_version)
         if key not in self._history:
-            seen = self._store.rows.output_lengths(self._runs, *key)
+            seen = self._store.sizes.output_lengths(self._runs, *key)
             home = Home(self._config.home)
             self._history[key] = seen, density(self._store, home, self._job, self._runs, *key)
         return self._history[key]
