@@ -299,8 +299,10 @@ class Shard:
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
     people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
-    is when `provider_status` was first seen as it is, `started_at` when it was first in progress. `pulled_at` is when
-    it was decided to take its rows back, and `pulled_for` why.
+    is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
+    first row was seen done, `seen_at` when the backend last answered a question about the batch. `pulled_at` is when
+    it was decided to take its rows back, and `pulled_for` why. `took_seconds` is how long the batch took by the
+    provider's own clock, `hedged_at` when its rows were freed to be asked elsewhere too.
     """
 
     id: ShardId
@@ -338,6 +340,23 @@ class Shard:
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
+    seen_at: datetime | None = None
+    first_at: datetime | None = None
+    took_seconds: float | None = None
+    hedged_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was at a backend of ours at a time: rows done there, and their tokens. `series` is its job file."""
+
+    job_id: JobId
+    series: str
+    backend: str
+    at: datetime
+    done: int
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

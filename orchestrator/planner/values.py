@@ -13,6 +13,7 @@ from decimal import ROUND_UP, Decimal
 from orchestrator.forecast import Pace, Turnaround
 
 DAY = 86_400.0
+ASSUMED_MARGIN = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,9 @@ class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
     `cancel_seconds` pass until the rows of a cancelled batch are free. It keeps the share `kept` of them, less where
-    it is pulled back sooner than batches usually are done.
-    `room` rows, ours that are there among them, fit what may be enqueued there at once (None: any number), and fewer
-    than `min_rows` are no batch. One expires after `window` seconds. `objection` is why none may be sent at all.
+    it is pulled back sooner than batches usually are done. `room` rows fit what may be enqueued there at once (None: any number), `behind` those that others have there
+    now; fewer than `min_rows` are no batch. One expires after `window` seconds. It has been `silent` for so many
+    seconds. `objection` is why none may be sent at all.
     """
 
     backend: str
@@ -43,13 +44,15 @@ class BatchOption:
     min_rows: int = 1
     window: float = DAY
     objection: str | None = None
+    behind: int = 0
+    silent: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PacedOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
-    The `pace` counts as `ahead` what other jobs have there, and what they may come to need there for their rescue.
+    The `pace` counts as `ahead` what other jobs have there that goes first.
     """
 
     backend: str
@@ -63,11 +66,21 @@ Option = BatchOption | PacedOption
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """Rows of other jobs, now at `source`, that may come to need the same routes and would go first; with which P."""
+
+    source: str
+    rows: int
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What the job asks for. `budget` is what may still be spent on these rows.
 
     `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
-    the deadline has its price instead. `hedge` lets the same rows run in two places, and be paid twice.
+    the deadline has its price instead. `hedge` lets rows of a batch that cannot be ended in time be asked elsewhere
+    too, and be paid twice. `margin` seconds lie between the last row's answer and the finished job.
     """
 
     deadline: datetime
@@ -76,6 +89,15 @@ class Terms:
     late_cost: Decimal | None = None
     hedge: bool = False
     local_only: bool = False
+    margin: float = ASSUMED_MARGIN
+
+    def seconds(self, now: datetime) -> float:
+        """Until when rows have to be answered, in seconds; negative once the deadline is over.
+
+        The margin takes half of the time that is left at most.
+        """
+        left = (self.deadline - now).total_seconds()
+        return max(left - self.margin, left / 2) if left > 0 else left
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +115,9 @@ class Open:
     """A job's rows without an outcome, and where they are.
 
     `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
-    to no other one; `coming` are still in such a batch, expected by `coming_at`. `paced` counts rows by the backend
-    that works on them. A row that runs in two places stands at the paced one only.
+    to no other one; `coming` are still in such batches, `returning` by name, expected by `coming_at`. `paced` counts
+    rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
+    are made of the answers to these. `claims` are what other jobs may come to need.
     """
 
     waiting: int = 0
@@ -103,6 +126,9 @@ class Open:
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
     paced: tuple[tuple[str, int], ...] = ()
+    later: int = 0
+    claims: tuple[Claim, ...] = ()
+    returning: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +220,9 @@ class Send:
 class Decision:
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
-    `chance` is P(all rows done by the deadline) and `expected` what the open rows will cost, both if this is done;
-    `rescue` is when batches that run on would be pulled back.
+    The rows of batches in `hedge` are freed though these may go on. `chance` is P(all rows done by the deadline) and
+    `expected` what the open rows will cost, both if this is done; `rescue` is when batches that run on would be
+    pulled back.
     """
 
     cancel: tuple[str, ...]
@@ -205,6 +232,7 @@ class Decision:
     chance: float
     expected: Decimal
     rescue: Rescue | None
+    hedge: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

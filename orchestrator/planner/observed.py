@@ -1,0 +1,307 @@
+"""What was seen of backends, as the planner's options see it: shards and progress in, forecasts out. Pure.
+
+All of it is derived from the times that shards carry, so it holds after a crash and for every process alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from orchestrator import forecast
+from orchestrator.durations import MINUTE
+from orchestrator.forecast import Assumed, Pace, Seen, Speeds, Stint, Turnaround, Wait
+from orchestrator.model import Job, JobId, Progress, Shard, ShardState
+from orchestrator.planner.stakes import Stake
+from orchestrator.planner.values import BatchOption, Claim
+from orchestrator.wire import BatchStatus
+
+ASSUMED_CANCEL, ASSUMED_START = 600.0, 60.0
+ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
+"""Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
+SILENT_AFTER = 15 * MINUTE
+"""A provider that has not answered for so long is silent: batches are looked at more often than that."""
+OUTPUT_WEIGHT = 8.0
+"""How much more work a token of an answer is than one of a prompt."""
+GAP = timedelta(minutes=15)
+"""Between two looks that are further apart nobody knows what happened."""
+TODAY = timedelta(hours=12)
+"""What is longer ago is another night."""
+SURE = 0.997
+"""What a cancel does not exceed: what is planned by it is to hold."""
+LIKELY = 0.95
+AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
+    and the progress of jobs there, oldest first."""
+
+    backend: str
+    shards: Sequence[Shard]
+    progress: Sequence[Progress] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The job that a forecast is for; the rows of the jobs in `first` go before its own."""
+
+    job_id: JobId
+    series: str
+    first: frozenset[JobId] = frozenset()
+
+
+def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
+    """The jobs whose rows an engine does before those of mine: due earlier, or made earlier."""
+
+    def due(job: Job) -> tuple[bool, datetime, datetime, str]:
+        return job.deadline_at is None, job.deadline_at or job.created_at, job.created_at, job.id
+
+    return frozenset(job.id for job in jobs if job.id != mine.id and due(job) < due(mine))
+
+
+def unfinished(shard: Shard, rows: int) -> int:
+    """How many of a shard's open rows its backend has not done yet, as far as it says."""
+    return max(0, rows - shard.provider_completed - shard.provider_failed)
+
+
+# --- batches
+
+
+def turnaround(sight: Sight, rows: int, now: datetime) -> Turnaround:
+    """How long a batch of so many rows takes there."""
+    return forecast.turnaround(list(_seen(sight.shards, now)), rows=rows, at=now)
+
+
+def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
+    for shard in shards:
+        if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
+            continue
+        by_itself = (
+            shard.ended_at is not None and shard.pulled_at is None and shard.provider_status == BatchStatus.COMPLETED
+        )
+        seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
+        if by_itself and shard.took_seconds is not None:
+            # Where nobody looked for hours, what we saw says nothing of the provider.
+            seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
+        yield Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
+
+
+def cancel_seconds(shards: Sequence[Shard], now: datetime) -> float:
+    """From the decision to take a batch back until its rows are free, as it is at the longest."""
+    waits = [
+        Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
+        for shard in shards
+        if shard.pulled_at is not None and (over := shard.collected_at or shard.ended_at) is not None
+    ]
+    return forecast.longest(waits, assumed=ASSUMED_CANCEL, at=now, chance=SURE)
+
+
+def silence(shards: Sequence[Shard], now: datetime) -> float:
+    """For how many seconds the provider has not answered, 0 where it is asked and answers."""
+    asked = [shard.seen_at or shard.submitted_at for shard in shards if shard.state is ShardState.SUBMITTED]
+    last = max((at for at in asked if at is not None), default=now)
+    silent = (now - last).total_seconds()
+    return silent if silent >= SILENT_AFTER else 0.0
+
+
+def claims(
+    others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
+    paced: frozenset[str], now: datetime,
+) -> tuple[Claim, ...]:  # fmt: skip
+    """What jobs that go first may come to need of the paced routes, by where their rows are now."""
+    by_name = {option.backend: option for option in options}
+    rows: dict[str, int] = defaultdict(int)
+    stays: dict[str, float] = defaultdict(lambda: 1.0)
+    for job_id, shards in others.items():
+        for shard in shards:
+            left = unfinished(shard, shard.rows) if shard.state in AHEAD else 0
+            if not left or shard.hedged_at is not None:
+                continue
+            rows[shard.backend] += left
+            option = by_name.get(shard.backend)
+            if option is not None and job_id in deadlines:
+                age = 0.0 if shard.submitted_at is None else (now - shard.submitted_at).total_seconds()
+                left_time = max(0.0, (deadlines[job_id] - now).total_seconds() - option.cancel_seconds)
+                stays[shard.backend] = min(stays[shard.backend], Stake(option, left, max(0.0, age)).by(left_time))
+    return tuple(
+        Claim(source, many, 0.0 if source in paced else 1.0 - stays[source]) for source, many in sorted(rows.items())
+    )
+
+
+# --- between an order and its effect
+
+
+def finish_seconds(jobs: Iterable[tuple[Job, int, datetime]], rows: int, now: datetime) -> float:
+    """From the last row's answer to the finished job, at the longest; by jobs of so many rows whose last batch ended
+    at this time."""
+    waits = [
+        Wait(last, (job.finished_at - last).total_seconds() / _finish(many))
+        for job, many, last in jobs
+        if job.finished_at is not None and job.finished_at >= last
+    ]
+    return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
+
+
+def _finish(rows: int) -> float:
+    return ASSUMED_FINISH + rows / FINISH_ROWS
+
+
+def start_seconds(sight: Sight, now: datetime) -> float:
+    """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
+    waits, busy_until = [], None
+    for shard in sight.shards:
+        sent, first = shard.submitted_at, shard.first_at
+        if sent is None:
+            continue
+        if first is not None and (busy_until is None or sent >= busy_until):
+            waits.append(Wait(sent, (first - sent).total_seconds()))
+        over = shard.ended_at or now
+        busy_until = over if busy_until is None else max(busy_until, over)
+    return forecast.longest(waits, assumed=ASSUMED_START, at=now, chance=LIKELY)
+
+
+# --- paces
+
+
+def speeds(sight: Sight, series: str, now: datetime) -> Speeds:
+    """What earlier nights tell of an engine."""
+    return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now), now)
+
+
+def pace(
+    sight: Sight, asker: Asker, assumed: Assumed, tokens: float, now: datetime, known: Speeds | None = None
+) -> Pace:
+    """How fast an engine does the asker's rows, each of which is about so many `tokens` of work (see `work_of`).
+
+    `known` is what earlier nights tell, where that was asked for before.
+    """
+    start = start_seconds(sight, now)
+    there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
+    if known is None:
+        known = speeds(sight, asker.series, now)
+    return forecast.pace(
+        known,
+        assumed,
+        today=stints_of(sight, asker.series, start, now, since=now - TODAY) if there else (),
+        now=now,
+        tokens=tokens,
+        ahead=float(sum(unfinished(shard, shard.rows) for shard in there if shard.job_id in asker.first)),
+        start=0.0 if any(shard.first_at is not None for shard in there) else _still_to_start(there, start, now),
+    )
+
+
+def work_of(input_tokens: float, output_tokens: float) -> float:
+    """Tokens of a row as the time they take of an engine."""
+    return input_tokens + OUTPUT_WEIGHT * output_tokens
+
+
+def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> float:
+    sent = min((shard.submitted_at for shard in there if shard.submitted_at is not None), default=now)
+    return max(0.0, start - (now - sent).total_seconds())
+
+
+def stints_of(
+    sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
+) -> list[Stint]:
+    """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
+    by_job: dict[JobId, list[Progress]] = defaultdict(list)
+    for one in sight.progress:
+        if since is None or one.at >= since:
+            by_job[one.job_id].append(one)
+    of_job: dict[JobId, list[Shard]] = defaultdict(list)
+    for shard in sight.shards:
+        if since is None or (shard.ended_at or now) >= since:
+            of_job[shard.job_id].append(shard)
+    found: list[Stint] = []
+    for job_id, samples in by_job.items():
+        shards = of_job.get(job_id, [])
+        if live := _live(shards, samples, now):
+            samples = [*samples, live]
+        found += _of_samples(samples, series, start)
+    for job_id, shards in of_job.items():
+        if len(by_job.get(job_id, ())) < 2:
+            found += _of_shards(shards, now)
+    return merged(found)
+
+
+def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -> Progress | None:
+    """How far a job is at this moment, where it runs there."""
+    if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
+        return None
+    last = samples[-1]
+    done = sum(shard.provider_completed + shard.provider_failed for shard in shards)
+    fed = sum(shard.provider_input_tokens for shard in shards)
+    told = sum(shard.provider_output_tokens for shard in shards)
+    return Progress(last.job_id, last.series, last.backend, now, max(done, last.done), max(fed, last.input_tokens),
+                    max(told, last.output_tokens))  # fmt: skip
+
+
+def _of_samples(samples: Sequence[Progress], series: str, start: float) -> Iterator[Stint]:
+    """The stretches between looks. Until the first row it starts, for as long as that may take."""
+    begun: datetime | None = None
+    for a, b in pairwise(samples):
+        if b.at - a.at > GAP:
+            begun = None
+            continue
+        if not a.done and not b.done:
+            begun = begun or a.at
+            if (b.at - begun).total_seconds() <= start:
+                continue
+        if b.at > a.at:
+            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
+            yield Stint(a.at, b.at, max(0, b.done - a.done), max(0.0, work), float(a.series == series))
+
+
+def _of_shards(shards: Sequence[Shard], now: datetime) -> Iterator[Stint]:
+    """The same of a job that was over between two looks, by its shards."""
+    for shard in shards:
+        begin, end = shard.submitted_at, shard.ended_at
+        done = shard.provider_completed + shard.provider_failed
+        if begin is not None and end is not None and done and (end - begin).total_seconds() > 1.0:
+            work = work_of(shard.provider_input_tokens, shard.provider_output_tokens)
+            yield Stint(begin, end, done, work)
+
+
+def merged(stints: Iterable[Stint]) -> list[Stint]:
+    """Stints of several jobs as those of the engine: what ran at once is added up."""
+    ordered = sorted(stints, key=lambda one: one.begin)
+    if all(a.end <= b.begin for a, b in pairwise(ordered)):
+        return ordered
+    marks = sorted({at for one in ordered for at in (one.begin, one.end)})
+    found: list[Stint] = []
+    running: list[Stint] = []
+    rest = iter(ordered)
+    coming = next(rest, None)
+    for begin, end in pairwise(marks):
+        while coming is not None and coming.begin <= begin:
+            running.append(coming)
+            coming = next(rest, None)
+        running = [one for one in running if one.end > begin]
+        if running:
+            seconds = (end - begin).total_seconds()
+            rows = sum(one.rows * seconds / one.seconds for one in running)
+            work = sum(one.work * seconds / one.seconds for one in running)
+            alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
+            found.append(Stint(begin, end, rows, work, min(1.0, alike)))
+    return found
+
+
+# --- what comes later
+
+
+def share_again(runs: Sequence[tuple[int, int]]) -> float:
+    """Which part of rows is asked once more, by earlier runs: (rows answered, of them asked again), the newest last."""
+    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_AGAIN
+    for newer, (answered, more) in enumerate(reversed(runs)):
+        weight = _FADE**newer
+        rows, again = rows + weight * answered, again + weight * more
+    return again / rows
+
+
+_PRIOR_ROWS, _ASSUMED_AGAIN, _FADE = 200.0, 0.01, 0.8

@@ -1,0 +1,99 @@
+"""What a planning is about: the options that a job may use, as ground and batches, until its deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from orchestrator.model import PICO
+from orchestrator.planner.courses import Course, arrival
+from orchestrator.planner.ground import Ground, ground
+from orchestrator.planner.stakes import done_by
+from orchestrator.planner.values import BatchOption, Claim, Option, PacedOption, Rescue, Terms
+
+NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+RESERVED = 0.75
+"""The part of the time that rows which come later may take at most, as it is planned."""
+
+
+def objection(option: Option, terms: Terms) -> str | None:
+    """Why a job may not use an option at all; None where it may. P10 is kept here, whatever the caller has said."""
+    if terms.local_only and option.location != "local":
+        return NOT_LOCAL
+    return option.objection
+
+
+def ground_of(
+    usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
+) -> Ground:
+    """The paced ones among the options, until the rows at hand have to be answered.
+
+    That is the deadline, less the margin, less what `later` rows take that are made of the answers.
+    """
+    paced = [option for option in usable if isinstance(option, PacedOption)]
+    found = ground(paced, terms.seconds(now), terms.target, claims)
+    if not later or found.horizon <= 0:
+        return found
+    reserve = _stage(later, found, usable) + terms.margin
+    return replace(found, horizon=max(found.horizon - reserve, (1.0 - RESERVED) * found.horizon))
+
+
+def _stage(rows: int, ours: Ground, usable: Sequence[Option]) -> float:
+    """How many seconds so many rows surely take once they are there."""
+    lows = [(lane, lane.low) for lane in ours.lanes if lane.low > 0]
+    if not lows:
+        each = [option.turnaround.within(0.9) for option in batches_of(usable)]
+        return min(each, default=0.0)
+    bottom, top = 0.0, max(1.0, ours.horizon)
+    if sum(lane.between(0.0, top, low) for lane, low in lows) < rows:
+        return top
+    while top - bottom > 1.0:
+        middle = (bottom + top) / 2
+        if sum(lane.between(0.0, middle, low) for lane, low in lows) < rows:
+            bottom = middle
+        else:
+            top = middle
+    return top
+
+
+def less_later(later: int, options: Sequence[Option], terms: Terms) -> tuple[Decimal, Terms]:
+    """What rows that come later will cost, where that is cheapest; and the terms with what is left of the budget."""
+    prices = [option.cost for option in options if objection(option, terms) is None]
+    if not later or not prices:
+        return Decimal(0), terms
+    each = min(prices, key=lambda cost: cost.p50)
+    if terms.budget is None:
+        return each.p50 * later, terms
+    return each.p50 * later, replace(terms, budget=max(Decimal(0), terms.budget - each.p95 * later))
+
+
+def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
+    """The batches among the options."""
+    return [option for option in usable if isinstance(option, BatchOption)]
+
+
+def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
+    """When what is in batches is pulled back, and where to; None where it never is."""
+    if course.pull is None or not course.stakes:
+        return None
+    burden = course.staked + course.coming
+    room = ours.room(course.held, arrival(course), course.cover, sure=True)
+    filled = ours.fill(burden, room)
+    to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
+    return Rescue(now + timedelta(seconds=course.pull), to, 1.0 - done_by(course.stakes, course.pull))
+
+
+def money(dollars: float) -> Decimal:
+    """An expected sum as money."""
+    return Decimal(repr(dollars)).quantize(PICO, ROUND_HALF_EVEN)
+
+
+def after(now: datetime, seconds: float) -> datetime | None:
+    """The time so many seconds from now; None where it is never."""
+    return None if math.isinf(seconds) or seconds > NEVER else now + timedelta(seconds=seconds)
+
+
+NEVER = 1e9
