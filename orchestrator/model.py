@@ -348,13 +348,17 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job was at a backend of ours at a time: rows done there, and their tokens. `series` is its job file."""
+    """How far a job was at a backend of ours at a time: rows done there, their tokens, and rows `left` there.
+
+    `series` is its job file.
+    """
 
     job_id: JobId
     series: str
     backend: str
     at: datetime
     done: int
+    left: int
     input_tokens: int = 0
     output_tokens: int = 0
 

@@ -31,7 +31,7 @@ class Engine:
         self.lane = lane
         self._deadlines = deadlines
         self._left: dict[int, tuple[Held, float]] = {}
-        self._ahead = lane.ahead
+        self.ahead = lane.ahead
         self._warm = math.inf if lane.ahead <= 0 else 0.0
         """When it can begin; infinite while it is cold and nobody asks anything of it."""
         self._idle_since = -math.inf
@@ -48,7 +48,7 @@ class Engine:
     def take(self, shard: Held) -> None:
         """A shard comes."""
         assert shard.sent is not None
-        if not self._left and self._ahead <= 0:
+        if not self._left and self.ahead <= 0:
             cold = shard.sent - self._idle_since > self.lane.cools or math.isinf(self._idle_since)
             self._warm = shard.sent + (self.lane.start if cold else 1.0)
         self._left[id(shard)] = (shard, float(shard.rows))
@@ -60,14 +60,14 @@ class Engine:
 
     def next_event(self, now: float) -> float:
         """When its rate changes, it can begin, or a shard is done if nothing else happens."""
-        if not self._left and self._ahead <= 0:
+        if not self._left and self.ahead <= 0:
             return math.inf
         times = [self.lane.next_change(now)]
         if now < self._warm:
             times.append(self._warm)
-        elif self._ahead > 0:
+        elif self.ahead > 0:
             rate = self.lane.rate_at(now)
-            times.append(now + self._ahead / rate if rate > 0 else math.inf)
+            times.append(now + self.ahead / rate if rate > 0 else math.inf)
         else:
             for held, rate in self._shared(now):
                 if rate > 0:
@@ -78,8 +78,8 @@ class Engine:
         """Work from a to b, between which nothing changes; the shards that are done then."""
         if a < self._warm or b <= a:
             return []
-        if self._ahead > 0:
-            self._ahead = max(0.0, self._ahead - self.lane.rate_at(a) * (b - a))
+        if self.ahead > 0:
+            self.ahead = max(0.0, self.ahead - self.lane.rate_at(a) * (b - a))
             return []
         over = []
         for held, rate in self._shared(a):
@@ -88,7 +88,7 @@ class Engine:
             held.seen = b
             held.done = held.rows - math.ceil(left - 1e-6)
             if held.done and held.first is None:
-                held.first = b
+                held.first = min(b, a + 1 / rate)
             if left < LEAVES:
                 over.append(held)
         for held in over:

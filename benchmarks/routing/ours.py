@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
-from benchmarks.routing.world import Action, Cancel, Hedge, Look, Send, Sent, View
+from benchmarks.routing.world import OTHERS, Action, Cancel, Hedge, Look, Seen, Send, Sent, View
 from orchestrator.forecast import Assumed, Speeds
 from orchestrator.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
 from orchestrator.planner import BatchOption, Cost, Decision, Open, Option, PacedOption, Terms, observed, plan, replan
@@ -26,8 +26,8 @@ REMEMBERED = 200
 """Shards of each backend that are looked back upon."""
 NIGHTS = 30
 """Nights of which progress is remembered."""
-THINNED = 10
-"""Of earlier nights one look in so many is."""
+MOST_LOOKS = 40
+"""Of a job and lane, evenly over an earlier night."""
 UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
 
 
@@ -60,7 +60,7 @@ class Ours:
             [*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance
         )
 
-    def learn(self, night: Night, shards: list[Sent], progress: list[tuple[float, str, str, int]]) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember the night's shards, and how far jobs were when."""
         begin = begin_of(night)
         for sent in shards:
@@ -68,11 +68,12 @@ class Ours:
                 self._shards[sent.backend].append(shard_of(sent, night, begin, begin + timedelta(days=4)))
         for kept in self._shards.values():
             del kept[:-REMEMBERED]
-        counts: dict[tuple[str, str], int] = defaultdict(int)
-        for at, job, lane, done in progress:
-            if counts[job, lane] % THINNED == 0:
-                self._progress[lane].append(progress_of(night, begin, at, job, lane, done))
-            counts[job, lane] += 1
+        by_job: dict[tuple[str, str], list[Seen]] = defaultdict(list)
+        for seen in progress:
+            by_job[seen.job, seen.lane].append(seen)
+        for (_, lane), found in by_job.items():
+            for seen in found[:: 1 + len(found) // MOST_LOOKS]:
+                self._progress[lane].append(progress_of(night, begin, seen))
         for lane, samples in self._progress.items():
             self._progress[lane] = [one for one in samples if one.at > begin - timedelta(days=NIGHTS)]
         for terms in night.jobs:
@@ -124,11 +125,11 @@ class _Books:
         for sent in view.shards:
             self.shards[sent.backend].append(shard_of(sent, night, begin, self.now))
         self.progress: dict[str, list[Progress]] = defaultdict(list)
-        for at, job, lane, done in view.progress:
-            self.progress[lane].append(progress_of(night, begin, at, job, lane, done))
+        for seen in view.progress:
+            self.progress[seen.lane].append(progress_of(night, begin, seen))
         self.mine = job_of(night, view.job, begin)
         known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
-        self.first = observed.goes_first(known, self.mine)
+        self.first = observed.goes_first(known, self.mine) | {JobId(f"{OTHERS}-{night.number}")}
         self.options: list[Option] = [
             *(self._batch(batch) for batch in night.batches),
             *(self._lane(lane) for lane in night.lanes),
@@ -220,9 +221,8 @@ class _Books:
             assumed = Assumed(lane.nominal, STATED_SPREAD, "stated")
         known = self._memory.speeds(lane.name, self)
         sight = self._memory.sight(lane.name, self)
-        pace = observed.pace(sight, asker, assumed, 0.0, self.now, known)
-        if lane.ahead and not self.shards[lane.name]:
-            pace = replace(pace, ahead=pace.ahead + lane.ahead)
+        starts = observed.ASSUMED_START if lane.location == "local" else observed.QUICK_START
+        pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         return PacedOption(lane.name, lane.location, _cost(lane.price), pace)
 
 
@@ -262,9 +262,10 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
     )  # fmt: skip
 
 
-def progress_of(night: Night, begin: datetime, at: float, job: str, lane: str, done: int) -> Progress:
+def progress_of(night: Night, begin: datetime, seen: Seen) -> Progress:
     """A look at a lane as it is recorded."""
-    return Progress(JobId(f"{job}-{night.number}"), job, lane, begin + timedelta(seconds=at), done)
+    job_id = JobId(f"{seen.job}-{night.number}")
+    return Progress(job_id, seen.job, seen.lane, begin + timedelta(seconds=seen.at), seen.done, seen.left)
 
 
 def _cost(price: float) -> Cost:

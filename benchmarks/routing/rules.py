@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.routing.night import Night
-from benchmarks.routing.world import Action, Cancel, Look, Policy, Send, Sent, View
+from benchmarks.routing.world import Action, Cancel, Look, Policy, Seen, Send, Sent, View
 
 EACH = 300.0
 MARGIN = 1.6
@@ -24,7 +24,7 @@ class Fixed:
         rows = view.waiting + view.pulled
         return Look([Send(self._route(view), rows)] if rows else [], 3600.0)
 
-    def learn(self, night: Night, shards: list[Sent], progress: list[tuple[float, str, str, int]]) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """It does not."""
 
 
@@ -52,7 +52,7 @@ class PullBack:
             actions += [Cancel(one.number) for one in running]
         return Look(actions, min(EACH, max(30.0, wait)))
 
-    def learn(self, night: Night, shards: list[Sent], progress: list[tuple[float, str, str, int]]) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember how fast the sure route was."""
         for one in shards:
             if one.backend == self._lane and one.sent is not None and one.ended is not None and one.done > 100:

@@ -20,8 +20,21 @@ REACTS, SOONEST = 1.0, 30.0
 """Seconds until an order leaves, and until a policy may look again without a reason."""
 SAMPLED = 60.0
 """How often the progress of lanes is noted."""
+OTHERS = "others"
+"""Whose rows are ahead at a lane."""
 QUICK = 60.0
 """A batch that was asked to end is looked at as often as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a job was in a lane at a time: rows that it has done, and that it has yet to do."""
+
+    at: float
+    job: str
+    lane: str
+    done: int
+    left: int
 
 
 @dataclass(slots=True)
@@ -58,7 +71,7 @@ class View:
     """What a policy may look at, of one job. `waiting` rows are free, `pulled` ones came back from a cancelled batch,
     `later` ones will come once others are answered; `spent` dollars are settled.
 
-    `shards` are those of all jobs of the night, `progress` (when, job, lane, rows of the job that it has done).
+    `shards` are those of all jobs of the night, `progress` how far each job was in each lane.
     """
 
     now: float
@@ -68,7 +81,7 @@ class View:
     pulled: int
     later: int
     shards: list[Sent]
-    progress: list[tuple[float, str, str, int]]
+    progress: list[Seen]
     spent: float = 0.0
 
 
@@ -115,7 +128,7 @@ class Policy(Protocol):
         """What to do now with one job; where rows come to wait it is asked sooner."""
         ...
 
-    def learn(self, night: Night, shards: list[Sent], progress: list[tuple[float, str, str, int]]) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """The night is over."""
         ...
 
@@ -166,12 +179,15 @@ class World:
         self.night, self.now = night, 0.0
         self.jobs = {job.name: _Job(job, job.rows, reduces=job.reduces, look=job.at) for job in night.jobs}
         self.shards: list[Sent] = []
-        self.progress: list[tuple[float, str, str, int]] = []
+        self.progress: list[Seen] = []
         self._batches: dict[int, _Batch] = {}
         self._nights = {batch.name: batch for batch in night.batches}
         deadlines = {job.name: job.deadline for job in night.jobs}
         self._engines = {lane.name: Engine(lane, deadlines) for lane in night.lanes}
         self._collecting: list[tuple[float, int]] = []
+        for lane in night.lanes:
+            if lane.ahead:  # others' rows, which go first
+                self.shards.append(Sent(len(self.shards), OTHERS, lane.name, int(lane.ahead), 0.0, 0.0, seen=0.0))
         self._sample = 0.0
 
     def live(self, policy: Policy) -> list[Score]:
@@ -282,7 +298,7 @@ class World:
                 times.append(one.poll if one.shard.sent is not None else unsent)
         for engine in self._engines.values():
             times.append(engine.next_event(self.now))
-            if engine.is_busy:
+            if engine.is_busy or engine.ahead > 0:
                 times.append(self._sample)
         # What is due now has been done, or waits for something else.
         return min((time for time in times if time > self.now + 1e-9), default=END)
@@ -305,10 +321,23 @@ class World:
             self._collect(self.shards[number])
 
     def _note(self) -> None:
+        for one in self.shards:
+            if one.job == OTHERS:
+                self._strangers(one)
         for name, engine in self._engines.items():
-            for job in {shard.job for shard in engine.shards()}:
+            here = {shard.job for shard in engine.shards()} | ({OTHERS} if engine.ahead > 0 else set())
+            for job in here:
                 of_job = [one for one in self.shards if one.job == job and one.backend == name]
-                self.progress.append((self.now, job, name, sum(one.done for one in of_job)))
+                left = sum(one.rows - one.done for one in of_job if one.ended is None)
+                self.progress.append(Seen(self.now, job, name, sum(one.done for one in of_job), left))
+
+    def _strangers(self, one: Sent) -> None:
+        engine = self._engines[one.backend]
+        if one.collected is None:
+            self._told(one, one.rows - math.ceil(engine.ahead))
+            if engine.ahead <= 0:
+                one.ended = one.collected = self.now
+                one.whole = True
 
     def _poll(self, one: _Batch) -> None:
         """Ask a provider how a batch is."""

@@ -12,7 +12,7 @@ from orchestrator.durations import DAY
 
 NORMAL = NormalDist()
 _PRIOR = 5.0
-"""How many times of one's own weigh as much as what is assumed."""
+"""How many times of one's own weigh as much as what is assumed; which counts the less the more there are."""
 _PRIOR_POINTS = 24
 _PRIOR_SPREAD = 0.6
 _HALF_LIFE = 30.0 * DAY
@@ -36,8 +36,8 @@ def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float
     A quantile of what was seen, recent ones first, mixed with what is `assumed` to be the longest. A single one that
     stands out counts only so far, and all of them fade, so nothing is learned for good.
     """
-    marks = [*_prior(assumed), *_weighed(seen, assumed, at)]
-    marks.sort()
+    known = _weighed(seen, assumed, at)
+    marks = sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
     bound = chance * sum(weight for _, weight in marks)
     so_far = 0.0
     for seconds, weight in marks:
@@ -47,12 +47,12 @@ def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float
     return marks[-1][0]
 
 
-def _prior(assumed: float) -> list[tuple[float, float]]:
+def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:
     """A log-normal wait whose longest (99 %) is the one assumed, as marks with their weights."""
     middle = assumed * math.exp(-_PRIOR_SPREAD * NORMAL.inv_cdf(0.99))
     parts = [(part + 0.5) / _PRIOR_POINTS for part in range(_PRIOR_POINTS)]
     marks = [middle * math.exp(_PRIOR_SPREAD * NORMAL.inv_cdf(part)) for part in parts]
-    return [(mark, _PRIOR / (_PRIOR_POINTS + 1)) for mark in (*marks, assumed)]
+    return [(mark, weight / (_PRIOR_POINTS + 1)) for mark in (*marks, assumed)]
 
 
 def _weighed(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:

@@ -15,12 +15,12 @@ from datetime import date, datetime, timedelta
 from itertools import pairwise
 
 from orchestrator.durations import HOUR, MINUTE
-from orchestrator.forecast.paces import ASSUMED_HAZARD, ASSUMED_OUTAGE, LEAST_SPREAD, Pace
+from orchestrator.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
 from orchestrator.forecast.words import source
 
 ENOUGH_NIGHTS = 10
 ASSUMED_DRIFT = 0.15
-"""How far a rate moves from hour to hour, where nothing is known of it."""
+"""How far a rate moves in a night, where nothing is known of it."""
 _NIGHTS_SPREAD = 0.25
 _PRIOR_NIGHTS = 2.0
 _FADE = 0.88
@@ -33,7 +33,10 @@ _HALF = 0.5
 """Below this part of a night's rate it is out."""
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
 _WINDOW_ROWS = 10.0
-_PRIOR_HOURS = 100.0
+_PRIOR_PIECES, _MOST_PIECES = 4.0, 6.0
+_HAZARDS = tuple(2e-5 * 2.0**step for step in range(18))
+_RARE = 0.9
+"""How much rarer engines are that fail often: by this power of how often."""
 _PLAIN = 0.15
 """Smaller differences between hours of the day are taken for none."""
 _MEMORY = 4.0 * MINUTE
@@ -42,6 +45,10 @@ _BURSTS = 4.0
 """Rows come in bursts: their number is as uncertain as that of so many times fewer."""
 _STILL_ROWS, _STILL_SECONDS = 20.0, 2 * MINUTE
 """Where so many rows were to be expected and none came for so long, it stands still."""
+
+
+_FORGIVEN = timedelta(minutes=20)
+"""What stood still when it was seen last, so long ago, may be well again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Stint:
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """What was learned of an engine: the rate of each night, newest first, with its weight, in work a second as if it
-    were the usual hour; the factor of each hour of the day (UTC); how far it moves from hour to hour.
+    were the usual hour; the factor of each hour of the day (UTC); how far it moves in a night.
 
     `outages` were seen in so many `watched` hours, `out` seconds long together; `over` of them ended. With `counted`,
     work is tokens, else rows.
@@ -80,8 +87,8 @@ class Speeds:
     nights: tuple[tuple[float, float], ...] = ()
     hours: tuple[float, ...] = (1.0,) * 24
     drift: float = ASSUMED_DRIFT
-    outages: float = ASSUMED_HAZARD * _PRIOR_HOURS
-    watched: float = _PRIOR_HOURS
+    outages: float = 0.0
+    watched: float = 0.0
     out: float = ASSUMED_OUTAGE
     over: float = 1.0
     alike: float = 1.0
@@ -89,8 +96,11 @@ class Speeds:
 
     @property
     def hazard(self) -> float:
-        """Outages an hour."""
-        return self.outages / self.watched
+        """Outages an hour: the mean of what may be, of engines that never fail to such that do every few minutes."""
+        odds = [
+            rate ** (self.outages - _RARE) * math.exp(-rate * self.watched) for rate in _HAZARDS
+        ]
+        return sum(rate * each for rate, each in zip(_HAZARDS, odds, strict=True)) / sum(odds)
 
     @property
     def outage(self) -> float:
@@ -166,7 +176,7 @@ def pace(
     work, rows, seconds = _recent(tonight, now)
     if seconds <= 0:
         return usual
-    still = _still(tonight)
+    still = _still(tonight, now)
     if still >= _STILL_SECONDS and still * usual.rate >= _STILL_ROWS:
         return usual.now(0.0, still)
     if rows <= 0:
@@ -175,8 +185,10 @@ def pace(
     return usual.now(rate, 10 * MINUTE, noise=max(noise, LEAST_SPREAD) / 2, drift=speeds.drift)
 
 
-def _still(tonight: Sequence[Stint]) -> float:
-    """For how many seconds nothing has come."""
+def _still(tonight: Sequence[Stint], now: datetime) -> float:
+    """For how many seconds nothing has come, as long as that is still seen."""
+    if not tonight or now - tonight[-1].end > _FORGIVEN:
+        return 0.0
     total = 0.0
     for one in reversed(tonight):
         if one.rows > 0:
@@ -240,7 +252,7 @@ def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]
 @dataclass(frozen=True, slots=True)
 class _Told:
     """A night: its rate while it was well, hours in which it was, outages (seconds, whether each ended), and how far
-    the rates of its hours are apart."""
+    the rates of its pieces are from its own."""
 
     rate: float
     hours: float
@@ -278,24 +290,20 @@ def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[flo
 
 
 def _apart(well: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
-    by_hour: dict[datetime, list[tuple[float, float]]] = defaultdict(list)
-    for each, one in well:
-        by_hour[one.begin.replace(minute=0, second=0, microsecond=0)].append((each, one.seconds))
-    means = []
-    for rates in by_hour.values():
-        seconds = sum(length for _, length in rates)
-        if seconds >= HOUR / 2:
-            means.append(math.log(sum(each * length for each, length in rates) / seconds / rate))
-    return tuple(means) if len(means) > 1 else ()
+    """How far the rates of its pieces are from that of the night."""
+    pieces = [math.log(each / rate) for each, one in well if one.seconds >= _WINDOW - 1.0]
+    return tuple(pieces) if len(pieces) > 1 else ()
 
 
 def _drift(told: Sequence[_Told]) -> float:
-    """How far rates move from hour to hour: their spread over the hours of a night."""
-    off, count = 4.0 * ASSUMED_DRIFT**2, 4.0
+    """How far rates move in a night: the spread of its pieces."""
+    off, count = _PRIOR_PIECES * ASSUMED_DRIFT**2, _PRIOR_PIECES
     for newer, one in enumerate(told):
-        weight = _RARE_FADE**newer
-        off += weight * sum(each * each for each in one.apart)
-        count += weight * max(0, len(one.apart) - 1)
+        if one.apart:
+            many = len(one.apart)
+            weight = _RARE_FADE**newer * min(1.0, _MOST_PIECES / many)
+            off += weight * sum(each * each for each in one.apart)
+            count += weight * (many - 1)
     return max(LEAST_SPREAD, math.sqrt(off / count))
 
 

@@ -37,9 +37,12 @@ class Lane:
     start: float
     hazard: float
 
-    def between(self, a: float, b: float, rate: float) -> float:
-        """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first."""
-        begin = a + self.start
+    def between(self, a: float, b: float, rate: float, *, warm: bool = False) -> float:
+        """Rows done from `a` to `b` at this rate, where ours come at `a`: it starts, and others go first.
+
+        One that is `warm` has had rows from now on.
+        """
+        begin = max(a, self.start) if warm else a + self.start
         if b <= begin or rate <= 0.0:
             return 0.0
         full = self.option.pace.full
@@ -166,7 +169,7 @@ class Ground:
                 continue
             if rows:
                 room -= max(0.0, rows - lane.between(0.0, until, rate))
-            room += lane.between(a, horizon, rate)
+            room += lane.between(a, horizon, rate, warm=rows > 0)
         return room
 
     def room(self, held: Sequence[int], a: float, cover: int, *, sure: bool) -> list[float]:
@@ -175,7 +178,7 @@ class Ground:
         for lane, rows in zip(self.lanes[:cover], held, strict=False):
             rate = lane.low if sure else lane.rate
             rest = max(0.0, rows - lane.between(0.0, min(a, self.horizon), rate)) if rows else 0.0
-            found.append(max(0.0, lane.between(a, self.horizon, rate) - rest))
+            found.append(max(0.0, lane.between(a, self.horizon, rate, warm=rows > 0) - rest))
         return found
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
@@ -224,7 +227,7 @@ class Ground:
                 break
             lane = self.lanes[place]
             rest = max(0.0, has[place] - lane.between(0.0, min(when, self.horizon), lane.rate))
-            free = lane.between(when, self.horizon, lane.rate) - rest
+            free = lane.between(when, self.horizon, lane.rate, warm=has[place] > 0) - rest
             short = shortfall(rows, max(0.0, free), lane.option.pace.spread) if place < cover - 1 else 0.0
             total += lane.price * (rows - short)
             has[place] += rows - short
@@ -240,7 +243,7 @@ class Ground:
     def slack(self, burden: float, held: Sequence[int], free_in: float, cover: int) -> float:
         """For how many seconds nothing need be moved between lanes, to about a tenth."""
         wait = 0.0
-        step = 60.0
+        step = 30.0
         while step < self.horizon and self.fits(burden, held, max(free_in, step), cover):
             wait, step = step, step * 1.2
         return wait

@@ -25,7 +25,9 @@ EVEN = 0.5
 """In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
 SOONER = 0.2
 """Where it is late anyway, rows change places only for so much less time."""
-SOONEST, LATEST = 60.0, 1800.0
+HELPS = 0.2
+"""And before, where they take so much of what may yet fail."""
+SOONEST, LATEST = 30.0, 1800.0
 WATCHED = DETECTED / 2
 """How often lanes are looked at that others could take over from."""
 
@@ -240,12 +242,15 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     ]
     more = ours.fill(sum(held) - sum(kept), ours.room(kept, 0.0, cover, sure=True))
     after = [a + b for a, b in zip(kept, more, strict=True)]
-    # What is moved starts anew: where nothing holds only a good part of it, and late only for a good deal of time.
+    # What is moved starts anew: only where it helps, and late only for a good deal of time.
     if not chosen.holds and sum(held) - sum(kept) < SPARE * sum(held):
         return []
-    if ours.horizon <= 0 and ours.slowest(after) > (1.0 - SOONER) * ours.slowest(held):
-        return []
-    return _between(there, held, after, ours)
+    if ours.horizon <= 0:
+        helps = ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
+    else:
+        before = ours.chance(burden, held, later, cover)
+        helps = ours.chance(burden, after, later, cover) >= before + HELPS * (1.0 - before)
+    return _between(there, held, after, ours) if helps else []
 
 
 def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from orchestrator import forecast
@@ -19,7 +19,9 @@ from orchestrator.planner.stakes import Stake
 from orchestrator.planner.values import BatchOption, Claim
 from orchestrator.wire import BatchStatus
 
-ASSUMED_CANCEL, ASSUMED_START = 600.0, 60.0
+ASSUMED_CANCEL = 600.0
+ASSUMED_START, QUICK_START = 60.0, 10.0
+"""Seconds until the first row, of an engine and of an API that always runs."""
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
 SILENT_AFTER = 15 * MINUTE
@@ -28,9 +30,11 @@ OUTPUT_WEIGHT = 8.0
 """How much more work a token of an answer is than one of a prompt."""
 GAP = timedelta(minutes=15)
 """Between two looks that are further apart nobody knows what happened."""
+ENOUGH_LEFT = 0.3
+"""The part of what was done between two looks that has to be left then."""
 TODAY = timedelta(hours=12)
 """What is longer ago is another night."""
-SURE = 0.997
+SURE = 0.99
 """What a cancel does not exceed: what is planned by it is to hold."""
 LIKELY = 0.95
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
@@ -152,18 +156,23 @@ def _finish(rows: int) -> float:
     return ASSUMED_FINISH + rows / FINISH_ROWS
 
 
-def start_seconds(sight: Sight, now: datetime) -> float:
+def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
     """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
-    waits, busy_until = [], None
+    waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in _starts(sight) if first is not None]
+    return forecast.longest(waits, assumed=assumed, at=now, chance=LIKELY)
+
+
+def _starts(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
+    """When rows came to an engine that had none, and when the first of them was done."""
+    busy_until: datetime | None = None
     for shard in sight.shards:
-        sent, first = shard.submitted_at, shard.first_at
+        sent = shard.submitted_at
         if sent is None:
             continue
-        if first is not None and (busy_until is None or sent >= busy_until):
-            waits.append(Wait(sent, (first - sent).total_seconds()))
-        over = shard.ended_at or now
+        if busy_until is None or sent > busy_until:
+            yield sent, shard.first_at
+        over = shard.ended_at or datetime.max.replace(tzinfo=UTC)
         busy_until = over if busy_until is None else max(busy_until, over)
-    return forecast.longest(waits, assumed=ASSUMED_START, at=now, chance=LIKELY)
 
 
 # --- paces
@@ -175,20 +184,27 @@ def speeds(sight: Sight, series: str, now: datetime) -> Speeds:
 
 
 def pace(
-    sight: Sight, asker: Asker, assumed: Assumed, tokens: float, now: datetime, known: Speeds | None = None
+    sight: Sight,
+    asker: Asker,
+    assumed: Assumed,
+    tokens: float,
+    now: datetime,
+    known: Speeds | None = None,
+    *,
+    starts: float = ASSUMED_START,
 ) -> Pace:
     """How fast an engine does the asker's rows, each of which is about so many `tokens` of work (see `work_of`).
 
     `known` is what earlier nights tell, where that was asked for before.
     """
-    start = start_seconds(sight, now)
+    start = start_seconds(sight, now, starts)
     there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
     if known is None:
         known = speeds(sight, asker.series, now)
     return forecast.pace(
         known,
         assumed,
-        today=stints_of(sight, asker.series, start, now, since=now - TODAY) if there else (),
+        today=stints_of(sight, asker.series, start, now, since=now - TODAY),
         now=now,
         tokens=tokens,
         ahead=float(sum(unfinished(shard, shard.rows) for shard in there if shard.job_id in asker.first)),
@@ -223,11 +239,28 @@ def stints_of(
         shards = of_job.get(job_id, [])
         if live := _live(shards, samples, now):
             samples = [*samples, live]
-        found += _of_samples(samples, series, start)
+        found += _of_samples(samples, series)
     for job_id, shards in of_job.items():
-        if len(by_job.get(job_id, ())) < 2:
+        if len(by_job.get(job_id, ())) < 3:
             found += _of_shards(shards, now)
-    return merged(found)
+    return _while_working(merged(found), sight, start, now)
+
+
+def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
+    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
+    pauses = [
+        (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
+        for sent, first in _starts(sight)
+    ]
+    found, at = [], 0
+    for one in stints:
+        while at < len(pauses) and pauses[at][1] <= one.begin:
+            at += 1
+        if at == len(pauses) or pauses[at][0] >= one.end:
+            found.append(one)
+        elif one.rows <= 0 and pauses[at][1] < one.end:
+            found.append(replace(one, begin=max(one.begin, pauses[at][1])))
+    return found
 
 
 def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -> Progress | None:
@@ -238,32 +271,29 @@ def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -
     done = sum(shard.provider_completed + shard.provider_failed for shard in shards)
     fed = sum(shard.provider_input_tokens for shard in shards)
     told = sum(shard.provider_output_tokens for shard in shards)
-    return Progress(last.job_id, last.series, last.backend, now, max(done, last.done), max(fed, last.input_tokens),
-                    max(told, last.output_tokens))  # fmt: skip
+    left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
+    return Progress(
+        last.job_id, last.series, last.backend, now, max(done, last.done), left, max(fed, last.input_tokens),
+        max(told, last.output_tokens),
+    )  # fmt: skip
 
 
-def _of_samples(samples: Sequence[Progress], series: str, start: float) -> Iterator[Stint]:
-    """The stretches between looks. Until the first row it starts, for as long as that may take."""
-    begun: datetime | None = None
+def _of_samples(samples: Sequence[Progress], series: str) -> Iterator[Stint]:
+    """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
     for a, b in pairwise(samples):
-        if b.at - a.at > GAP:
-            begun = None
-            continue
-        if not a.done and not b.done:
-            begun = begun or a.at
-            if (b.at - begun).total_seconds() <= start:
-                continue
-        if b.at > a.at:
+        rows = max(0, b.done - a.done)
+        if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
             work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
-            yield Stint(a.at, b.at, max(0, b.done - a.done), max(0.0, work), float(a.series == series))
+            yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
 
 
 def _of_shards(shards: Sequence[Shard], now: datetime) -> Iterator[Stint]:
     """The same of a job that was over between two looks, by its shards."""
+    most = max((shard.rows for shard in shards), default=0)
     for shard in shards:
         begin, end = shard.submitted_at, shard.ended_at
         done = shard.provider_completed + shard.provider_failed
-        if begin is not None and end is not None and done and (end - begin).total_seconds() > 1.0:
+        if begin is not None and end is not None and 2 * done >= most and (end - begin).total_seconds() > 1.0:
             work = work_of(shard.provider_input_tokens, shard.provider_output_tokens)
             yield Stint(begin, end, done, work)
 
