@@ -57,12 +57,24 @@ class _AnyBackend(_Strict):
 
 
 class _OwnServer(_AnyBackend):
-    """Our own batch server in front of synchronous endpoints."""
+    """Our own batch server in front of synchronous endpoints.
+
+    `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
+    was measured.
+    """
 
     request_timeout: float = Field(600.0, gt=0)
     patience: float = Field(600.0, gt=0)
     retry_delay: float = Field(0.5, gt=0)
     max_concurrency: int = Field(1024, ge=1)
+    rows_per_second: float | None = Field(None, gt=0, allow_inf_nan=False)
+    tokens_per_second: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> _OwnServer:
+        if self.rows_per_second is not None and self.tokens_per_second is not None:
+            raise ValueError("say how fast it is once: either `rows_per_second` or `tokens_per_second`")
+        return self
 
 
 class LocalBackend(_OwnServer):

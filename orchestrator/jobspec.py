@@ -261,6 +261,10 @@ class JobSpec(_Strict):
     late_cost: Decimal | None = Field(
         None, ge=0, description="US dollars an hour late; the deadline then has its price"
     )
+    hedge: bool = Field(
+        False,
+        description="rows of a batch that cannot be ended in time may be asked elsewhere too, and be paid twice",
+    )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)

@@ -274,8 +274,9 @@ class Happened(Protocol):
 class Forecast:
     """What was foreseen when something was sent, and what came: `actual` is None until it is known.
 
-    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job) or `output` (tokens of an answer to a
-    task, on the mean). `source` says where the figure is from.
+    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job), `output` (tokens of an answer to a task,
+    on the mean), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; 1 came where it
+    did). `source` says where the figure is from. What was cut short is `censored`: it would have been more.
     """
 
     job_id: JobId
@@ -290,6 +291,7 @@ class Forecast:
     shard_id: str = ""
     actual: float | None = None
     known_at: datetime | None = None
+    censored: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from orchestrator.home import Home
 from orchestrator.model import Job, JobId
 from orchestrator.morningpages import headline, markdown, page, title_of
 from orchestrator.nightly import night_report
+from orchestrator.pipeline.lanes import down_for
 from orchestrator.pipeline.planning import Planning
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
@@ -101,12 +102,12 @@ class Watch:
             waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
             troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
         counts = self._store.jobs.counts([job.id])[job.id]
-        return Watched(job, counts, shards, events, self._chance(job, now), troubles)
+        return Watched(job, counts, shards, events, self._chance(job, standstill, now), troubles)
 
-    def _chance(self, job: Job, now: datetime) -> float | None:
+    def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
         if job.deadline_at is None or job.deadline_at <= now:
             return None
-        outlook = Planning(self._store, self._config, job, now).outlook()
+        outlook = Planning(self._store, self._config, job, now, down=down_for(standstill.servers)).outlook()
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -17,7 +16,19 @@ from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Hedge, Look, Seen, Send, Sent, View
 from orchestrator.forecast import Assumed, Speeds
 from orchestrator.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
-from orchestrator.planner import BatchOption, Cost, Decision, Open, Option, PacedOption, Terms, observed, plan, replan
+from orchestrator.planner import (
+    BatchOption,
+    Claim,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    PacedOption,
+    Terms,
+    observed,
+    plan,
+    replan,
+)
 from orchestrator.planner.orders import hedged, lying, taken_back
 from orchestrator.wire import BatchStatus
 
@@ -38,7 +49,7 @@ class Ours:
         self.name = name
         self._shards: dict[str, list[Shard]] = defaultdict(list)
         self._progress: dict[str, list[Progress]] = defaultdict(list)
-        self._finished: list[tuple[Job, int, datetime]] = []
+        self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
 
@@ -56,9 +67,7 @@ class Ours:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             return Look(actions, 60.0, planned.chance)
         decision = replan(books.open, books.options, books.terms, books.now)
-        return Look(
-            [*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance
-        )
+        return Look([*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance)
 
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember the night's shards, and how far jobs were when."""
@@ -80,10 +89,9 @@ class Ours:
             mine = [one for one in shards if one.job == terms.name and one.collected is not None]
             last = max((one.ended or 0.0 for one in mine), default=0.0)
             done = max((one.collected or 0.0 for one in mine), default=0.0) + night.merges(terms)
-            job = replace(job_of(night, terms, begin), finished_at=begin + timedelta(seconds=done))
-            self._finished.append((job, terms.rows, begin + timedelta(seconds=last)))
+            self._finished.append((terms.rows, begin + timedelta(seconds=last), begin + timedelta(seconds=done)))
             answered = sum(one.done for one in mine if one.hedged is None)
-            self._again[terms.name].append((answered, max(0, answered - terms.rows - terms.reduces)))
+            self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
         del self._finished[:-REMEMBERED]
 
     # --- what it remembers
@@ -146,13 +154,21 @@ class _Books:
     @property
     def later(self) -> int:
         """Rows that are made of answers to come."""
-        open_rows = self.view.waiting + self.view.pulled + sum(
-            one.rows - one.done for one in self.view.shards if one.job == self.view.job.name and one.collected is None
+        open_rows = (
+            self.view.waiting
+            + self.view.pulled
+            + sum(
+                one.rows - one.done
+                for one in self.view.shards
+                if one.job == self.view.job.name and one.collected is None
+            )
         )
-        return self.view.later + int(self._memory.share_again(self.view.job.name) * (open_rows + self.view.later) + 0.5)
+        return self.view.later + int(
+            self._memory.share_again(self.view.job.name) * (open_rows + self.view.later) + 0.5
+        )
 
     @property
-    def claims(self) -> tuple[object, ...]:
+    def claims(self) -> tuple[Claim, ...]:
         """What other jobs may come to need."""
         others: dict[JobId, list[Shard]] = {job_id: [] for job_id in self.first}
         for shards in self.shards.values():
@@ -169,11 +185,11 @@ class _Books:
     @property
     def open(self) -> Open:
         """Where the job's rows are."""
-        cancel = {
-            one.backend: one.cancel_seconds if isinstance(one, BatchOption) else 60.0 for one in self.options
-        }
+        cancel = {one.backend: one.cancel_seconds if isinstance(one, BatchOption) else 60.0 for one in self.options}
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
-        rows = {shard.id: shard.rows for shard in mine if shard.collected_at is None and shard.hedged_at is None}
+        rows: dict[str, int] = {
+            shard.id: shard.rows for shard in mine if shard.collected_at is None and shard.hedged_at is None
+        }
         return lying(
             sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
             waiting=self.view.waiting, pulled=self.view.pulled, later=self.later, claims=self.claims,
@@ -250,7 +266,9 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
         state, status = ShardState.SUBMITTED, BatchStatus.IN_PROGRESS
     if sent.ended is not None:
         state = ShardState.ENDED
-        status = BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.pulled else BatchStatus.EXPIRED
+        status = (
+            BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.pulled else BatchStatus.EXPIRED
+        )
     if sent.collected is not None:
         state = ShardState.COLLECTED
     return Shard(

@@ -33,9 +33,7 @@ class Scenario:
         path = [0.0] * count
         if self.path is not None:
             path = self.path(random.Random(f"{seed}/{self.name}"), count)
-        return [
-            self.draw(random.Random(f"{seed}/{self.name}/{at}"), at, count, path[at]) for at in range(count)
-        ]
+        return [self.draw(random.Random(f"{seed}/{self.name}/{at}"), at, count, path[at]) for at in range(count)]
 
 
 def batch(
@@ -133,9 +131,7 @@ def one(
     again: float = 0.0,
 ) -> Night:
     """A night of one job."""
-    job = Job(
-        "job", rows, deadline, budget=budget, local_only=local_only, hedge=hedge, reduces=reduces, again=again
-    )
+    job = Job("job", rows, deadline, budget=budget, local_only=local_only, hedge=hedge, reduces=reduces, again=again)
     return Night(number, (job,), batches, lanes, hour, slow)
 
 
@@ -197,7 +193,9 @@ def _failing_gpu(chance: random.Random, at: int, count: int, state: float) -> Ni
     if chance.random() < 0.2:
         begin = chance.uniform(0, 3 * HOUR)
         down = ((begin, begin + (chance.uniform(HOUR, 2 * HOUR) if chance.random() < 0.5 else 1000 * HOUR)),)
-    return one(at, 8_000, 5 * HOUR, (batch(chance),), (local(chance, 0.0002, 0.8, speed=stands(down)), realtime(chance)))
+    return one(
+        at, 8_000, 5 * HOUR, (batch(chance),), (local(chance, 0.0002, 0.8, speed=stands(down)), realtime(chance))
+    )
 
 
 def _growing(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -212,7 +210,10 @@ def _slow_sure(chance: random.Random, at: int, count: int, state: float) -> Nigh
 
 
 def _local_only(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0008, 1.0, speed=stands(outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR))), realtime(chance))
+    lanes = (
+        local(chance, 0.0008, 1.0, speed=stands(outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR))),
+        realtime(chance),
+    )
     return one(at, 8_000, 6 * HOUR, (batch(chance),), lanes, local_only=True)
 
 

@@ -126,7 +126,9 @@ def _bounds(night: Night) -> list[float | None]:
     return [None if spare is None else least for least, spare in pairs]
 
 
-def _live(policy: Policy, scenario: Scenario, nights: Sequence[Night], bounds: Sequence[list[float | None]]) -> list[Lived]:
+def _live(
+    policy: Policy, scenario: Scenario, nights: Sequence[Night], bounds: Sequence[list[float | None]]
+) -> list[Lived]:
     found = []
     for night, least in zip(nights, bounds, strict=True):
         if scenario.forgets and isinstance(policy, Ours):

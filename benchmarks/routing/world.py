@@ -207,7 +207,15 @@ class World:
 
     def _look(self, policy: Policy, job: _Job) -> None:
         view = View(
-            self.now, self.night, job.terms, job.waiting, job.pulled, job.reduces, self.shards, self.progress, job.cost
+            self.now,
+            self.night,
+            job.terms,
+            job.waiting,
+            job.pulled,
+            job.reduces,
+            self.shards,
+            self.progress,
+            job.cost,
         )
         look = policy.look(view)
         if look.chance is not None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from itertools import pairwise
+from itertools import zip_longest
 
 from orchestrator.durations import HOUR, MINUTE
 from orchestrator.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
@@ -41,6 +41,7 @@ _PLAIN = 0.15
 """Smaller differences between hours of the day are taken for none."""
 _MEMORY = 4.0 * MINUTE
 """Half of what counts for the rate of now is as old as this, or older."""
+_FORGOTTEN = 0.001
 _BURSTS = 4.0
 """Rows come in bursts: their number is as uncertain as that of so many times fewer."""
 _STILL_ROWS, _STILL_SECONDS = 20.0, 2 * MINUTE
@@ -55,19 +56,25 @@ _FORGIVEN = timedelta(minutes=20)
 class Stint:
     """A stretch of time in which an engine had rows of ours, and what it did in it.
 
-    `work` is in rows, or in tokens; `alike` is the part of it that was of rows like those that are asked about.
+    `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
+    those that are asked about.
     """
 
     begin: datetime
     end: datetime
     rows: float
-    work: float
+    tokens: float = 0.0
     alike: float = 1.0
 
     @property
     def seconds(self) -> float:
         """How long it was."""
         return (self.end - self.begin).total_seconds()
+
+    @property
+    def work(self) -> float:
+        """What was done, in tokens where they are counted, else in rows."""
+        return self.tokens or self.rows
 
     @property
     def rate(self) -> float:
@@ -97,9 +104,7 @@ class Speeds:
     @property
     def hazard(self) -> float:
         """Outages an hour: the mean of what may be, of engines that never fail to such that do every few minutes."""
-        odds = [
-            rate ** (self.outages - _RARE) * math.exp(-rate * self.watched) for rate in _HAZARDS
-        ]
+        odds = [math.pow(rate, self.outages - _RARE) * math.exp(-rate * self.watched) for rate in _HAZARDS]
         return sum(rate * each for rate, each in zip(_HAZARDS, odds, strict=True)) / sum(odds)
 
     @property
@@ -119,11 +124,11 @@ class Assumed:
 
 def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     """What the stints of earlier nights tell, in their order, none over another."""
-    counted = any(one.work > 0 for one in stints) and all(one.work > 0 for one in stints if one.rows > 0)
+    counted = any(one.tokens > 0 for one in stints) and all(one.tokens > 0 for one in stints if one.rows > 0)
     nights: dict[date, list[Stint]] = defaultdict(list)
-    for one in stints:
+    for one in _in_work(stints, 0.0, counted=counted):
         if one.seconds > 0 and _night(one.begin) < _night(now):
-            nights[_night(one.begin)].append(_in_work(one, 0.0, counted=counted))
+            nights[_night(one.begin)].append(one)
     past = [_coarse(nights[night]) for night in sorted(nights, reverse=True)]
     hours = _hours(past)
     told = [found for stints_of in past if (found := _Told.of(stints_of, hours)).rate > 0]
@@ -147,11 +152,11 @@ def _with(speeds: Speeds, told: _Told, weight: float, *, is_bad: bool = False) -
     )
 
 
-def _in_work(one: Stint, a_row: float, *, counted: bool) -> Stint:
-    """A stint with its work in the unit of all."""
-    if counted and one.work <= 0:
-        return replace(one, work=one.rows * a_row)
-    return one if counted else replace(one, work=one.rows)
+def _in_work(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
+    """Stints with their work in one unit: tokens where they are counted, else rows."""
+    if counted:
+        return [one if one.tokens or not one.rows else replace(one, tokens=one.rows * a_row) for one in stints]
+    return [replace(one, tokens=0.0) if one.tokens else one for one in stints]
 
 
 def pace(
@@ -169,7 +174,7 @@ def pace(
     `assumed` is in rows a second; `today` are the stints of the night so far.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
-    tonight = [_in_work(one, a_row, counted=speeds.counted) for one in today if one.seconds > 0]
+    tonight = _in_work([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
     if tonight:
         speeds = _with(speeds, _Told.of(_coarse(tonight), speeds.hours), 1.0)
     usual = _usual(speeds, assumed, now, a_row, ahead, start)
@@ -234,15 +239,13 @@ def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], 
 def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]:
     """Work, rows and seconds of the last minutes, what is older fading away."""
     work = rows = seconds = 0.0
-    for one in today:
-        if one.seconds <= 0:
-            continue
-        age = max(0.0, (now - one.end).total_seconds())
-        weight = 0.5 ** (age / _MEMORY)
+    for one in reversed(today):
         # Fading within a long stint counts too: only its last part is recent.
-        part = min(1.0, 2 * _MEMORY / one.seconds)
-        work, rows = work + weight * part * one.work, rows + weight * part * one.rows
-        seconds += weight * part * one.seconds
+        length = one.seconds
+        weight = 0.5 ** (max(0.0, (now - one.end).total_seconds()) / _MEMORY) * min(1.0, 2 * _MEMORY / length)
+        if weight < _FORGOTTEN:
+            break
+        work, rows, seconds = work + weight * one.work, rows + weight * one.rows, seconds + weight * length
     return work, rows, seconds
 
 
@@ -357,22 +360,22 @@ def _coarse(stints: Sequence[Stint]) -> list[Stint]:
     window = min(_LONGEST_WINDOW, max(_WINDOW, _WINDOW_ROWS * seconds / rows if rows else _WINDOW))
     found: list[Stint] = []
     piece: list[Stint] = []
-    for one, after in pairwise([*stints, None]):
-        assert one is not None
+    length = 0.0
+    for one, after in zip_longest(stints, stints[1:]):
         piece.append(one)
-        length = sum(each.seconds for each in piece)
+        length += one.seconds
         if length >= window - 1.0 or after is None or after.begin - one.end > timedelta(minutes=1):
-            found.append(_joined(piece))
-            piece = []
+            found.append(_joined(piece, length))
+            piece, length = [], 0.0
     return found
 
 
-def _joined(piece: Sequence[Stint]) -> Stint:
-    work = sum(one.work for one in piece)
-    seconds = sum(one.seconds for one in piece)
+def _joined(piece: Sequence[Stint], seconds: float) -> Stint:
+    if len(piece) == 1:
+        return piece[0]
     alike = sum(one.alike * one.seconds for one in piece) / seconds
     end = piece[0].begin + timedelta(seconds=seconds)
-    return Stint(piece[0].begin, end, sum(one.rows for one in piece), work, alike)
+    return Stint(piece[0].begin, end, sum(one.rows for one in piece), sum(one.tokens for one in piece), alike)
 
 
 def _median(weighed: Iterable[tuple[float, float]]) -> float:

@@ -66,10 +66,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Turnaround:
-    """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid)."""
+    """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid).
+
+    `is_known` tells what was seen from what is mostly assumed.
+    """
 
     left: tuple[float, ...]
     source: str
+    is_known: bool = False
 
     def longer(self, seconds: float) -> float:
         """P(a batch runs longer than this)."""
@@ -130,7 +134,8 @@ def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
         left *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
         at_risk, before = at_risk - gone, prior
         curve.append(left)
-    return Turnaround(tuple(curve), source(len({_night(one.at) for one in seen}), "nights", ENOUGH_NIGHTS))
+    count = len({_night(one.at) for one in seen})
+    return Turnaround(tuple(curve), source(count, "nights", ENOUGH_NIGHTS), count >= ENOUGH_NIGHTS)
 
 
 _HALF_LIFE = 30.0 * DAY

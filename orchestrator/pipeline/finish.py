@@ -6,7 +6,7 @@ are merged but not delivered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from orchestrator.errors import InputError, JobFilesError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Job, JobKind, RequestState
-from orchestrator.pipeline import merge
+from orchestrator.pipeline import foreseen, merge
 from orchestrator.requests import custom_id
 from orchestrator.results import OutputCheck
 from orchestrator.store import Store
@@ -29,7 +29,7 @@ CHUNK = 500
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
-def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
+def finish(store: Store, home: Home, job: Job, now: Callable[[], datetime]) -> str:
     """Merge a job that has an outcome for every row, and end it; where its results are.
 
     Raises JobFilesError where they cannot be written; then the job goes on to be finished.
@@ -38,16 +38,15 @@ def finish(store: Store, home: Home, job: Job, now: datetime) -> str:
     path = home.merged(job.id, style)
     try:
         merge.write(path, merged_lines(store, home, job, style=style))
-        found = _compared(store, home, job, now)
+        found = _compared(store, home, job, now())
         withheld = found is not None and found.withheld is not None
         place = (None if withheld else _delivered(store, home, job)) or str(path)
     except (StorageError, InputError) as error:
         where = f"{error.where}: " if isinstance(error, InputError) and error.where else ""
         raise JobFilesError(f"{where}{error.message}", hint=error.hint) from error
-    store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
-    for task, mean in store.rows.mean_outputs(job.id).items():
-        store.forecasts.settled(job.id, "output", mean, now, task=task)
-    store.jobs.finish(job.id, place, now)
+    over = now()
+    foreseen.job_over(store, job, over)
+    store.jobs.finish(job.id, place, over)
     return place
 
 

@@ -19,7 +19,8 @@ from orchestrator.planner.stakes import Stake
 from orchestrator.planner.values import BatchOption, Claim
 from orchestrator.wire import BatchStatus
 
-ASSUMED_CANCEL = 600.0
+ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
+"""Seconds until the rows of a cancelled batch are free, at a provider and at our own server."""
 ASSUMED_START, QUICK_START = 60.0, 10.0
 """Seconds until the first row, of an engine and of an API that always runs."""
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
@@ -96,14 +97,14 @@ def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
         yield Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
 
 
-def cancel_seconds(shards: Sequence[Shard], now: datetime) -> float:
+def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
     """From the decision to take a batch back until its rows are free, as it is at the longest."""
     waits = [
         Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
         for shard in shards
         if shard.pulled_at is not None and (over := shard.collected_at or shard.ended_at) is not None
     ]
-    return forecast.longest(waits, assumed=ASSUMED_CANCEL, at=now, chance=SURE)
+    return forecast.longest(waits, assumed=assumed, at=now, chance=SURE)
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:
@@ -141,14 +142,9 @@ def claims(
 # --- between an order and its effect
 
 
-def finish_seconds(jobs: Iterable[tuple[Job, int, datetime]], rows: int, now: datetime) -> float:
-    """From the last row's answer to the finished job, at the longest; by jobs of so many rows whose last batch ended
-    at this time."""
-    waits = [
-        Wait(last, (job.finished_at - last).total_seconds() / _finish(many))
-        for job, many, last in jobs
-        if job.finished_at is not None and job.finished_at >= last
-    ]
+def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
+    """From the last row's answer to the finished job, at the longest; by others: (rows, end of the last batch, end)."""
+    waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
     return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
 
 
@@ -316,9 +312,9 @@ def merged(stints: Iterable[Stint]) -> list[Stint]:
         if running:
             seconds = (end - begin).total_seconds()
             rows = sum(one.rows * seconds / one.seconds for one in running)
-            work = sum(one.work * seconds / one.seconds for one in running)
+            tokens = sum(one.tokens * seconds / one.seconds for one in running)
             alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
-            found.append(Stint(begin, end, rows, work, min(1.0, alike)))
+            found.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
     return found
 
 
@@ -326,9 +322,9 @@ def merged(stints: Iterable[Stint]) -> list[Stint]:
 
 
 def share_again(runs: Sequence[tuple[int, int]]) -> float:
-    """Which part of rows is asked once more, by earlier runs: (rows answered, of them asked again), the newest last."""
+    """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again)."""
     rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_AGAIN
-    for newer, (answered, more) in enumerate(reversed(runs)):
+    for newer, (answered, more) in enumerate(runs):
         weight = _FADE**newer
         rows, again = rows + weight * answered, again + weight * more
     return again / rows

@@ -10,7 +10,16 @@ from decimal import Decimal
 from orchestrator.planner.checks import check
 from orchestrator.planner.ground import Ground
 from orchestrator.planner.search import Chosen, Position, best, holding
-from orchestrator.planner.setting import batches_of, ground_of, less_later, money, objection, rescue_of
+from orchestrator.planner.setting import (
+    after,
+    batches_of,
+    finish_of,
+    ground_of,
+    less_later,
+    money,
+    objection,
+    rescue_of,
+)
 from orchestrator.planner.told import clock, dollars, refusals_of, routes_of
 from orchestrator.planner.values import Claim, Option, Plan, Terms, Verdict
 
@@ -79,6 +88,8 @@ def plan(
         chosen.at_most + more,
         chosen.chance,
         _verdict(work, terms, chosen),
+        after(now, finish_of(chosen.course, ours, 0.5)),
+        after(now, finish_of(chosen.course, ours, 0.95) + terms.margin),
     )
 
 

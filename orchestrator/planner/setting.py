@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 
+from orchestrator.forecast import NORMAL
 from orchestrator.model import PICO
 from orchestrator.planner.courses import Course, arrival
 from orchestrator.planner.ground import Ground, ground
@@ -84,6 +85,22 @@ def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
     filled = ours.fill(burden, room)
     to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
     return Rescue(now + timedelta(seconds=course.pull), to, 1.0 - done_by(course.stakes, course.pull))
+
+
+def finish_of(course: Course, ours: Ground, chance: float) -> float:
+    """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
+    usual, spread = ours.seconds(course.coming, course.held, course.free_in, course.cover)
+    lanes = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
+    every = (*course.stakes, *course.stuck)
+    if not every:
+        return lanes
+    done = 1.0 if course.pull is None else done_by(course.stakes, course.pull)
+    if chance <= done:
+        return max(lanes, max(stake.within(chance) for stake in every))
+    # What was pulled back comes last, as slow as the rest of the chance has it.
+    rest = min(0.999, max(0.001, (chance - done) / (1.0 - done)))
+    usual, spread = ours.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)
+    return max(lanes, usual * math.exp(NORMAL.inv_cdf(rest) * spread))
 
 
 def money(dollars: float) -> Decimal:

@@ -29,9 +29,9 @@ class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
     `cancel_seconds` pass until the rows of a cancelled batch are free. It keeps the share `kept` of them, less where
-    it is pulled back sooner than batches usually are done. `room` rows fit what may be enqueued there at once (None: any number), `behind` those that others have there
-    now; fewer than `min_rows` are no batch. One expires after `window` seconds. It has been `silent` for so many
-    seconds. `objection` is why none may be sent at all.
+    it is pulled back sooner than batches usually are done. `room` rows fit what may be enqueued there at once (None:
+    any number), `behind` those that others have there now; fewer than `min_rows` are no batch. One expires after
+    `window` seconds. It has been `silent` for so many seconds. `objection` is why none may be sent at all.
     """
 
     backend: str
@@ -195,6 +195,8 @@ class Verdict:
 class Plan:
     """Where the rows go. `at_most` holds for the dearest course that the plan may take; the budget covers it.
 
+    All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
+
     Without routes there is no way, or none that the budget pays for.
     """
 
@@ -205,6 +207,8 @@ class Plan:
     at_most: Decimal
     chance: float
     verdict: Verdict
+    done_p50: datetime | None = None
+    done_p95: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

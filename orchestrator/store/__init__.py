@@ -6,6 +6,7 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
+    observations  what plans are made by beside shards: progress of engines, how long jobs took to finish
     quarantine  failures that are not asked again
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.store.forecasts import Forecasts
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
+    from orchestrator.store.observations import Observations
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
 
@@ -104,6 +106,13 @@ class Store:
         from orchestrator.store.limits import Limits
 
         return Limits(self._database)
+
+    @cached_property
+    def observations(self) -> Observations:
+        """What plans are made by beside shards."""
+        from orchestrator.store.observations import Observations
+
+        return Observations(self._database)
 
     @cached_property
     def quarantine(self) -> Quarantine:
