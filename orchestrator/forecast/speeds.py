@@ -29,6 +29,8 @@ _RARE_FADE = 0.97
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
 _OUTLYING, _LEAST_SCALE = 2.5, 0.1
+_WELL = 0.7
+"""A night's rate is what it reaches in this part of its time, or more: it may have been dead for half of it."""
 _HALF = 0.5
 """Below this part of a night's rate it is out."""
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
@@ -267,7 +269,7 @@ class _Told:
     def of(stints: Sequence[Stint], hours: Sequence[float]) -> _Told:
         """A night of stints, its hours made alike."""
         rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
-        level = _median([(rate, one.seconds) for rate, one in rates])
+        level = _quantile([(rate, one.seconds) for rate, one in rates], _WELL)
         well = [(rate, one) for rate, one in rates if rate >= _HALF * level and rate > 0]
         seconds = sum(one.seconds for _, one in well)
         if not seconds:
@@ -331,7 +333,7 @@ def _hours(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
     """By how much each hour of the day differs from the others of its night, where several nights say so."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for newer, stints in enumerate(nights):
-        level = _median([(one.rate, one.seconds) for one in stints])
+        level = _quantile([(one.rate, one.seconds) for one in stints], _WELL)
         by_hour: dict[int, list[Stint]] = defaultdict(list)
         for one in stints:
             by_hour[one.begin.hour].append(one)
@@ -379,12 +381,16 @@ def _joined(piece: Sequence[Stint], seconds: float) -> Stint:
 
 
 def _median(weighed: Iterable[tuple[float, float]]) -> float:
-    """The value that half of the weight does not exceed; 0 of none."""
+    return _quantile(weighed, 0.5)
+
+
+def _quantile(weighed: Iterable[tuple[float, float]], part: float) -> float:
+    """The value that this part of the weight does not exceed; 0 of none."""
     marks = sorted(weighed)
-    half, so_far = sum(weight for _, weight in marks) / 2, 0.0
+    bound, so_far = part * sum(weight for _, weight in marks), 0.0
     for value, weight in marks:
         so_far += weight
-        if so_far >= half:
+        if so_far >= bound:
             return value
     return 0.0
 

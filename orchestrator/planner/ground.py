@@ -243,7 +243,7 @@ class Ground:
     def slack(self, burden: float, held: Sequence[int], free_in: float, cover: int) -> float:
         """For how many seconds nothing need be moved between lanes, to about a tenth."""
         wait = 0.0
-        step = 30.0
+        step = 60.0
         while step < self.horizon and self.fits(burden, held, max(free_in, step), cover):
             wait, step = step, step * 1.2
         return wait

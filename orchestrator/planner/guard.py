@@ -12,8 +12,8 @@ from orchestrator.durations import duration
 from orchestrator.planner.checks import check
 from orchestrator.planner.courses import WAITS, Course, Sources, arrival, chance_of
 from orchestrator.planner.ground import DETECTED, Ground, Rows
-from orchestrator.planner.search import Chosen, Position, best
-from orchestrator.planner.setting import batches_of, ground_of, less_later, money, objection, rescue_of
+from orchestrator.planner.search import LITTLE, Chosen, Position, best
+from orchestrator.planner.setting import batches_of, cost_of_later, ground_of, less, money, objection, rescue_of
 from orchestrator.planner.stakes import HEDGED, Stake, done_by
 from orchestrator.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
@@ -25,8 +25,8 @@ EVEN = 0.5
 """In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
 SOONER = 0.2
 """Where it is late anyway, rows change places only for so much less time."""
-HELPS = 0.2
-"""And before, where they take so much of what may yet fail."""
+HELPS = 0.02
+"""And before that for so much more chance."""
 SOONEST, LATEST = 30.0, 1800.0
 WATCHED = DETECTED / 2
 """How often lanes are looked at that others could take over from."""
@@ -62,14 +62,13 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         return _nothing(job, board, now)
     course, ours = chosen.course, board.ours
     moves = _moves(chosen, ours)
-    later, _ = less_later(job.later, options, terms)
     return Decision(
         course.cancel,
         (*_sends(job, course, ours), *moves),
         _reason(job, chosen, moves, ours),
         now + timedelta(seconds=_look(course, ours)),
         chosen.chance,
-        money(chosen.expected) + later,
+        money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
         rescue_of(course, ours, now),
         course.hedge,
     )
@@ -106,7 +105,7 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     unknown = [backend for backend in paced if backend not in by_name]
     if unknown:
         raise KeyError(unknown[0])
-    _, within = less_later(job.later, options, terms)
+    within = less(terms, cost_of_later(job.later, options, terms))
     sendable = [one for one in batches_of(usable) if one.silent <= 0]
     return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
 
@@ -233,7 +232,7 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     course = chosen.course
     there, held, cover = course.before, course.held, course.cover
     burden = course.coming + (0 if course.pull is None else course.staked)
-    later = max(SOONEST, arrival(course))
+    later = max(2 * SOONEST, arrival(course))
     if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
         return []
     kept = [
@@ -242,15 +241,19 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     ]
     more = ours.fill(sum(held) - sum(kept), ours.room(kept, 0.0, cover, sure=True))
     after = [a + b for a, b in zip(kept, more, strict=True)]
-    # What is moved starts anew: only where it helps, and late only for a good deal of time.
-    if not chosen.holds and sum(held) - sum(kept) < SPARE * sum(held):
-        return []
-    if ours.horizon <= 0:
-        helps = ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
-    else:
-        before = ours.chance(burden, held, later, cover)
-        helps = ours.chance(burden, after, later, cover) >= before + HELPS * (1.0 - before)
+    helps = chosen.holds or _helps(course, after, later, burden, ours)
     return _between(there, held, after, ours) if helps else []
+
+
+def _helps(course: Course, after: Sequence[int], later: float, burden: float, ours: Ground) -> bool:
+    """Whether it is worth moving rows though nothing holds: what is moved starts anew."""
+    held, cover = course.held, course.cover
+    if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < SPARE * sum(held):
+        return False
+    before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, cover)
+    if before < LITTLE:
+        return ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
+    return ours.chance(burden, after, later, cover) >= before + min(HELPS, (1.0 - before) / 5)
 
 
 def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:

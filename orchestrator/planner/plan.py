@@ -13,15 +13,16 @@ from orchestrator.planner.search import Chosen, Position, best, holding
 from orchestrator.planner.setting import (
     after,
     batches_of,
+    cost_of_later,
     finish_of,
     ground_of,
-    less_later,
+    less,
     money,
     objection,
     rescue_of,
 )
 from orchestrator.planner.told import clock, dollars, refusals_of, routes_of
-from orchestrator.planner.values import Claim, Option, Plan, Terms, Verdict
+from orchestrator.planner.values import Claim, Cost, Option, Plan, Terms, Verdict
 
 FURTHEST = timedelta(days=8)
 """How far a nearest deadline is looked for."""
@@ -30,12 +31,13 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to be planned, and the options that may be used for it."""
+    """What is to be planned, and the options that may be used for it; `more` is what later rows cost."""
 
     rows: int
     later: int
     claims: tuple[Claim, ...]
     usable: tuple[Option, ...]
+    more: Cost
     now: datetime
 
     def ground(self, terms: Terms) -> Ground:
@@ -45,14 +47,12 @@ class _Work:
     def best(self, terms: Terms) -> Chosen | None:
         """The course that is taken."""
         ours = self.ground(terms)
-        _, within = less_later(self.later, self.usable, terms)
-        return best(self._start(ours), batches_of(self.usable), ours, within)
+        return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
         """The cheapest course that holds these terms, if there is one."""
         ours = self.ground(terms)
-        _, within = less_later(self.later, self.usable, terms)
-        return holding(self._start(ours), batches_of(self.usable), ours, within)
+        return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def _start(self, ours: Ground) -> Position:
         return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
@@ -74,18 +74,18 @@ def plan(
     """
     check(options, terms, rows, later)
     usable = tuple(option for option in options if objection(option, terms) is None)
-    work = _Work(rows, later, claims, usable, now)
+    more = cost_of_later(later, usable, terms)
+    work = _Work(rows, later, claims, usable, more, now)
     chosen, ours = work.best(terms), work.ground(terms)
     refused = refusals_of(rows, options, terms, now, chosen, ours)
     if chosen is None:
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
-    more, _ = less_later(later, usable, terms)
     return Plan(
         tuple(routes_of(chosen.course, ours, now)),
         refused,
         rescue_of(chosen.course, ours, now),
-        money(chosen.expected) + more,
-        chosen.at_most + more,
+        money(chosen.expected) + more.p50,
+        chosen.at_most + more.p95,
         chosen.chance,
         _verdict(work, terms, chosen),
         after(now, finish_of(chosen.course, ours, 0.5)),
@@ -145,12 +145,12 @@ def _least(work: _Work, terms: Terms) -> Decimal | None:
     free = holds(None)
     if free is None:
         return None
-    bottom, top = terms.budget or Decimal(0), free.at_most
+    bottom, top = terms.budget or Decimal(0), free.at_most + work.more.p95
     while top - bottom > max(Decimal("0.01"), bottom / 100):
         middle = (bottom + top) / 2
         found = holds(middle)
         if found:
-            top = found.at_most
+            top = found.at_most + work.more.p95
         else:
             bottom = middle
     return top

@@ -13,9 +13,10 @@ from orchestrator.model import PICO
 from orchestrator.planner.courses import Course, arrival
 from orchestrator.planner.ground import Ground, ground
 from orchestrator.planner.stakes import done_by
-from orchestrator.planner.values import BatchOption, Claim, Option, PacedOption, Rescue, Terms
+from orchestrator.planner.values import BatchOption, Claim, Cost, Option, PacedOption, Rescue, Terms
 
 NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+NOTHING = Cost(Decimal(0), Decimal(0))
 RESERVED = 0.75
 """The part of the time that rows which come later may take at most, as it is planned."""
 
@@ -60,15 +61,18 @@ def _stage(rows: int, ours: Ground, usable: Sequence[Option]) -> float:
     return top
 
 
-def less_later(later: int, options: Sequence[Option], terms: Terms) -> tuple[Decimal, Terms]:
-    """What rows that come later will cost, where that is cheapest; and the terms with what is left of the budget."""
-    prices = [option.cost for option in options if objection(option, terms) is None]
-    if not later or not prices:
-        return Decimal(0), terms
-    each = min(prices, key=lambda cost: cost.p50)
+def cost_of_later(later: int, options: Sequence[Option], terms: Terms) -> Cost:
+    """What rows that come later will cost, where that is cheapest."""
+    costs = [option.cost for option in options if objection(option, terms) is None]
+    each = min(costs, key=lambda cost: cost.p50, default=NOTHING)
+    return Cost(each.p50 * later, each.p95 * later)
+
+
+def less(terms: Terms, cost: Cost) -> Terms:
+    """The same terms with what is left of the budget behind a cost."""
     if terms.budget is None:
-        return each.p50 * later, terms
-    return each.p50 * later, replace(terms, budget=max(Decimal(0), terms.budget - each.p95 * later))
+        return terms
+    return replace(terms, budget=max(Decimal(0), terms.budget - cost.p95))
 
 
 def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
