@@ -185,7 +185,7 @@ class _Books:
     @property
     def open(self) -> Open:
         """Where the job's rows are."""
-        cancel = {one.backend: one.cancel_seconds if isinstance(one, BatchOption) else 60.0 for one in self.options}
+        cancel = {one.backend: one.cancel_seconds for one in self.options}
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
         rows: dict[str, int] = {
             shard.id: shard.rows for shard in mine if shard.collected_at is None and shard.hedged_at is None
@@ -239,7 +239,8 @@ class _Books:
         sight = self._memory.sight(lane.name, self)
         starts = observed.ASSUMED_START if lane.location == "local" else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
-        return PacedOption(lane.name, lane.location, _cost(lane.price), pace)
+        leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
+        return PacedOption(lane.name, lane.location, _cost(lane.price), pace, cancel_seconds=leaves)
 
 
 def begin_of(night: Night) -> datetime:

@@ -161,12 +161,7 @@ class Prospects:
     @cached_property
     def cancels(self) -> Mapping[str, float]:
         """Seconds until the rows of a batch that is taken back are free, at the longest, by backend."""
-        return {
-            option.backend: option.cancel_seconds
-            if isinstance(option, BatchOption)
-            else observed.cancel_seconds(self._sight(option.backend).shards, self._now, observed.OWN_CANCEL)
-            for option in self.options
-        }
+        return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
 
@@ -254,13 +249,15 @@ class Prospects:
             pace = pace.now(0.0, seconds)
             if seconds > backend.patience and len(self._config.backends) > 1:
                 objection = objection or f"no upstream of it has taken a row for {seconds:.0f} s"
+        leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend)
-            return PacedOption(name, backend.location, cost, pace, objection or unpriced)
+            return PacedOption(name, backend.location, cost, pace, objection or unpriced, leaves)
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
         usual = forecast.pace(self._speeds(name), self._assumed(backend), now=self._now, tokens=self._work)
         prices = prices_of(backend, self._config, lambda: self._now)
-        return PacedOption(name, backend.location, _time_cost(prices, usual, len(backend.upstreams)), pace, objection)
+        cost = _time_cost(prices, usual, len(backend.upstreams))
+        return PacedOption(name, backend.location, cost, pace, objection, leaves)
 
     def _speeds(self, name: str) -> forecast.Speeds:
         """What earlier nights tell of an engine; asked for once a night."""

@@ -185,7 +185,7 @@ def chance_of(course: Course, ground: Ground) -> float:
     if not course.stakes:
         return rest
     if course.both:
-        return 1.0 - (1.0 - done_by(course.stakes, ground.horizon)) * (1.0 - rest)
+        return 1.0 - (1.0 - done_by(course.stakes, ground.horizon) * ground.finishes) * (1.0 - rest)
     if course.pull is None:
         return done_by(course.stakes, ground.horizon) * rest
     done = done_by(course.stakes, min(course.pull, ground.horizon))

@@ -55,13 +55,21 @@ class Lane:
 class Ground:
     """The paced options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
 
-    `claims` are what other jobs may come to need of them.
+    `claims` are what other jobs may come to need of them, `finishes` is P(the job ends in time once its rows are
+    answered by then).
     """
 
     lanes: tuple[Lane, ...]
     horizon: float
     target: float
     claims: tuple[Claim, ...] = ()
+    finishes: float = 1.0
+
+    def leave(self, held: Sequence[int]) -> float:
+        """Seconds until rows that leave a lane are free."""
+        return max(
+            (lane.option.cancel_seconds for lane, rows in zip(self.lanes, held, strict=True) if rows), default=0.0
+        )
 
     def fits(
         self,
@@ -78,11 +86,11 @@ class Ground:
         Only the first `cover` lanes take what comes; what is held elsewhere is done there or not at all. `tail` is
         the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
         """
-        burden += self._certain(cause)
+        burden, a = burden + self._certain(cause), max(a, self.leave(held))
         lows = [lane.low for lane in self.lanes]
         if self._room_left(lows, burden, held, a, cover) < 0:
             return False
-        risk = tail + self.risk(burden, held, a, cover, cause)
+        risk = tail + (1.0 - self.finishes) + self.risk(burden, held, a, cover, cause)
         if risk <= NEGLIGIBLE:
             return True
         left = (1.0 - self.target - risk) * UNKNOWN
@@ -98,8 +106,9 @@ class Ground:
         """P(that)."""
         if burden <= 0 and not any(held):
             return 1.0
-        burden += self._certain(cause)
-        return max(0.0, self._paced(burden, held, a, cover) - self.risk(burden, held, a, cover, cause))
+        burden, a = burden + self._certain(cause), max(a, self.leave(held))
+        likely = self._paced(burden, held, a, cover) - self.risk(burden, held, a, cover, cause)
+        return max(0.0, likely) * self.finishes
 
     def _paced(self, burden: float, held: Sequence[int], a: float, cover: int) -> float:
         """P(paces are enough): the quantile at which it just fits, less what is not known of quantiles."""
@@ -121,7 +130,7 @@ class Ground:
         lows = [lane.low for lane in self.lanes]
         found = 0.0
         for place, (lane, rows) in enumerate(zip(self.lanes, held, strict=True)):
-            if lane.hazard <= 0.0 or not (rows or (burden > 0 and place < cover)):
+            if lane.hazard <= 0.0 or lane.rate <= 0.0 or not (rows or (burden > 0 and place < cover)):
                 continue
             begin = 0.0 if rows else a - min(a, lane.option.pace.outage)
             ends = min(self.horizon, self._ends(burden, held, a, cover, place))
@@ -156,7 +165,8 @@ class Ground:
         gone = [0.0 if other == place else rate for other, rate in enumerate(rates)]
         kept = [0 if other == place else rows for other, rows in enumerate(held)]
         more = sum(claim.rows for claim in self.claims if claim.source == self.lanes[place].option.backend)
-        return self._room_left(gone, burden + held[place] + more, kept, max(a, DETECTED), cover) >= 0
+        freed = max(a, DETECTED + self.lanes[place].option.cancel_seconds)
+        return self._room_left(gone, burden + held[place] + more, kept, freed, cover) >= 0
 
     def _room_left(self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, cover: int) -> float:
         room, horizon = -burden, self.horizon
@@ -244,7 +254,7 @@ class Ground:
         """For how many seconds nothing need be moved between lanes, to about a tenth."""
         wait = 0.0
         step = 60.0
-        while step < self.horizon and self.fits(burden, held, max(free_in, step), cover):
+        while step < self.horizon and self.fits(burden, held, max(free_in, step + self.leave(held)), cover):
             wait, step = step, step * 1.2
         return wait
 
@@ -265,7 +275,13 @@ class Ground:
         return max(alone, a + start + rest / rate if rate > 0 else math.inf), spread
 
 
-def ground(paced: Sequence[PacedOption], horizon: float, target: float, claims: tuple[Claim, ...] = ()) -> Ground:
+def ground(
+    paced: Sequence[PacedOption],
+    horizon: float,
+    target: float,
+    claims: tuple[Claim, ...] = (),
+    finishes: float = 1.0,
+) -> Ground:
     """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
     lanes = []
@@ -273,7 +289,7 @@ def ground(paced: Sequence[PacedOption], horizon: float, target: float, claims: 
         pace = option.pace
         low = pace.rate * math.exp(-z * pace.spread)
         lanes.append(Lane(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR))
-    return Ground(tuple(lanes), horizon, target, claims)
+    return Ground(tuple(lanes), horizon, target, claims, finishes)
 
 
 def _fattened(tail: float) -> float:

@@ -232,14 +232,15 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     course = chosen.course
     there, held, cover = course.before, course.held, course.cover
     burden = course.coming + (0 if course.pull is None else course.staked)
-    later = max(2 * SOONEST, arrival(course))
+    leave = ours.leave(there)
+    later = max(2 * SOONEST + leave, arrival(course))
     if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
         return []
     kept = [
         min(rows, int(lane.between(0.0, ours.horizon, lane.low))) if place < cover else rows
         for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
     ]
-    more = ours.fill(sum(held) - sum(kept), ours.room(kept, 0.0, cover, sure=True))
+    more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, cover, sure=True))
     after = [a + b for a, b in zip(kept, more, strict=True)]
     helps = chosen.holds or _helps(course, after, later, burden, ours)
     return _between(there, held, after, ours) if helps else []

@@ -36,7 +36,7 @@ def ground_of(
     That is the deadline, less the margin, less what `later` rows take that are made of the answers.
     """
     paced = [option for option in usable if isinstance(option, PacedOption)]
-    found = ground(paced, terms.seconds(now), terms.target, claims)
+    found = ground(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
     if not later or found.horizon <= 0:
         return found
     reserve = _stage(later, found, usable) + terms.margin

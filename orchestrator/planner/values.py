@@ -6,14 +6,18 @@ alike (one task and model, say): plan apart what costs or takes something else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_UP, Decimal
 
-from orchestrator.forecast import Pace, Turnaround
+from orchestrator.forecast import NORMAL, Pace, Turnaround
 
 DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
+LEAST = 0.15
+SURE, FINISH_SPREAD = 2.33, 0.5
+"""A margin is kept with 99 %; how far jobs are apart in how long they take to finish (a spread of the logarithm)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ class BatchOption:
 class PacedOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
-    The `pace` counts as `ahead` what other jobs have there that goes first.
+    The `pace` counts as `ahead` what other jobs have there that goes first. `cancel_seconds` pass until rows that leave
+    it are free.
     """
 
     backend: str
@@ -60,6 +65,7 @@ class PacedOption:
     cost: Cost
     pace: Pace
     objection: str | None = None
+    cancel_seconds: float = 30.0
 
 
 Option = BatchOption | PacedOption
@@ -94,10 +100,18 @@ class Terms:
     def seconds(self, now: datetime) -> float:
         """Until when rows have to be answered, in seconds; negative once the deadline is over.
 
-        The margin takes half of the time that is left at most.
+        In the last minutes, where the margin leaves next to nothing, as soon as can be.
         """
         left = (self.deadline - now).total_seconds()
-        return max(left - self.margin, left / 2) if left > 0 else left
+        return max(left - self.margin, LEAST * left) if left > 0 else left
+
+    def finishes(self, now: datetime) -> float:
+        """P(the job is finished in time, once its rows are answered by then): less than 1 within the margin."""
+        left = (self.deadline - now).total_seconds()
+        if left <= 0 or left - self.margin >= LEAST * left:
+            return 1.0
+        spare = left * (1.0 - LEAST)
+        return NORMAL.cdf(SURE + math.log(spare / self.margin) / FINISH_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
