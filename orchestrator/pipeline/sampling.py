@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from orchestrator.model import Job, Progress, Shard, ShardState
-from orchestrator.planner.observed import unfinished
+from orchestrator.planner.observed import done, unfinished
 from orchestrator.store import Store
 
 EVERY = timedelta(minutes=1)
@@ -42,7 +42,7 @@ def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) ->
         job.series,
         backend,
         now,
-        sum(shard.provider_completed + shard.provider_failed for shard in there),
+        sum(done(shard) for shard in there),
         sum(unfinished(shard, shard.rows) for shard in there if shard.state is ShardState.SUBMITTED),
         sum(shard.provider_input_tokens for shard in there),
         sum(shard.provider_output_tokens for shard in there),

@@ -131,7 +131,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         facts["status_at"] = now
     if shard.started_at is None and batch.status is not BatchStatus.VALIDATING:
         facts["started_at"] = now
-    if shard.first_at is None and batch.completed + batch.failed:
+    if shard.first_at is None and (batch.completed or (batch.failed and not batch.status.is_final)):
         facts["first_at"] = now
     if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
         facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())

@@ -119,16 +119,23 @@ def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterat
     yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
     if not course.stakes or not course.cover or course.both:
         return
-    burden, tail, cause = course.staked + course.coming, slips(course), course.causes
-    stuck = sum(stake.rows for stake in course.stuck)
+    stuck = sum(stake.rows * stake.price for stake in course.stuck)
     for pull in WAITS:
-        at = arrival(replace(course, pull=pull))
-        fits = not course.stuck and ground.fits(burden, course.held, at, course.cover, tail=tail, cause=cause)
+        pulled = replace(course, pull=pull)
+        fits = is_in_time(pulled, ground)
         if fits and course.bets:
             fits = done_by(course.unsent, pull) >= WORTH
         if fits or late:
-            expected = _pulled(course, pull, at, ground) + stuck * max((one.price for one in course.stuck), default=0)
+            expected = stuck + _pulled(course, pull, arrival(pulled), ground)
             yield _valued(course, pull, expected, fits, ground, terms)
+
+
+def is_in_time(course: Course, ground: Ground) -> bool:
+    """Whether what is pulled back is surely done by the deadline."""
+    if course.stuck:
+        return False
+    burden, at = course.staked + course.coming, arrival(course)
+    return ground.fits(burden, course.held, at, course.cover, tail=slips(course), cause=course.causes)
 
 
 def slips(course: Course) -> float:

@@ -70,9 +70,17 @@ def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
     return frozenset(job.id for job in jobs if job.id != mine.id and due(job) < due(mine))
 
 
+def done(shard: Shard) -> int:
+    """How many of a shard's rows its backend has done, as far as it says: what a batch that was cut short leaves is
+    told as failed."""
+    cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
+    failed = 0 if shard.provider_status in cut else shard.provider_failed
+    return shard.provider_completed + failed
+
+
 def unfinished(shard: Shard, rows: int) -> int:
     """How many of a shard's open rows its backend has not done yet, as far as it says."""
-    return max(0, rows - shard.provider_completed - shard.provider_failed)
+    return max(0, rows - done(shard))
 
 
 # --- batches
@@ -236,10 +244,11 @@ def stints_of(
         if live := _live(shards, samples, now):
             samples = [*samples, live]
         found += _of_samples(samples, series)
+    found = _while_working(merged(found), sight, start, now)
     for job_id, shards in of_job.items():
         if len(by_job.get(job_id, ())) < 3:
-            found += _of_shards(shards, now)
-    return _while_working(merged(found), sight, start, now)
+            found += _of_shards(shards)
+    return merged(found)
 
 
 def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
@@ -264,12 +273,12 @@ def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
-    done = sum(shard.provider_completed + shard.provider_failed for shard in shards)
+    rows = sum(done(shard) for shard in shards)
     fed = sum(shard.provider_input_tokens for shard in shards)
     told = sum(shard.provider_output_tokens for shard in shards)
     left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
     return Progress(
-        last.job_id, last.series, last.backend, now, max(done, last.done), left, max(fed, last.input_tokens),
+        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
         max(told, last.output_tokens),
     )  # fmt: skip
 
@@ -283,15 +292,21 @@ def _of_samples(samples: Sequence[Progress], series: str) -> Iterator[Stint]:
             yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
 
 
-def _of_shards(shards: Sequence[Shard], now: datetime) -> Iterator[Stint]:
-    """The same of a job that was over between two looks, by its shards."""
+def _of_shards(shards: Sequence[Shard]) -> Iterator[Stint]:
+    """The same of a job that was over between two looks, by its shards: it is no slower than that."""
     most = max((shard.rows for shard in shards), default=0)
     for shard in shards:
         begin, end = shard.submitted_at, shard.ended_at
-        done = shard.provider_completed + shard.provider_failed
-        if begin is not None and end is not None and 2 * done >= most and (end - begin).total_seconds() > 1.0:
+        rows = done(shard)
+        if (
+            begin is not None
+            and end is not None
+            and rows
+            and 2 * rows >= most
+            and (end - begin).total_seconds() > 1.0
+        ):
             work = work_of(shard.provider_input_tokens, shard.provider_output_tokens)
-            yield Stint(begin, end, done, work)
+            yield Stint(begin, end, rows, work)
 
 
 def merged(stints: Iterable[Stint]) -> list[Stint]:

@@ -10,7 +10,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 
 from orchestrator.forecast import NORMAL
 from orchestrator.model import PICO
-from orchestrator.planner.courses import Course, arrival
+from orchestrator.planner.courses import WAITS, Course, arrival, is_in_time
 from orchestrator.planner.ground import Ground, ground
 from orchestrator.planner.stakes import done_by
 from orchestrator.planner.values import BatchOption, Claim, Cost, Option, PacedOption, Rescue, Terms
@@ -88,7 +88,17 @@ def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
     room = ours.room(course.held, arrival(course), course.cover, sure=True)
     filled = ours.fill(burden, room)
     to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
-    return Rescue(now + timedelta(seconds=course.pull), to, 1.0 - done_by(course.stakes, course.pull))
+    pull = _latest(course, course.pull, ours)
+    return Rescue(now + timedelta(seconds=pull), to, 1.0 - done_by(course.stakes, pull))
+
+
+def _latest(course: Course, pull: float, ours: Ground) -> float:
+    """The last moment for a pull that is as sure, up to the next one that was thought of."""
+    bottom, top = pull, next((wait for wait in WAITS if wait > pull), pull)
+    while top - bottom > 30.0:
+        middle = (bottom + top) / 2
+        bottom, top = (middle, top) if is_in_time(replace(course, pull=middle), ours) else (bottom, middle)
+    return bottom
 
 
 def finish_of(course: Course, ours: Ground, chance: float) -> float:

@@ -244,7 +244,7 @@ def test_batches_of_one_backend_are_as_sure_as_their_youngest() -> None:
 def test_the_last_rows_of_a_slow_lane_are_not_forgotten() -> None:
     """What it would do behind the deadline does not count."""
     slow = replace(IDLE, pace=replace(IDLE.pace, rate=0.27, spread=0.05))
-    decision = replan(Open(paced=(("gpu", 10),)), [slow, REALTIME], TERMS, at(4 - 27 / HOUR))
+    decision = replan(Open(paced=(("gpu", 20),)), [slow, REALTIME], TERMS, at(4 - 75 / HOUR))
     assert decision.sends
     assert decision.chance >= 0.99
 
