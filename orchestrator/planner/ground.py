@@ -20,6 +20,8 @@ UNKNOWN = 1 / 3
 """The part of what may fail by the target that known paces may use up; the rest is left for what is not known."""
 DETECTED = 600.0
 """Seconds until an engine that stands still is known to, and its rows are elsewhere."""
+TURN = 60.0
+"""Seconds for a look or two, until it shows that a lane does not do the last of its rows."""
 NEGLIGIBLE = 1e-5
 Rows = tuple[int, ...]
 """Rows by paced option, in the order of the ground."""
@@ -123,7 +125,18 @@ class Ground:
         return 1.0 - _fattened(NORMAL.cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain(self, cause: Collection[str]) -> float:
-        return float(sum(claim.rows for claim in self.claims if claim.source in cause)) if cause else 0.0
+        """Rows of others that come for certain: for the same cause, or as the lane where they are does not do them."""
+        total = 0.0
+        for claim in self.claims:
+            if claim.source in cause:
+                total += claim.rows
+            elif (lane := self._lane(claim.source)) is not None:
+                does = lane.low * lane.option.pace.full(max(0.0, self.horizon - lane.start))
+                total += max(0.0, claim.rows - does)
+        return total
+
+    def _lane(self, backend: str) -> Lane | None:
+        return next((lane for lane in self.lanes if lane.option.backend == backend), None)
 
     def risk(self, burden: float, held: Sequence[int], a: float, cover: int, cause: Collection[str] = ()) -> float:
         """P(an engine fails, or others need it, and the rest of the cover cannot make up for it)."""
@@ -142,8 +155,7 @@ class Ground:
             found += 1.0 - math.exp(-lane.hazard * exposed)
         for claim in self.claims:
             if claim.source not in cause and claim.chance > NEGLIGIBLE:
-                held_there = any(lane.option.backend == claim.source for lane in self.lanes)
-                if not held_there and self._room_left(lows, burden + claim.rows, held, a, cover) < 0:
+                if not self._lane(claim.source) and self._room_left(lows, burden + claim.rows, held, a, cover) < 0:
                     found += claim.chance
         return min(1.0, found)
 
@@ -185,11 +197,18 @@ class Ground:
     def room(self, held: Sequence[int], a: float, cover: int, *, sure: bool) -> list[float]:
         """Rows that each lane of the cover can take from `a` on, beside those held."""
         found = []
-        for lane, rows in zip(self.lanes[:cover], held, strict=False):
-            rate = lane.low if sure else lane.rate
-            rest = max(0.0, rows - lane.between(0.0, min(a, self.horizon), rate)) if rows else 0.0
-            found.append(max(0.0, lane.between(a, self.horizon, rate, warm=rows > 0) - rest))
+        for place, (lane, rows) in enumerate(zip(self.lanes[:cover], held, strict=False)):
+            rate, until = lane.low if sure else lane.rate, self.until(place, cover)
+            rest = max(0.0, rows - lane.between(0.0, min(a, until), rate)) if rows else 0.0
+            found.append(max(0.0, lane.between(a, until, rate, warm=rows > 0) - rest))
         return found
+
+    def until(self, place: int, cover: int) -> float:
+        """Until when a lane of the cover may be given rows to do: one that others can take over from is to be done a
+        little before the deadline, while there is time for that."""
+        if cover < 2 or place >= cover or place == max(range(cover), key=lambda one: self.lanes[one].rate):
+            return self.horizon
+        return max(0.0, self.horizon - TURN - self.lanes[place].option.cancel_seconds)
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
         """Rows by lane, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""

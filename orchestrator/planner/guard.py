@@ -237,7 +237,7 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
         return []
     kept = [
-        min(rows, int(lane.between(0.0, ours.horizon, lane.low))) if place < cover else rows
+        min(rows, int(lane.between(0.0, ours.until(place, cover), lane.low))) if place < cover else rows
         for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
     ]
     more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, cover, sure=True))

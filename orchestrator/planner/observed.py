@@ -62,12 +62,15 @@ class Asker:
 
 
 def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
-    """The jobs whose rows an engine does before those of mine: due earlier, or made earlier."""
+    """The jobs whose rows an engine may do before those of mine: due no later. Of jobs without a deadline, those that
+    were made earlier."""
 
-    def due(job: Job) -> tuple[bool, datetime, datetime, str]:
-        return job.deadline_at is None, job.deadline_at or job.created_at, job.created_at, job.id
+    def is_first(job: Job) -> bool:
+        if job.deadline_at is None or mine.deadline_at is None:
+            return job.deadline_at is not None or (mine.deadline_at is None and job.created_at <= mine.created_at)
+        return job.deadline_at <= mine.deadline_at
 
-    return frozenset(job.id for job in jobs if job.id != mine.id and due(job) < due(mine))
+    return frozenset(job.id for job in jobs if job.id != mine.id and is_first(job))
 
 
 def done(shard: Shard) -> int:
