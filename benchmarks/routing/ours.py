@@ -218,16 +218,18 @@ class _Books:
 
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
+        cancel = observed.cancel_seconds(sight.shards, self.now)
         there = [shard for shard in self.shards[batch.name] if shard.state is ShardState.SUBMITTED]
         return BatchOption(
             batch.name,
             batch.location,
             _cost(batch.price),
             observed.turnaround(sight, self.view.job.shard_rows, self.now),
-            cancel_seconds=observed.cancel_seconds(sight.shards, self.now),
+            cancel_seconds=cancel,
             room=batch.room,
             behind=sum(shard.rows for shard in there if shard.job_id != self.mine.id),
             silent=observed.silence(sight.shards, self.now),
+            slips=observed.slips(sight.shards, self.now, cancel),
         )
 
     def _lane(self, lane: LaneNight) -> PacedOption:

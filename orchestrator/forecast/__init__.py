@@ -5,7 +5,7 @@ Every forecast says where it comes from: `assumed`, `from 312 rows`, or both. Ti
 
 from __future__ import annotations
 
-from orchestrator.forecast.delays import NORMAL, Wait, longest
+from orchestrator.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.forecast.lengths import Lengths, output_lengths
 from orchestrator.forecast.paces import Pace
 from orchestrator.forecast.speeds import Assumed, Speeds, Stint, learn, pace
@@ -21,6 +21,7 @@ __all__ = [
     "Stint",
     "Turnaround",
     "Wait",
+    "beyond",
     "learn",
     "longest",
     "output_lengths",

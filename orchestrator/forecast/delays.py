@@ -36,8 +36,7 @@ def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float
     A quantile of what was seen, recent ones first, mixed with what is `assumed` to be the longest. A single one that
     stands out counts only so far, and all of them fade, so nothing is learned for good.
     """
-    known = _weighed(seen, assumed, at)
-    marks = sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
+    marks = _marks(seen, assumed, at)
     bound = chance * sum(weight for _, weight in marks)
     so_far = 0.0
     for seconds, weight in marks:
@@ -45,6 +44,18 @@ def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float
         if so_far >= bound:
             return seconds
     return marks[-1][0]
+
+
+def beyond(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
+    """P(such a wait takes longer than this)."""
+    marks = _marks(seen, assumed, at)
+    return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)
+
+
+def _marks(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
+    """How long it may take, each with its weight, the shortest first."""
+    known = _weighed(seen, assumed, at)
+    return sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
 
 
 def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:

@@ -138,16 +138,18 @@ class Prospects:
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend)
         room, behind = self._room(name, backend, profile)
+        cancel = observed.cancel_seconds(sight.shards, self._now)
         return BatchOption(
             backend=name,
             location=backend.location,
             cost=cost,
             turnaround=observed.turnaround(sight, max(1, self.rows), self._now),
-            cancel_seconds=observed.cancel_seconds(sight.shards, self._now),
+            cancel_seconds=cancel,
             room=room,
             behind=behind,
             window=float(window_for(profile, DAY).seconds),
             silent=observed.silence(sight.shards, self._now),
+            slips=observed.slips(sight.shards, self._now, cancel),
             objection=objection or unpriced,
         )
 

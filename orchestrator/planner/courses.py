@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from orchestrator.planner.ground import Ground, Rows, excess
 from orchestrator.planner.stakes import HEDGED, Stake, done_by
-from orchestrator.planner.values import Terms
+from orchestrator.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
 WORTH = 0.1
@@ -21,8 +21,6 @@ WORTH = 0.1
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
-SLIPS = 0.003
-"""P(a cancelled batch takes longer than `cancel_seconds` until its rows are free)."""
 
 
 Sources = tuple[tuple[str, int], ...]
@@ -135,13 +133,15 @@ def is_in_time(course: Course, ground: Ground) -> bool:
     if course.stuck:
         return False
     burden, at = course.staked + course.coming, arrival(course)
-    return ground.fits(burden, course.held, at, course.cover, tail=slips(course), cause=course.causes)
+    # That a cancel may slip is told; to wait for what seldom does would be dear.
+    tail = min(SLIPS, slips(course))
+    return ground.fits(burden, course.held, at, course.cover, tail=tail, cause=course.causes)
 
 
 def slips(course: Course) -> float:
-    """P(a cancel takes longer than foreseen); the rows of what is hedged are free at once."""
-    is_cancelled = any(not stake.hedges for stake in course.stakes) or bool(course.coming)
-    return SLIPS if is_cancelled else 0.0
+    """P(a cancel takes far longer than planned); the rows of what is hedged are free at once."""
+    coming = SLIPS if course.coming else 0.0
+    return max((stake.option.slips for stake in course.stakes if not stake.hedges), default=coming)
 
 
 def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:

@@ -16,7 +16,7 @@ from orchestrator.durations import MINUTE
 from orchestrator.forecast import Assumed, Pace, Seen, Speeds, Stint, Turnaround, Wait
 from orchestrator.model import Job, JobId, Progress, Shard, ShardState
 from orchestrator.planner.stakes import Stake
-from orchestrator.planner.values import BatchOption, Claim
+from orchestrator.planner.values import SLIPS, BatchOption, Claim
 from orchestrator.wire import BatchStatus
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
@@ -35,9 +35,10 @@ ENOUGH_LEFT = 0.3
 """The part of what was done between two looks that has to be left then."""
 TODAY = timedelta(hours=12)
 """What is longer ago is another night."""
-SURE = 0.99
-"""What a cancel does not exceed: what is planned by it is to hold."""
-LIKELY = 0.95
+SURE, LIKELY = 0.99, 0.95
+"""What a finish, and a cancel or a start, do not exceed as they are planned."""
+FAR = 1.5
+"""What takes so many times as long as planned comes too late."""
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
@@ -109,13 +110,28 @@ def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
 
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
-    """From the decision to take a batch back until its rows are free, as it is at the longest."""
-    waits = [
-        Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
-        for shard in shards
-        if shard.pulled_at is not None and (over := shard.collected_at or shard.ended_at) is not None
-    ]
-    return forecast.longest(waits, assumed=assumed, at=now, chance=SURE)
+    """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
+    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY)
+
+
+def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
+    """P(it takes far longer than so many seconds)."""
+    return SLIPS + forecast.beyond(FAR * seconds, _cancels(shards), assumed=ASSUMED_CANCEL, at=now)
+
+
+def _cancels(shards: Sequence[Shard]) -> list[Wait]:
+    """How long cancels took. One that was done before it was cancelled says nothing of that, and those of an hour are
+    slow together."""
+    by_hour: dict[datetime, Wait] = {}
+    for shard in shards:
+        over = shard.collected_at or shard.ended_at
+        if shard.pulled_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
+            continue
+        wait = Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
+        hour = shard.pulled_at.replace(minute=0, second=0, microsecond=0)
+        if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
+            by_hour[hour] = wait
+    return list(by_hour.values())
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:

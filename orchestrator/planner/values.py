@@ -16,6 +16,8 @@ from orchestrator.forecast import NORMAL, Pace, Turnaround
 DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
 LEAST = 0.15
+SLIPS = 0.003
+"""P(a cancel takes far longer than planned), where nothing of the kind was seen."""
 SURE, FINISH_SPREAD = 2.33, 0.5
 """A margin is kept with 99 %; how far jobs are apart in how long they take to finish (a spread of the logarithm)."""
 
@@ -32,7 +34,7 @@ class Cost:
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free. It keeps the share `kept` of them, less where
+    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the share `kept` of them, less where
     it is pulled back sooner than batches usually are done. `room` rows fit what may be enqueued there at once (None:
     any number), `behind` those that others have there now; fewer than `min_rows` are no batch. One expires after
     `window` seconds. It has been `silent` for so many seconds. `objection` is why none may be sent at all.
@@ -50,6 +52,7 @@ class BatchOption:
     objection: str | None = None
     behind: int = 0
     silent: float = 0.0
+    slips: float = SLIPS
 
 
 @dataclass(frozen=True, slots=True)
