@@ -64,8 +64,8 @@ class BatchNight:
 class LaneNight:
     """A paced route tonight: `rate` rows a second times its `speed`; others' `ahead` rows come first.
 
-    Once nothing was asked of it for `cools` seconds, it needs `start` seconds to begin. `nominal` is the rate that its
-    operator states, None where he states none.
+    After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
+    states, None where he states none.
     """
 
     name: str

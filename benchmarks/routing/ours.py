@@ -275,8 +275,8 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
     if sent.collected is not None:
         state = ShardState.COLLECTED
     return Shard(
-        ShardId(f"{night.number}.{sent.number}"), JobId(f"{sent.job}-{night.number}"), sent.number, sent.backend, "/v1",
-        "m", state, "", sent.rows, 0, begin + timedelta(seconds=sent.created),
+        ShardId(f"{night.number}.{sent.number}"), JobId(f"{sent.job}-{night.number}"), sent.number, sent.backend,
+        "/v1", "m", state, "", sent.rows, 0, begin + timedelta(seconds=sent.created),
         provider_status=status, provider_completed=sent.done, submitted_at=at(sent.sent), first_at=at(sent.first),
         seen_at=at(sent.seen), pulled_at=at(sent.pulled), hedged_at=at(sent.hedged), ended_at=at(sent.ended),
         collected_at=at(sent.collected),

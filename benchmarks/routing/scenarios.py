@@ -19,8 +19,8 @@ Path = Callable[[random.Random, int], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Nights of one kind. `path` draws what each night has from those before it; a home that `forgets` has every night
-    as its first."""
+    """Nights of one kind. `path` draws what each night has from those before it; with `forgets`, every night is the
+    first of its home."""
 
     name: str
     about: str

@@ -90,7 +90,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """A job as it was lived through, and the least that it could have cost (None: nobody could have had it in time)."""
+    """A job as it was lived through, and the least it could have cost (None: nobody could have been in time)."""
 
     job: Job
     score: Score
@@ -185,9 +185,8 @@ def spelled(told: Sequence[Told]) -> str:
     lines = [f"  {'told':>10}{'times':>9}{'on the mean':>14}{'came true':>12}\n"]
     for one in told:
         if one.count:
-            lines.append(
-                f"  {f'≥ {one.bucket:.1%}':>10}{one.count:>9,}{one.sum / one.count:>14.2%}{one.true / one.count:>12.2%}\n"
-            )
+            bucket, mean, true = f"≥ {one.bucket:.1%}", one.sum / one.count, one.true / one.count
+            lines.append(f"  {bucket:>10}{one.count:>9,}{mean:>14.2%}{true:>12.2%}\n")
     return "".join(lines)
 
 

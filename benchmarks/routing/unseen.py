@@ -1,4 +1,4 @@
-"""Worlds of families that the forecasts do not assume. Here it shows whether what is told of a deadline comes true."""
+"""Worlds of families that the forecasts do not assume: does what is told of a deadline come true there?"""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ UNSEEN: dict[str, Scenario] = {
         Scenario("flex-alone", "the same as the only rescue", _flex_alone),
         Scenario("cold", "every night is the first of a home", _cold, forgets=True),
         Scenario("cold-engine", "the same, with an unknown engine as the only rescue", _cold_engine, forgets=True),
-        Scenario("second-stage", "requests made from answers: 600 at the end, and what is asked again", _second_stage),
+        Scenario("second-stage", "requests made from answers: 600 at the end, and re-asks", _second_stage),
         Scenario("second-stage-local", "the same with one engine as the only rescue", _second_stage_local),
         Scenario("silent", "a provider that answers nothing for up to three hours", _silent),
         Scenario("silent-hedged", "the same with `hedge: true`", _silent_hedged),

@@ -112,7 +112,7 @@ Action = Send | Cancel | Hedge
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a policy does, in how many seconds it looks again, and the P(in time) that it tells (None: it does not)."""
+    """What a policy does, in how many seconds it looks again, and the P(in time) that it tells (None: nothing)."""
 
     actions: list[Action]
     wait: float
@@ -283,7 +283,7 @@ class World:
 
     def _release(self) -> None:
         """Send the batches that there is room for."""
-        for name, night in self._nights.items():
+        for night in self._nights.values():
             if night.answers(self.now) > self.now:
                 continue
             mine = [one for one in self._batches.values() if one.night is night and one.shard.ended is None]

@@ -125,7 +125,7 @@ class Ground:
         return 1.0 - _fattened(NORMAL.cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain(self, cause: Collection[str]) -> float:
-        """Rows of others that come for certain: for the same cause, or as the lane where they are does not do them."""
+        """Rows of others that come for certain: for the same cause, or since the lane that has them is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
@@ -154,9 +154,10 @@ class Ground:
                 exposed = min(exposed, max(0.0, ends + DETECTED - self.horizon))
             found += 1.0 - math.exp(-lane.hazard * exposed)
         for claim in self.claims:
-            if claim.source not in cause and claim.chance > NEGLIGIBLE:
-                if not self._lane(claim.source) and self._room_left(lows, burden + claim.rows, held, a, cover) < 0:
-                    found += claim.chance
+            if claim.source in cause or claim.chance <= NEGLIGIBLE or self._lane(claim.source):
+                continue
+            if self._room_left(lows, burden + claim.rows, held, a, cover) < 0:
+                found += claim.chance
         return min(1.0, found)
 
     def _ends(self, burden: float, held: Sequence[int], a: float, cover: int, place: int) -> float:

@@ -170,7 +170,7 @@ def claims(
 
 
 def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
-    """From the last row's answer to the finished job, at the longest; by others: (rows, end of the last batch, end)."""
+    """From the last answer to the finished job, at the longest. Earlier `jobs`: (rows, last batch ended, job ended)."""
     waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
     return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
 

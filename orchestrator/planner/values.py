@@ -34,10 +34,11 @@ class Cost:
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the share `kept` of them, less where
-    it is pulled back sooner than batches usually are done. `room` rows fit what may be enqueued there at once (None:
-    any number), `behind` those that others have there now; fewer than `min_rows` are no batch. One expires after
-    `window` seconds. It has been `silent` for so many seconds. `objection` is why none may be sent at all.
+    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
+    share `kept` of them, less where it is pulled back sooner than batches usually are done. `room` rows fit what may
+    be enqueued there at once (None: any number), `behind` those that others have there now; fewer than `min_rows` are
+    not sent as a batch. One expires after `window` seconds. The provider has been `silent` for so many seconds.
+    `objection` says why none may be sent at all.
     """
 
     backend: str
@@ -59,8 +60,8 @@ class BatchOption:
 class PacedOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
-    The `pace` counts as `ahead` what other jobs have there that goes first. `cancel_seconds` pass until rows that leave
-    it are free.
+    The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
+    `cancel_seconds`.
     """
 
     backend: str

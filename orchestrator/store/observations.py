@@ -1,4 +1,4 @@
-"""What plans are made by beside shards: how far engines were when, how long jobs took to finish, what is asked twice."""
+"""What plans are made from, beside shards: progress of engines, how long jobs took to finish, what is asked twice."""
 
 from __future__ import annotations
 
