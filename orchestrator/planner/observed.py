@@ -170,7 +170,7 @@ def claims(
 
 
 def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
-    """From the last answer to the finished job, at the longest. Earlier `jobs`: (rows, last batch ended, job ended)."""
+    """From the last answer to the finished job, at the longest. `jobs` before it: (rows, last batch ended, ended)."""
     waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
     return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
 
