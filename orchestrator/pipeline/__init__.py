@@ -22,17 +22,33 @@ from orchestrator.errors import (
     BackendBusy,
     BackendError,
     BackendRefused,
-    RefusedError,
+    InputError,
+    StateConflict,
+    StorageError,
     UsageError,
 )
+from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import again, budget, build, canary, collect, finish, foreseen, stages, submit, track
+from orchestrator.pipeline import (
+    again,
+    beginning,
+    budget,
+    build,
+    canary,
+    collect,
+    finish,
+    foreseen,
+    stages,
+    submit,
+    track,
+)
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
 from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
 from orchestrator.pipeline.sampling import Samples
 from orchestrator.planner.observed import silence
@@ -58,7 +74,13 @@ class Pipeline:
         self._governor = Governor(store, now)
         self._guard = Guard()
         self._samples = Samples(store)
+        self._gate = Gate(store, now)
         self.looks = track.Looks()
+        self.finisher = finish.Finisher(store, home, now)
+
+    def settings_changed(self) -> None:
+        """Every job is planned again at its next step."""
+        self._guard = Guard()
 
     def advance(self, job: Job) -> bool:
         """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
@@ -71,26 +93,29 @@ class Pipeline:
             return True
         if self._expired(job, shards):
             return True
-        moved, refused = False, None
+        moved, refused = False, list[Exception]()
         for shard in shards:
             try:
                 moved |= self._advance_shard(job, shard)
-            except (BackendError, UsageError, RefusedError) as error:
-                refused = refused or error  # what is at other backends goes on all the same, and is watched
+            except (StorageError, StateConflict, InputError):
+                raise
+            except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
+                refused.append(error)
         moved |= stages.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
-        if refused is not None:
-            raise refused
+        if refused:
+            raise refused[0]
         shards = self._store.shards.of_job(job.id)
         self._samples.take(job, shards, self._is_own, self._now())
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
         if counts.pending == 0 and all(shard.state.is_final for shard in shards):
-            self._finish(job, counts)
-            moved = True
+            moved |= self._finish(job, counts)
         return moved
 
     def _build(self, job: Job) -> bool:
+        if (moved := beginning.waits(self._store, job, self._now())) is not None:
+            return moved
         with build.claim(self._home, job) as mine:
             if not mine:
                 return False
@@ -101,7 +126,8 @@ class Pipeline:
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
-            if build.same_as(self._store, job, report) is not None:
+            # One that others may wait for ends as itself, though nothing is to be asked.
+            if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
@@ -146,6 +172,8 @@ class Pipeline:
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
+        if orders.sends and not beginning.may_ask(self._store, self._gate, job, now):
+            return True
         self._guard.looked(job, orders.next_look, trouble)
         acted = False
         for shard in orders.pulls:
@@ -182,7 +210,7 @@ class Pipeline:
         if shard.pulled_at is not None:
             return False
         if shard.state is ShardState.PENDING:
-            collect.abandon(self._home, shard, self._lane(shard))
+            collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
             self._store.shards.dissolve(shard, reason)
         elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
             self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
@@ -192,6 +220,8 @@ class Pipeline:
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
+        if (why := self._lanes.leaves(shard.backend)) is not None and self._pull(job, shard, why):
+            return True
         match shard.state:
             case ShardState.PENDING:
                 return self._send(job, shard)
@@ -230,7 +260,7 @@ class Pipeline:
     def _send(self, job: Job, shard: Shard) -> bool:
         if shard.pulled_at is not None or not self._lanes.planning(job).may_take(shard):
             # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.pulled_for or "its backend is not local any more")
+            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
             return True
         lane = self._lane(shard)
         self._governor.check_account(lane)
@@ -264,7 +294,7 @@ class Pipeline:
         return True
 
     def _dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        collect.abandon(self._home, shard, self._lane(shard))
+        collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
         self._store.shards.dissolve(shard, reason)
         self._note(job, "split", reason, shard)
 
@@ -379,11 +409,15 @@ class Pipeline:
             self._note(job, "stopped", reason)
         return reason is not None
 
-    def _finish(self, job: Job, counts: Counts) -> None:
-        place = finish.finish(self._store, self._home, job, self._now)
+    def _finish(self, job: Job, counts: Counts) -> bool:
+        ended = self.finisher.step(job)
+        if ended is None:
+            return False
         self._guard.forget(job)
+        self._gate.forget(job)
         self._samples.forget(job)
-        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {place}")
+        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}")
+        return True
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)

@@ -59,7 +59,8 @@ class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
     `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
-    upstreams has taken a row for longer than their patience.
+    upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
+    None where they may stay.
     """
 
     open: Callable[[str], Lane]
@@ -68,6 +69,7 @@ class Lanes:
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
     down: Callable[[], frozenset[str]] = frozenset
+    leaves: Callable[[str], str | None] = lambda name: None
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:

@@ -104,7 +104,7 @@ class Looks:
 
 def check_account(shard: Shard, lane: Lane) -> None:
     """Raises UsageError where a batch belongs to another account than the one whose key is set now."""
-    if shard.account is None or lane.is_own:
+    if shard.account is None:
         return
     account = lane.api.account()
     if account != shard.account:

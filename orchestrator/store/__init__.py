@@ -11,6 +11,8 @@
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
     alerts      what people were told, or are to be told
+    outputs     what was written outside the home
+    lookups     single rows, with where their requests lie
     stages      rows that ask about the answers to a document's parts
     house       what keeping house needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from orchestrator.store.forecasts import Forecasts
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
+    from orchestrator.store.lookups import Lookups
     from orchestrator.store.observations import Observations
+    from orchestrator.store.outputs import Outputs
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
 
@@ -109,10 +113,24 @@ class Store:
 
     @cached_property
     def observations(self) -> Observations:
-        """What plans are made by beside shards."""
+        """What plans are made from, beside shards."""
         from orchestrator.store.observations import Observations
 
         return Observations(self._database)
+
+    @cached_property
+    def lookups(self) -> Lookups:
+        """Single rows."""
+        from orchestrator.store.lookups import Lookups
+
+        return Lookups(self._database)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """What was written outside the home."""
+        from orchestrator.store.outputs import Outputs
+
+        return Outputs(self._database)
 
     @cached_property
     def quarantine(self) -> Quarantine:
