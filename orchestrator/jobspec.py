@@ -294,10 +294,6 @@ class JobSpec(_Strict):
     after: str | None = Field(
         None, min_length=1, description="name or id of a job that has to finish well before this one begins"
     )
-    hedge: bool = Field(
-        False,
-        description="rows of a batch that cannot be ended in time may be asked elsewhere too, and be paid twice",
-    )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
     allow: Allow = Field(default_factory=Allow)

@@ -356,7 +356,7 @@ class Shard:
     is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
     first row was seen done, `seen_at` when the backend last answered a question about the batch. `pulled_at` is when
     it was decided to take its rows back, and `pulled_for` why. `took_seconds` is how long the batch took by the
-    provider's own clock, `hedged_at` when its rows were freed to be asked elsewhere too.
+    provider's own clock.
     """
 
     id: ShardId
@@ -397,7 +397,6 @@ class Shard:
     seen_at: datetime | None = None
     first_at: datetime | None = None
     took_seconds: float | None = None
-    hedged_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,6 @@ class Job:
     at: float = 0.0
     budget: float | None = None
     local_only: bool = False
-    hedge: bool = False
     shard_rows: int = 2_000
     reduces: int = 0
     again: float = 0.0

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
-from benchmarks.routing.world import OTHERS, Action, Cancel, Hedge, Look, Seen, Send, Sent, View
+from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
 from orchestrator.forecast import Assumed, Speeds
 from orchestrator.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
 from orchestrator.planner import (
@@ -29,7 +29,7 @@ from orchestrator.planner import (
     plan,
     replan,
 )
-from orchestrator.planner.orders import hedged, lying, taken_back
+from orchestrator.planner.orders import lying, taken_back
 from orchestrator.wire import BatchStatus
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,7 +90,7 @@ class Ours:
             last = max((one.ended or 0.0 for one in mine), default=0.0)
             done = max((one.collected or 0.0 for one in mine), default=0.0) + night.merges(terms)
             self._finished.append((terms.rows, begin + timedelta(seconds=last), begin + timedelta(seconds=done)))
-            answered = sum(one.done for one in mine if one.hedged is None)
+            answered = sum(one.done for one in mine)
             self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
         del self._finished[:-REMEMBERED]
 
@@ -147,7 +147,7 @@ class _Books:
         if job.budget is not None:
             budget = max(Decimal(0), Decimal(repr(job.budget)) - Decimal(repr(round(view.spent, 9))))
         self.terms = Terms(
-            begin + timedelta(seconds=job.deadline), budget, local_only=job.local_only, hedge=job.hedge,
+            begin + timedelta(seconds=job.deadline), budget, local_only=job.local_only,
             margin=memory.margin(job.rows, self.now),
         )  # fmt: skip
 
@@ -187,9 +187,7 @@ class _Books:
         """Where the job's rows are."""
         cancel = {one.backend: one.cancel_seconds for one in self.options}
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
-        rows: dict[str, int] = {
-            shard.id: shard.rows for shard in mine if shard.collected_at is None and shard.hedged_at is None
-        }
+        rows: dict[str, int] = {shard.id: shard.rows for shard in mine if shard.collected_at is None}
         return lying(
             sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
             waiting=self.view.waiting, pulled=self.view.pulled, later=self.later, claims=self.claims,
@@ -198,8 +196,6 @@ class _Books:
     def actions(self, decision: Decision) -> Iterator[Action]:
         """A decision as orders. What lanes lose waits first, and is sent at the next look."""
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
-        for shard in hedged(decision, mine):
-            yield Hedge(shard.number)
         for shard in taken_back(decision, mine):
             yield Cancel(shard.number)
         waiting, pulled = self.view.waiting, self.view.pulled
@@ -278,7 +274,7 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
         ShardId(f"{night.number}.{sent.number}"), JobId(f"{sent.job}-{night.number}"), sent.number, sent.backend,
         "/v1", "m", state, "", sent.rows, 0, begin + timedelta(seconds=sent.created),
         provider_status=status, provider_completed=sent.done, submitted_at=at(sent.sent), first_at=at(sent.first),
-        seen_at=at(sent.seen), pulled_at=at(sent.pulled), hedged_at=at(sent.hedged), ended_at=at(sent.ended),
+        seen_at=at(sent.seen), pulled_at=at(sent.pulled), ended_at=at(sent.ended),
         collected_at=at(sent.collected),
     )  # fmt: skip
 

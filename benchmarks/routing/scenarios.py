@@ -126,12 +126,11 @@ def one(
     slow: float = 1.0,
     budget: float | None = None,
     local_only: bool = False,
-    hedge: bool = False,
     reduces: int = 0,
     again: float = 0.0,
 ) -> Night:
     """A night of one job."""
-    job = Job("job", rows, deadline, budget=budget, local_only=local_only, hedge=hedge, reduces=reduces, again=again)
+    job = Job("job", rows, deadline, budget=budget, local_only=local_only, reduces=reduces, again=again)
     return Night(number, (job,), batches, lanes, hour, slow)
 
 

@@ -110,11 +110,6 @@ def _silent(chance: random.Random, at: int, count: int, state: float) -> Night:
     return one(at, 8_000, 6 * HOUR, (batch(chance, silent=_silence(chance)),), lanes)
 
 
-def _silent_hedged(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0008, 1.0), realtime(chance))
-    return one(at, 8_000, 6 * HOUR, (batch(chance, silent=_silence(chance)),), lanes, hedge=True)
-
-
 def _bimodal(chance: random.Random, at: int, count: int, state: float) -> Night:
     slow = chance.random() < 0.3
     median = chance.uniform(3.5, 7.0) * HOUR if slow else 10 * MINUTE
@@ -214,7 +209,6 @@ UNSEEN: dict[str, Scenario] = {
         Scenario("second-stage", "requests made from answers: 600 at the end, and re-asks", _second_stage),
         Scenario("second-stage-local", "the same with one engine as the only rescue", _second_stage_local),
         Scenario("silent", "a provider that answers nothing for up to three hours", _silent),
-        Scenario("silent-hedged", "the same with `hedge: true`", _silent_hedged),
         Scenario("bimodal", "batches take ten minutes or five hours", _bimodal),
         Scenario(
             "autocorrelated", "slow nights come in rows, for batches and engine alike", _autocorrelated,

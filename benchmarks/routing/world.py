@@ -55,7 +55,6 @@ class Sent:
     seen: float | None = None
     done: int = 0
     pulled: float | None = None
-    hedged: float | None = None
     ended: float | None = None
     whole: bool = False
     collected: float | None = None
@@ -100,14 +99,7 @@ class Cancel:
     shard: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hedge:
-    """Free a shard's rows though it goes on."""
-
-    shard: int
-
-
-Action = Send | Cancel | Hedge
+Action = Send | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +231,6 @@ class World:
                     rows -= size
             case Cancel(number):
                 self._pull(self.shards[number])
-            case Hedge(number):
-                shard = self.shards[number]
-                assert job.terms.hedge
-                assert shard.hedged is None
-                if shard.ended is None:
-                    shard.hedged = self.now
-                    job.pulled += shard.rows - shard.done
 
     def _take(self, job: _Job, rows: int, backend: str) -> None:
         if backend in self._nights:
@@ -378,34 +363,15 @@ class World:
         shard.collected = self.now
         job.cost += shard.done * price
         job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
-        if shard.hedged is not None:
-            self._double(job, shard)
+        self._answered(job, shard.done)
+        left = shard.rows - shard.done
+        if shard.pulled is not None and shard.backend in self._nights:
+            job.pulled += left
         else:
-            self._answered(job, shard.done)
-            left = shard.rows - shard.done
-            if shard.pulled is not None and shard.backend in self._nights:
-                job.pulled += left
-            else:
-                job.waiting += left
+            job.waiting += left
         if job.waiting + job.pulled:
             job.look = min(job.look, self.now + REACTS)
         self._finish(job)
-
-    def _double(self, job: _Job, shard: Sent) -> None:
-        """What a batch brings whose rows went elsewhere too: some of them are answered there already."""
-        elsewhere = [one for one in self.shards if one.job == shard.job and one.backend in self._engines]
-        running = [one for one in elsewhere if one.ended is None]
-        open_rows = job.pulled + sum(one.rows - one.done for one in running)
-        share = shard.done / shard.rows if shard.rows else 0.0
-        fresh = int(min(open_rows, shard.rows) * share)
-        from_pulled = min(job.pulled, fresh)
-        job.pulled -= from_pulled
-        self._answered(job, fresh)
-        if share >= 1.0:
-            for one in running:  # nobody needs them any more: what they have done is paid, and no more of it
-                one.rows = one.done = self._engines[one.backend].leave(one)
-                one.pulled = self.now
-                self._over(one, one.done)
 
     def _answered(self, job: _Job, rows: int) -> None:
         if not rows:

@@ -46,7 +46,6 @@ def _plans() -> None:
         sa.Column("seen_at", sa.BigInteger(), nullable=True),
         sa.Column("first_at", sa.BigInteger(), nullable=True),
         sa.Column("took_seconds", sa.Float(), nullable=True),
-        sa.Column("hedged_at", sa.BigInteger(), nullable=True),
     ):
         op.add_column("shards", column)
     op.add_column("forecasts", sa.Column("censored", sa.Boolean(), server_default=sa.false(), nullable=False))

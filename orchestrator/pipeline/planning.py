@@ -18,7 +18,7 @@ from orchestrator.model import Forecast, Job, JobKind, Shard, ShardId
 from orchestrator.pipeline.prospects import DAY, Memory, Prospects
 from orchestrator.pipeline.routes import objections, plan_for, standing_of
 from orchestrator.planner import BatchOption, Decision, Open, Option, Outlook, PacedOption, Plan, Terms
-from orchestrator.planner.orders import hedged, lying, taken_back
+from orchestrator.planner.orders import lying, taken_back
 from orchestrator.store import Store
 from orchestrator.store.rows import Work
 
@@ -46,16 +46,12 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`.
-
-    The rows of shards in `hedges` are freed though their batches go on.
-    """
+    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
 
     pulls: tuple[Shard, ...]
     sends: tuple[Sending, ...]
     reason: str
     next_look: datetime
-    hedges: tuple[Shard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ class Planning:
         terms = replace(terms, local_only=spec.allow.location == "local")
         if job.deadline_at is None:
             return terms
-        return replace(terms, target=spec.target, late_cost=spec.late_cost, hedge=spec.hedge)
+        return replace(terms, target=spec.target, late_cost=spec.late_cost)
 
     @property
     def _binding(self) -> Terms:
@@ -242,8 +238,7 @@ class Planning:
             return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
         found = self._decision()
         sends = self._sends(found)
-        pulls, hedges = taken_back(found, self.shards), hedged(found, self.shards)
-        return Orders(pulls, (*kept, *sends), found.reason, found.next_look, hedges)
+        return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
 
     def _sends(self, found: Decision) -> list[Sending]:
         """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
@@ -311,7 +306,7 @@ class Planning:
     @cached_property
     def _pulled_from(self) -> set[str]:
         """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
-        freed = (one for one in self.shards if one.pulled_at or one.hedged_at)
+        freed = (one for one in self.shards if one.pulled_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
     def _is_paced(self, backend: str) -> bool:

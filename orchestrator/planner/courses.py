@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from orchestrator.planner.ground import Ground, Rows, excess
-from orchestrator.planner.stakes import HEDGED, Stake, done_by
+from orchestrator.planner.stakes import Stake, done_by
 from orchestrator.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
@@ -33,9 +33,9 @@ class Course:
 
     `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
     `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
-    `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `hedge` those
-    whose rows are freed at once, `sources` the rows that leave a lane. `both`: the lanes do what is staked as well.
-    `stuck` are in batches of a provider that does not answer: nothing can be done about them until it does.
+    `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
+    rows that leave a lane. `stuck` are in batches of a provider that does not answer: nothing can be done about them
+    until it does.
     """
 
     stakes: tuple[Stake, ...]
@@ -47,9 +47,7 @@ class Course:
     pull: float | None
     bets: int = 0
     cancel: tuple[str, ...] = ()
-    hedge: tuple[str, ...] = ()
     sources: Sources = ()
-    both: bool = False
     stuck: tuple[Stake, ...] = ()
 
     @property
@@ -115,7 +113,7 @@ def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterat
     """
     staked = sum(stake.price * stake.rows for stake in (*course.stakes, *course.stuck))
     yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
-    if not course.stakes or not course.cover or course.both:
+    if not course.stakes or not course.cover:
         return
     stuck = sum(stake.rows * stake.price for stake in course.stuck)
     for pull in WAITS:
@@ -139,9 +137,9 @@ def is_in_time(course: Course, ground: Ground) -> bool:
 
 
 def slips(course: Course) -> float:
-    """P(a cancel takes far longer than planned); the rows of what is hedged are free at once."""
+    """P(a cancel takes far longer than planned)."""
     coming = SLIPS if course.coming else 0.0
-    return max((stake.option.slips for stake in course.stakes if not stake.hedges), default=coming)
+    return max((stake.option.slips for stake in course.stakes), default=coming)
 
 
 def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
@@ -154,7 +152,7 @@ def _valued(course: Course, pull: float | None, expected: float, holds: bool, gr
 def _paced(course: Course, ground: Ground) -> float:
     """Dollars for what the lanes hold and will hold without a pull."""
     comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
-    if course.both or not course.cover:
+    if not course.cover:
         return ground.price(course.held, (), 0)
     return ground.price(course.before, comes, course.cover)
 
@@ -177,7 +175,7 @@ def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
 def _holds(course: Course, ground: Ground) -> bool:
     """Whether a course without a pull holds."""
     if course.stakes or course.stuck:
-        return (course.both or not course.cover or not course.stakes) and chance_of(course, ground) >= ground.target
+        return (not course.cover or not course.stakes) and chance_of(course, ground) >= ground.target
     # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
     return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
 
@@ -191,8 +189,6 @@ def chance_of(course: Course, ground: Ground) -> float:
     rest *= _unstuck(course, ground)
     if not course.stakes:
         return rest
-    if course.both:
-        return 1.0 - (1.0 - done_by(course.stakes, ground.horizon) * ground.finishes) * (1.0 - rest)
     if course.pull is None:
         return done_by(course.stakes, ground.horizon) * rest
     done = done_by(course.stakes, min(course.pull, ground.horizon))
@@ -233,8 +229,7 @@ def lateness(course: Course, ground: Ground) -> float:
 def at_most(course: Course, ground: Ground) -> Decimal:
     """What a course does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
 
-    Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex. What is
-    hedged may be paid twice.
+    Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """
     lanes, cover = ground.lanes, course.cover
     stay = [
@@ -244,7 +239,6 @@ def at_most(course: Course, ground: Ground) -> Decimal:
     moved = sum(course.held) - sum(stay) + course.coming
     every = (*course.stakes, *course.stuck)
     staked = sum((stake.option.cost.p95 * stake.rows for stake in every), Decimal(0))
-    twice = sum((stake.option.cost.p95 * stake.rows for stake in course.stakes if stake.hedges), Decimal(0))
     if not cover:
         return staked + ground.at_most(course.held)
 
@@ -254,9 +248,9 @@ def at_most(course: Course, ground: Ground) -> Decimal:
         filled[cover - 1] += rows - sum(filled)
         return ground.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
-    if course.pull is None or course.both or not course.stakes:
+    if course.pull is None or not course.stakes:
         return staked + paced(moved, course.free_in)
-    return max(staked + paced(moved, course.free_in), twice + paced(moved + course.staked, arrival(course)))
+    return max(staked + paced(moved, course.free_in), paced(moved + course.staked, arrival(course)))
 
 
-__all__ = ["HEDGED", "WAITS", "Course", "Judged", "Stake", "arrival", "at_most", "chance_of", "judge", "lateness"]
+__all__ = ["WAITS", "Course", "Judged", "Stake", "arrival", "at_most", "chance_of", "judge", "lateness"]

@@ -14,7 +14,7 @@ from orchestrator.planner.courses import WAITS, Course, Sources, arrival, chance
 from orchestrator.planner.ground import DETECTED, Ground, Rows
 from orchestrator.planner.search import LITTLE, Chosen, Position, best
 from orchestrator.planner.setting import batches_of, cost_of_later, ground_of, less, money, objection, rescue_of
-from orchestrator.planner.stakes import HEDGED, Stake, done_by
+from orchestrator.planner.stakes import Stake, done_by
 from orchestrator.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
@@ -57,7 +57,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     """
     check(options, terms)
     board = _board(job, options, terms, now)
-    chosen = _choose(job, board, now)
+    chosen = _pulling(job, board, now)
     if chosen is None:
         return _nothing(job, board, now)
     course, ours = chosen.course, board.ours
@@ -70,7 +70,6 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
         rescue_of(course, ours, now),
-        course.hedge,
     )
 
 
@@ -110,31 +109,22 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
 
 
-def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
-    """The best course; where the job allows it and nothing else holds, one that asks rows in two places."""
-    found = _pulling(job, board, now, hedged=False)
-    if not board.terms.hedge or (found is not None and found.holds) or not (job.running or job.returning):
-        return found
-    other = _pulling(job, board, now, hedged=True)
-    return other if other is not None and _is_better(other, found, board.terms) else found
-
-
-def _pulling(job: Open, board: _Board, now: datetime, *, hedged: bool) -> Chosen | None:
+def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
-    movable = [one for one in running if hedged or _batch(board, one).silent <= 0]
-    at = _position(job, board, running, 0, now, hedged=hedged)
+    movable = [one for one in running if _batch(board, one).silent <= 0]
+    at = _position(job, board, running, 0, now)
     found = _spared(at, board, board.best(at))
     soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
     if found is None or not movable or (found.holds and not soon):
         return found
     order = [*movable, *(one for one in running if one not in movable)]
     if found.holds and len(movable) > 1:
-        one = board.best(_position(job, board, order, 1, now, hedged=hedged))
+        one = board.best(_position(job, board, order, 1, now))
         if one and one.holds and one.value < found.value:
             return one
-    everything = board.best(_position(job, board, order, len(movable), now, hedged=hedged))
+    everything = board.best(_position(job, board, order, len(movable), now))
     return everything if everything and (soon or everything.holds) else found
 
 
@@ -166,10 +156,8 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
     return other.chance > than.chance + SURER or (other.holds and other.chance >= than.chance)
 
 
-def _position(
-    job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime, *, hedged: bool = False
-) -> Position:
-    """Where the rows are once so many of the running batches are cancelled, or with `hedged` asked elsewhere too."""
+def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
+    """Where the rows are once so many of the running batches are cancelled."""
     gone, kept = running[:many], running[many:]
     stakes: dict[str, Stake] = {}
     for one in kept:
@@ -177,13 +165,10 @@ def _position(
         same = stakes.get(one.backend)
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
-        stakes[one.backend] = Stake(option, rows, age, hedges=hedged)
+        stakes[one.backend] = Stake(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
-    hedge = tuple(one.batch for one in gone) if hedged else ()
-    if hedged and job.returning:
-        hedge, free_in = (*job.returning, *hedge), HEDGED
-    latency = [HEDGED if hedged else _batch(board, one).cancel_seconds for one in gone]
-    stuck = () if hedged else tuple(one for one in stakes.values() if one.option.silent > 0)
+    latency = [_batch(board, one).cancel_seconds for one in gone]
+    stuck = tuple(one for one in stakes.values() if one.option.silent > 0)
     return Position(
         job.waiting + sum(rows for _, rows in board.barred),
         job.pulled,
@@ -191,8 +176,7 @@ def _position(
         max(free_in, *latency) if latency else free_in,
         tuple(one for one in stakes.values() if one not in stuck),
         board.held,
-        () if hedged else tuple(one.batch for one in gone),
-        hedge,
+        tuple(one.batch for one in gone),
         board.barred,
         stuck,
     )
@@ -283,8 +267,6 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> s
         rows = sum(one.rows for one in job.running if one.batch in course.cancel)
         why = "later the rest would not surely be done in time" if chosen.holds else "that is likelier than waiting"
         return f"{rows:,} rows pulled back from {_named(course.cancel)}: {why}; {told}"
-    if course.hedge:
-        return f"the rows of {_named(course.hedge)} are asked elsewhere too, as the job allows; {told}"
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
         return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"

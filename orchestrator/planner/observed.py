@@ -153,7 +153,7 @@ def claims(
     for job_id, shards in others.items():
         for shard in shards:
             left = unfinished(shard, shard.rows) if shard.state in AHEAD else 0
-            if not left or shard.hedged_at is not None:
+            if not left:
                 continue
             rows[shard.backend] += left
             option = by_name.get(shard.backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.model import Shard, ShardId
+from orchestrator.model import Shard
 from orchestrator.planner.observed import AHEAD, unfinished
 from orchestrator.planner.values import Claim, Decision, Open, Running
 
@@ -32,7 +32,7 @@ def lying(
     """
     running: list[Running] = []
     held: dict[str, int] = {}
-    coming, coming_at, returning = 0, None, []
+    coming, coming_at = 0, None
     for shard in shards:
         left = unfinished(shard, rows.get(shard.id, 0))
         if not left:
@@ -41,15 +41,11 @@ def lying(
             coming += left
             back = _back(shard.pulled_at, cancel.get(shard.backend, 0.0), now)
             coming_at = back if coming_at is None else max(coming_at, back)
-            if shard.backend not in paced:
-                returning.append(shard.id)
         elif shard.backend in paced:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))
-    return Open(
-        waiting, pulled, coming, coming_at, tuple(running), tuple(held.items()), later, claims, tuple(returning)
-    )
+    return Open(waiting, pulled, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
 
 
 def _back(pulled_at: datetime, longest: float, now: datetime) -> datetime:
@@ -67,15 +63,9 @@ def taken_back(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
     pulls = []
     for shard in sorted(shards, key=lambda one: -one.number):
         left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-        if shard.pulled_at is not None or shard.hedged_at is not None or shard.state not in AHEAD:
+        if shard.pulled_at is not None or shard.state not in AHEAD:
             continue
         if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
             wanted[shard.backend] = left - rows
             pulls.append(shard)
     return tuple(pulls)
-
-
-def hedged(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """The shards whose rows a decision frees though their batches may go on."""
-    names = {ShardId(name) for name in found.hedge}
-    return tuple(shard for shard in shards if shard.id in names and shard.hedged_at is None)

@@ -46,7 +46,6 @@ class Position:
     stakes: tuple[Stake, ...]
     held: Rows
     cancel: tuple[str, ...] = ()
-    hedge: tuple[str, ...] = ()
     sources: Sources = ()
     stuck: tuple[Stake, ...] = ()
 
@@ -69,12 +68,11 @@ def best(
     """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
 
     Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
-    a course may come to need all lanes (fewer matter to the budget alone), and nothing runs in two places from the
-    start.
+    a course may come to need all lanes (fewer matter to the budget alone).
     """
     full = len(ground.lanes)
     covers = range(full + 1) if every or terms.budget is not None else {full, 0}
-    courses = list(_courses(position, batches, ground, covers, hedge=every and terms.hedge))
+    courses = list(_courses(position, batches, ground, covers))
     found = _cheapest(courses, ground, terms)
     return _with_net(found, courses, ground, terms) if found else _likeliest(courses, ground, terms)
 
@@ -82,7 +80,7 @@ def best(
 def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget, if there is one."""
     covers = range(len(ground.lanes) + 1)
-    return _cheapest(_courses(position, batches, ground, covers, hedge=terms.hedge), ground, terms)
+    return _cheapest(_courses(position, batches, ground, covers), ground, terms)
 
 
 def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
@@ -96,11 +94,11 @@ def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen
 def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen:
     """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
     course = found.course
-    if not course.stakes or course.pull is not None or course.both or terms.late_cost is not None:
+    if not course.stakes or course.pull is not None or terms.late_cost is not None:
         return found
     same = (
         one for one in courses
-        if one.cover and one.stakes == course.stakes and one.new == course.new and not one.both
+        if one.cover and one.stakes == course.stakes and one.new == course.new
     )  # fmt: skip
     judged = [one for other in same for one in judge(other, ground, terms, late=False) if one.holds]
     judged.sort(key=lambda one: (round(one.value, 9), one.course.cover))
@@ -142,7 +140,7 @@ def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
 
 
 def _courses(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int], *, hedge: bool
+    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int]
 ) -> Iterator[Course]:
     at = position
     for cover in covers:
@@ -153,12 +151,9 @@ def _courses(
             stakes = (*at.stakes, *bets)
             for new, held in _sent(at, sent, cover, ground):
                 yield Course(
-                    stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.hedge, at.sources,
+                    stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
                     stuck=at.stuck,
                 )  # fmt: skip
-            if hedge and bets and cover and not sent:
-                for new, held in _sent(at, at.waiting, cover, ground):
-                    yield Course(stakes, new, held, at.coming, at.free_in, cover, None, len(bets), both=True)
 
 
 def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:

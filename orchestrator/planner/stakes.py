@@ -9,8 +9,6 @@ from orchestrator.planner.values import BatchOption
 
 MOST_WAVES = 24
 """More times than that no quota is filled for one job."""
-HEDGED = 60.0
-"""Seconds until rows that are asked elsewhere too are there to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +16,12 @@ class Stake:
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
     `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
-    With `hedges`, their rows are not pulled back but asked elsewhere too.
     """
 
     option: BatchOption
     rows: int
     age: float = 0.0
     kept: float = 0.0
-    hedges: bool = False
 
     @property
     def price(self) -> float:
@@ -35,7 +31,7 @@ class Stake:
     @property
     def free_after(self) -> float:
         """Seconds until rows are free to go elsewhere, once that is decided."""
-        return HEDGED if self.hedges else self.option.cancel_seconds
+        return self.option.cancel_seconds
 
     def answers(self, seconds: float) -> float:
         """P(the provider answers by then): one that was silent for some time may be for as long again."""
@@ -56,8 +52,8 @@ class Stake:
         """The share of the rows that is expected to be left when they are pulled back so many seconds from now."""
         waves, option = self.waves, self.option
         kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
-        if waves == 1 or self.hedges:
-            return (1.0 - self.by(seconds)) * (1.0 - (0.0 if self.hedges else kept))
+        if waves == 1:
+            return (1.0 - self.by(seconds)) * (1.0 - kept)
         left, lost = self.rows, 0.0
         for wave in range(1, waves + 1):
             rows = min(left, option.room or left)
@@ -67,8 +63,8 @@ class Stake:
         return lost / self.rows * (1.0 - kept)
 
     def paid(self, seconds: float) -> float:
-        """The share of the rows that is expected to be paid for there; what is hedged is paid though it is late."""
-        return 1.0 if self.hedges else 1.0 - self.lost(seconds)
+        """The share of the rows that is expected to be paid for there."""
+        return 1.0 - self.lost(seconds)
 
     def within(self, chance: float) -> float:
         """Seconds from now by which they are done with this chance; infinite where they expire before."""

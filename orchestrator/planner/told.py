@@ -24,8 +24,6 @@ def routes_of(course: Course, ours: Ground, now: datetime) -> list[Route]:
             if course.pull is None
             else f"pulled back after {duration(course.pull)} where it still runs"
         )
-        if course.both:
-            why = "runs in two places, as the job allows"
         found.append(_route(stake.option, stake.rows, ours.horizon, now, why))
     for place, (lane, rows) in enumerate(zip(ours.lanes, course.new, strict=True)):
         if rows:

@@ -89,15 +89,13 @@ class Terms:
     """What the job asks for. `budget` is what may still be spent on these rows.
 
     `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
-    the deadline has its price instead. `hedge` lets rows of a batch that cannot be ended in time be asked elsewhere
-    too, and be paid twice. `margin` seconds lie between the last row's answer and the finished job.
+    the deadline has its price instead. `margin` seconds lie between the last row's answer and the finished job.
     """
 
     deadline: datetime
     budget: Decimal | None = None
     target: float = 0.99
     late_cost: Decimal | None = None
-    hedge: bool = False
     local_only: bool = False
     margin: float = ASSUMED_MARGIN
 
@@ -133,7 +131,7 @@ class Open:
     """A job's rows without an outcome, and where they are.
 
     `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
-    to no other one; `coming` are still in such batches, `returning` by name, expected by `coming_at`. `paced` counts
+    to no other one; `coming` are still in such batches, expected by `coming_at`. `paced` counts
     rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
     are made of the answers to these. `claims` are what other jobs may come to need.
     """
@@ -146,7 +144,6 @@ class Open:
     paced: tuple[tuple[str, int], ...] = ()
     later: int = 0
     claims: tuple[Claim, ...] = ()
-    returning: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +239,7 @@ class Send:
 class Decision:
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
-    The rows of batches in `hedge` are freed though these may go on. `chance` is P(all rows done by the deadline) and
+    `chance` is P(all rows done by the deadline) and
     `expected` what the open rows will cost, both if this is done; `rescue` is when batches that run on would be
     pulled back.
     """
@@ -254,7 +251,6 @@ class Decision:
     chance: float
     expected: Decimal
     rescue: Rescue | None
-    hedge: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

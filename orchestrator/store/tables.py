@@ -151,7 +151,6 @@ shards = Table(
     Column("seen_at", Instant),
     Column("first_at", Instant),
     Column("took_seconds", Float),
-    Column("hedged_at", Instant),
     UniqueConstraint("job_id", "number"),
     Index(None, "backend", "state"),
 )

@@ -132,7 +132,7 @@ NOT_LOCAL = 'the job is local only, and this backend is not declared location = 
 
 
 def test_a_local_job_stays() -> None:
-    planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True, hedge=True), NOW)
+    planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True), NOW)
     assert routes(planned) in ({}, {"gpu": 8000})
     assert planned.rescue is None
     assert refused(planned)["openai"] == refused(planned)["realtime"] == NOT_LOCAL
@@ -216,18 +216,6 @@ def test_being_late_may_be_cheaper_than_a_rescue() -> None:
     assert "being late costs less" in cheap.verdict.reason
     assert dear.chance > 0.95
     assert dear.expected > cheap.expected
-
-
-def test_rows_run_twice_only_where_the_job_allows_it() -> None:
-    options = [batch(seconds=40 * MINUTE), paced("gpu", "0.0007", 2.4, spread=0.3)]
-    alone = plan(8000, options, terms(1.3), NOW)
-    assert not alone.verdict.holds
-    assert sum(routes(alone).values()) == 8000
-    both = plan(8000, options, replace(terms(1.3), hedge=True), NOW)
-    assert routes(both) == {"openai": 8000, "gpu": 8000}
-    assert both.chance > alone.chance
-    assert both.expected > Decimal(9)
-    assert "runs in two places, as the job allows" in {route.reason.partition(";")[0] for route in both.routes}
 
 
 def test_what_others_have_there_counts() -> None:
