@@ -228,7 +228,7 @@ class Planning:
             if self.lying.waiting:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
-        if len(self._usable) == 1:
+        if len(self._usable) == 1 and not self._has_to_leave:
             # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
             only, free = self._usable[0].backend, self.lying.waiting
             route = plan_for(self._config, self._job).route
@@ -239,6 +239,12 @@ class Planning:
         found = self._decision()
         sends = self._sends(found)
         return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+
+    @property
+    def _has_to_leave(self) -> bool:
+        """Whether rows are at a lane that may not have them any more."""
+        usable = {option.backend for option in self._usable}
+        return any(backend not in usable for backend, _ in self.lying.paced)
 
     def _sends(self, found: Decision) -> list[Sending]:
         """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.

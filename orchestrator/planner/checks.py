@@ -40,6 +40,9 @@ def _of(option: Option) -> Figures:
         yield f"the silence of {name}", option.silent, False
         yield f"the window of {name}", option.window, False
         yield f"kept of {name}", option.kept, True
+        yield f"slips of {name}", option.slips, True
+        yield f"the room of {name}", float(option.room or 0), True
+        yield f"what is behind at {name}", float(option.behind), True
         return
     pace = option.pace
     yield f"the rate of {name}", pace.rate, True
@@ -47,3 +50,4 @@ def _of(option: Option) -> Figures:
     yield f"the start of {name}", pace.start, False
     yield f"what is ahead at {name}", pace.ahead, False
     yield f"the hazard of {name}", pace.hazard, True
+    yield f"cancel_seconds of {name}", option.cancel_seconds, False

@@ -161,3 +161,33 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     [left] = [event for event in found["events"] if event["kind"] == "rescued"]
     assert "leave gpu, which would not have them done in time" in left["reason"]
     assert datetime.fromisoformat(found["finished_at"]) <= datetime.fromisoformat(found["deadline_at"])
+
+
+@pytest.mark.parametrize("terms", [[], ["--deadline", "3h"]], ids=["no deadline", "a deadline"])
+def test_rows_of_an_engine_that_died_go_to_another_backend(
+    provider: Emulator, run_orch: Orch, tmp_path: Path, terms: list[str]
+) -> None:
+    provider.settings(**USUAL, latency_ms=1)
+    provider.clock.set(speed=30.0)
+    with upstreams(tmp_path) as start:
+        dying = start(slots=1, latency_ms=60_000)
+        local = {
+            "kind": "local", "upstreams": [dying.base_url], "location": "local", "idle": True,
+            "patience": 2.0, "request_timeout": 5.0,
+        }  # fmt: skip
+        write_toml(run_orch.home / CONFIG, {"gpu": local, "flex": settings_of(provider, "flex")})
+        environment = {**provider.environment, "FLEX_KEY": KEY}
+
+        def orch(*arguments: str) -> Any:
+            return json.loads(run_orch(*arguments, "--json", env=environment, timeout=WAIT).stdout)
+
+        job_file = rows_file(tmp_path, "tonight")
+        job = orch("submit", job_file, *terms)["job"]
+        running = run_orch.start("run", job_file, "--quiet", env=environment)
+        wait_until(lambda: [shard for shard in orch("status", job)["shards"] if shard["batch_id"]], WAIT)
+        dying.stop()
+        assert running.wait(WAIT) == 0, run_orch.output(running)
+    found = orch("status", job)
+    assert (found["state"], found["requests"]["succeeded"]) == ("completed", ROWS)
+    assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
+    assert found["requests"]["failed"] == 0
