@@ -316,7 +316,7 @@ class Engine:
         """Whether a job has rows at a backend, and no other may take them."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
-        return is_there and not Planning(self._store, self._config, job, now()).has_other_than(backend)
+        return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
 
     def _given_up(self) -> frozenset[str]:
         """The backends none of whose upstreams has taken a row for longer than their patience."""

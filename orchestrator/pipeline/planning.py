@@ -388,10 +388,10 @@ class Planning:
             return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
-    def has_other_than(self, backend: str) -> bool:
-        """Whether rows that a backend gives up have somewhere to go."""
+    def has_other_than(self, *backends: str) -> bool:
+        """Whether rows that these backends give up have somewhere to go."""
         against = objections(self._config, self._job)
-        return any(name != backend and name not in against for name in self._config.backends)
+        return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""

@@ -130,7 +130,20 @@ class Prospects:
     def options(self) -> list[Option]:
         """Every backend of orch.toml as the planner sees it, with what speaks against it for this job."""
         against = objections(self._config, self._job)
+        given_up = self._given_up
+        if any(name not in against and name not in given_up for name in self._config.backends):
+            against = {**given_up, **against}  # where all that may run it are down, they are waited for
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
+
+    @property
+    def _given_up(self) -> dict[str, str]:
+        """Why no more rows go to a backend none of whose upstreams has taken one for longer than its patience."""
+        found = {}
+        for name, seconds in self._down.items():
+            backend = self._config.backends.get(name)
+            if isinstance(backend, LocalBackend | SyncBackend) and seconds > backend.patience:
+                found[name] = f"no upstream of it has taken a row for {seconds:.0f} s"
+        return found
 
     def _option(self, name: str, backend: Backend, objection: str | None) -> Option:
         if isinstance(backend, LocalBackend | SyncBackend):
@@ -249,8 +262,6 @@ class Prospects:
         )  # fmt: skip
         if (seconds := self._down.get(name)) is not None:
             pace = pace.now(0.0, seconds)
-            if seconds > backend.patience and len(self._config.backends) > 1:
-                objection = objection or f"no upstream of it has taken a row for {seconds:.0f} s"
         leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend)

@@ -163,31 +163,67 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     assert datetime.fromisoformat(found["finished_at"]) <= datetime.fromisoformat(found["deadline_at"])
 
 
-@pytest.mark.parametrize("terms", [[], ["--deadline", "3h"]], ids=["no deadline", "a deadline"])
-def test_rows_of_an_engine_that_died_go_to_another_backend(
-    provider: Emulator, run_orch: Orch, tmp_path: Path, terms: list[str]
-) -> None:
+@dataclass
+class Dying:
+    """A home with an engine that takes rows and does none, and how a job runs there."""
+
+    run_orch: Orch
+    environment: dict[str, str]
+    folder: Path
+    kill: Callable[[], None]
+
+    def orch(self, *arguments: str) -> Any:
+        return json.loads(self.run_orch(*arguments, "--json", env=self.environment, timeout=WAIT).stdout)
+
+    def run(self, *terms: str) -> tuple[int, dict[str, Any]]:
+        """Run a job whose engine dies once it has the rows: the exit status, and the job in full."""
+        path = rows_file(self.folder, "tonight")
+        job = self.orch("submit", path, *terms)["job"]
+        running = self.run_orch.start("run", path, "--quiet", env=self.environment)
+        wait_until(lambda: [one for one in self.orch("status", job)["shards"] if one["batch_id"]], WAIT)
+        self.kill()
+        return running.wait(WAIT), self.orch("status", job)
+
+
+@pytest.fixture
+def dying(provider: Emulator, run_orch: Orch, tmp_path: Path) -> Iterator[Callable[..., Dying]]:
     provider.settings(**USUAL, latency_ms=1)
     provider.clock.set(speed=30.0)
     with upstreams(tmp_path) as start:
-        dying = start(slots=1, latency_ms=60_000)
-        local = {
-            "kind": "local", "upstreams": [dying.base_url], "location": "local", "idle": True,
-            "patience": 2.0, "request_timeout": 5.0,
-        }  # fmt: skip
-        write_toml(run_orch.home / CONFIG, {"gpu": local, "flex": settings_of(provider, "flex")})
-        environment = {**provider.environment, "FLEX_KEY": KEY}
 
-        def orch(*arguments: str) -> Any:
-            return json.loads(run_orch(*arguments, "--json", env=environment, timeout=WAIT).stdout)
+        def make(*others: str, engines: int = 1) -> Dying:
+            stuck = [start(slots=1, latency_ms=60_000) for _ in range(engines)]
+            told: dict[str, Any] = {
+                f"gpu{number}": {
+                    "kind": "local", "upstreams": [one.base_url], "location": "local", "idle": True,
+                    "patience": 2.0, "request_timeout": 5.0,
+                }
+                for number, one in enumerate(stuck)
+            }  # fmt: skip
+            told.update({name: settings_of(provider, name, poll_seconds=1) for name in others})
+            write_toml(run_orch.home / CONFIG, told)
+            environment = {**provider.environment, "FLEX_KEY": KEY, "OPENAI_KEY": KEY}
 
-        job_file = rows_file(tmp_path, "tonight")
-        job = orch("submit", job_file, *terms)["job"]
-        running = run_orch.start("run", job_file, "--quiet", env=environment)
-        wait_until(lambda: [shard for shard in orch("status", job)["shards"] if shard["batch_id"]], WAIT)
-        dying.stop()
-        assert running.wait(WAIT) == 0, run_orch.output(running)
-    found = orch("status", job)
+            def kill() -> None:
+                for one in stuck:
+                    one.stop()
+
+            return Dying(run_orch, environment, tmp_path, kill)
+
+        yield make
+
+
+@pytest.mark.parametrize(("other", "terms"), [("flex", []), ("openai", ["--deadline", "9h"])])
+def test_rows_of_an_engine_that_died_go_to_another_backend(
+    dying: Callable[..., Dying], other: str, terms: list[str]
+) -> None:
+    status, found = dying(other).run(*terms)
+    assert status == 0
     assert (found["state"], found["requests"]["succeeded"]) == ("completed", ROWS)
-    assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
-    assert found["requests"]["failed"] == 0
+    assert {shard["backend"] for shard in found["shards"]} == {"gpu0", other}
+
+
+def test_where_every_engine_died_the_command_ends_and_says_so(dying: Callable[..., Dying]) -> None:
+    status, found = dying(engines=2).run()
+    assert status == 4
+    assert (found["state"], found["requests"]["pending"]) == ("running", ROWS)
