@@ -10,6 +10,7 @@ from types import FrameType
 from benchmarks import (
     build,
     changes,
+    databases,
     hosted,
     order,
     routing,
@@ -32,6 +33,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "unknown_capacity": unknown_capacity.main,
     "serve_times": serve_times.main,
     "serve_vllm": serve_vllm.main,
+    "databases": databases.main,
     "hosted": hosted.main,
     "routing": routing.main,
 }

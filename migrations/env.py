@@ -12,7 +12,8 @@ from orchestrator.store.tables import metadata
 
 def run(connection: Connection) -> None:
     """Run the migrations in one transaction."""
-    context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+    # SQLite takes back what changes a schema, too: processes that find an old database at once take turns.
+    context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, transactional_ddl=True)
     with context.begin_transaction():
         context.run_migrations()
 

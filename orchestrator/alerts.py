@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.config import Alerts
 from orchestrator.durations import MINUTE, duration, moment_words
 from orchestrator.errors import OutputFault
-from orchestrator.model import Counts, Happened, Job, Shard, ShardState
+from orchestrator.model import Counts, Failing, Happened, Job, Shard, ShardState
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
@@ -81,10 +81,14 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known."""
+    """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known.
+
+    `failing` says which of the failed rows that `counts` has are new.
+    """
 
     job: Job
     counts: Counts
+    failing: Failing = field(default_factory=Failing)
     shards: Sequence[Shard] = ()
     events: Sequence[Happened] = ()
     chance: float | None = None
@@ -102,12 +106,13 @@ def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
     ]
 
 
-def at_end(job: Job, events: Sequence[Happened], withheld: str | None) -> list[Alert]:
+def at_end(watched: Watched, settings: Alerts, withheld: str | None) -> list[Alert]:
     """What there is to tell of a job that is over: it may have ended between two looks.
 
     `withheld` is why its output was not delivered, None where it was.
     """
-    found = [*_events(job, events), *_undelivered(job, events)]
+    job, events = watched.job, watched.events
+    found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
     if withheld is not None:
         action = "the output was not delivered; `orch fetch` gives the rows all the same"
         found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
@@ -194,9 +199,22 @@ def _held_since(watched: Watched, shard: Shard) -> datetime | None:
 
 
 def _quality(watched: Watched, settings: Alerts) -> Iterator[Alert]:
-    counts = watched.counts
-    done = counts.succeeded + counts.failed
-    if done >= ENOUGH and counts.failed > settings.failed_share * done:
-        message = f"{counts.failed:,} of {done:,} rows have failed ({counts.failed / done:.0%})"
-        action = f"the job goes on; `orch status {watched.job.id}` says why they failed, `orch cancel` ends it"
-        yield Alert(AlertKind.QUALITY, watched.job, "failed", message, action)
+    counts, job = watched.counts, watched.job
+    running = [shard for shard in watched.shards if shard.state is ShardState.SUBMITTED and shard.failing is not None]
+    done = counts.succeeded + counts.failed + sum(one.provider_completed + one.provider_failed for one in running)
+    known = watched.failing.known + watched.failing.acknowledged
+    failed = counts.failed - known + _failing(running, "new")
+    known += _failing(running, "known")
+    if done < ENOUGH or failed <= settings.failed_share * done:
+        return
+    more = f"; {known:,} more are known from earlier runs" if known else ""
+    message = f"{failed:,} of {done:,} rows have failed ({failed / done:.0%}){more}"
+    action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
+    if job.finished_at is not None:
+        action = f"`orch status {job.id}` says why they failed, `orch retry` tries them again"
+    yield Alert(AlertKind.QUALITY, job, "failed", message, action)
+
+
+def _failing(running: Sequence[Shard], kind: str) -> int:
+    """The `new` or `known` failures of batches that run."""
+    return sum(sum((shard.failing or {}).get(kind, {}).values()) for shard in running)

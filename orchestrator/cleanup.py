@@ -15,6 +15,10 @@ RULES_VERSION = 1
 PAGE_BREAK = "\f"
 MARGIN_LINES = 3
 """So many lines at the top and at the foot of a page may be its header and footer."""
+MARGIN_LENGTH = 2000
+"""Characters of a header or footer that has the page's number in it."""
+MARGIN_NUMBERS = 20
+"""So many numbers of a line, from its begin and from its end, may be the page's."""
 FEWEST_PAGES = 3
 
 # Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D belong to the spelling of
@@ -22,7 +26,7 @@ FEWEST_PAGES = 3
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 _BLANKS = r"[ \t\u00a0\u2000-\u200a\u202f\u205f\u3000]"
 _GAP = re.compile(rf"(?<=\S)(?:{_BLANKS}{{2,}}|\t)(?=\S)")
-_TRAILING = re.compile(rf"{_BLANKS}+$")
+_BLANK_CHARACTERS = " \t\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _NUMBER = re.compile(r"\d{1,5}")
 
@@ -42,7 +46,7 @@ def _without_blanks(text: str) -> str:
     """
     lines: list[str] = []
     for line, is_code in _fenced(text.split("\n")):
-        kept = line if is_code else _TRAILING.sub("", line.translate(_INVISIBLE))
+        kept = line if is_code else line.translate(_INVISIBLE).rstrip(_BLANK_CHARACTERS)
         if kept or is_code or (lines and lines[-1]):
             lines.append(kept)
     while lines and not lines[-1]:
@@ -72,11 +76,12 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
 class _Line:
     """A line at the edge of a page. `marks` are what it may be known by on the others.
 
-    A mark is the line itself, or the line without a number, and by how much that number is off the page's.
+    A mark is the hash of the line itself, or of the line without a number, and by how much that number is off the
+    page's.
     """
 
     index: int
-    marks: frozenset[tuple[str, int | None]]
+    marks: frozenset[tuple[int, int | None]]
 
 
 def _without_margins(text: str) -> str:
@@ -91,7 +96,7 @@ def _without_margins(text: str) -> str:
         edges = [_edge(page, number, is_foot=is_foot) for number, page in enumerate(pages, 1)]
         on_pages = Counter(mark for edge in edges for mark in {mark for line in edge for mark in line.marks})
         repeated = {mark for mark, many in on_pages.items() if 2 * many > len(pages) and many >= FEWEST_PAGES}
-        told: set[tuple[str, int | None]] = set()
+        told: set[tuple[int, int | None]] = set()
         for page, edge in zip(pages, edges, strict=True):
             gone = []
             for line in edge:
@@ -113,8 +118,10 @@ def _edge(page: list[str], number: int, *, is_foot: bool) -> list[_Line]:
     return [_Line(index, _marks(" ".join(page[index].split()), number)) for index in there]
 
 
-def _marks(line: str, number: int) -> frozenset[tuple[str, int | None]]:
+def _marks(line: str, number: int) -> frozenset[tuple[int, int | None]]:
+    numbers = list(_NUMBER.finditer(line)) if len(line) <= MARGIN_LENGTH else []
     numbered = {
-        (f"{line[: found.start()]}#{line[found.end() :]}", int(found[0]) - number) for found in _NUMBER.finditer(line)
+        (hash(f"{line[: found.start()]}#{line[found.end() :]}"), int(found[0]) - number)
+        for found in (*numbers[:MARGIN_NUMBERS], *numbers[-MARGIN_NUMBERS:])
     }
-    return frozenset({(line, None), *numbered})
+    return frozenset({(hash(line), None), *numbered})

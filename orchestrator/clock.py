@@ -31,6 +31,12 @@ def now() -> datetime:
         raise InputError(f"{fixed!r} is no time such as 2026-12-01T06:00+01:00", field="ORCH_NOW") from None
 
 
+def day(at: datetime) -> str:
+    """A day by this machine's clocks: `Mon 9 Nov`."""
+    here = at.astimezone()
+    return f"{here:%a} {here.day} {here:%b}"
+
+
 def _shared(path: str) -> datetime:
     try:
         told = json.loads(Path(path).read_bytes())

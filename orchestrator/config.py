@@ -303,6 +303,7 @@ def _days(value: Any) -> int:
     return window_seconds(value)
 
 
+LEAST_MEMORY = 100 * 10**6
 Seconds = Annotated[int, BeforeValidator(_days), Field(le=100 * 365 * 86_400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
@@ -370,6 +371,24 @@ class Alerts(_Strict):
     failed_share: float = Field(0.1, ge=0, lt=1)
 
 
+class Reading(_Strict):
+    """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
+
+    A document that takes more is a failed row. Without `workers`, there is one for each core.
+    """
+
+    workers: int | None = Field(None, ge=1, le=512)
+    max_seconds: int = Field(120, ge=1, le=86_400)
+    max_memory: Bytes = 10**9
+
+    @field_validator("max_memory")
+    @classmethod
+    def _is_enough(cls, value: int) -> int:
+        if value < LEAST_MEMORY:
+            raise ValueError(f"must be {LEAST_MEMORY // 10**6}MB at least: the readers themselves take as much")
+        return value
+
+
 class File(_Strict):
     """The whole of orch.toml."""
 
@@ -383,6 +402,7 @@ class File(_Strict):
     retention: Retention = Retention()
     reports: Reports = Reports()
     alerts: Alerts = Alerts()
+    documents: Reading = Reading()
 
     @field_validator("budgets")
     @classmethod
@@ -406,6 +426,7 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     reports: Reports = field(default_factory=Reports)
     alerts: Alerts = field(default_factory=Alerts)
+    documents: Reading = field(default_factory=Reading)
     text: str = field(default="", repr=False, compare=False)
 
     @property
@@ -453,5 +474,5 @@ def parse(place: Place, text: str) -> Config:
         file = validated(File, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
-        file.alerts, text,
+        file.alerts, file.documents, text,
     )  # fmt: skip

@@ -34,13 +34,12 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
     rows: list[Sequence[Cell]] = []
     for line in jobs:
         counts = line.counts
-        bad = counts.failed + counts.expired
         rows.append(
             (
                 line.job.id,
                 _state(line.state),
                 f"{line.processed:,}/{counts.total:,}",
-                f"{bad:,}" if bad else "—",
+                _failed(line),
                 money(line.cost),
                 _eta(line),
                 _when(line.job.created_at),
@@ -48,6 +47,11 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
             )
         )
     return table(columns, rows, width)
+
+
+def _failed(line: JobLine) -> str:
+    failed, known = line.failed_so_far + line.counts.expired, line.failing.known + line.failing.acknowledged
+    return f"{failed:,}" + (f", {known:,} known" if known else "") if failed else "—"
 
 
 def _eta(line: JobLine) -> str:
@@ -76,7 +80,7 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
         lines += [(), *_shards(detail, width)]
     if detail.reasons:
         columns = (Column("rows", right=True), Column("code"), Column("reason", prose=True))
-        rows = [(f"{number:,}", code, message) for code, message, number in detail.reasons]
+        rows = [(f"{one.rows:,}", one.code, one.message) for one in detail.reasons]
         lines += [(), *table(columns, rows, width)]
     if detail.events and events != 0:
         lines += [(), *_events(detail, events, width)]
@@ -90,6 +94,10 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
+    if line.failing.known or line.failing.acknowledged:
+        told.append(("failures", str(line.failing)))
+    if line.failed_so_far > counts.failed:
+        told.append(("so far", f"{line.failed_so_far - counts.failed:,} more have failed in batches that run"))
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:

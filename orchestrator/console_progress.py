@@ -126,7 +126,7 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
     facts = f"{rate:,.1f} rows/s   ETA {eta}   {tokens(detail.usage)}   {money(line.cost)} so far"
     lines += sentence(facts, width)
     if detail.reasons:
-        failed = ", ".join(f"{rows:,} {code}" for code, _, rows in detail.reasons[:4])
+        failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])
         more = f", and {len(detail.reasons) - 4} more reasons" if len(detail.reasons) > 4 else ""
         lines += sentence(f"failed: {failed}{more}", width, "red")
     if told := detail.problem or next((shard.held for shard in detail.held), None):

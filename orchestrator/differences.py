@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 MOST_FIELDS = 100
@@ -40,7 +41,8 @@ class DocumentRun:
     """A document in a run, beside the run before; all but the texts count rows.
 
     `known` had the same task before, `changed` are asked otherwise than then: `asked` by other words, settings or
-    schema, `other_model` of another model. `code` and `message` are of a failure among them.
+    schema, `other_model` of another model. `code` and `message` are of a failure among them; `old` of the failed ones
+    are known from an earlier run or acknowledged, and the oldest began at `since`.
     """
 
     name: str
@@ -54,6 +56,8 @@ class DocumentRun:
     open: int
     code: str | None
     message: str | None
+    old: int = 0
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

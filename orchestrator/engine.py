@@ -113,6 +113,7 @@ class Engine:
             shortage=lambda: disk.shortage(self._home, self._config.retention),
             down=self._given_up,
             leaves=self._backends.leaves,
+            reading=lambda: self._config.documents,
         )
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
         self._watch = Watch(store, config)

@@ -15,10 +15,12 @@ from typing import Any
 import msgspec
 
 from orchestrator.errors import InputError
+from orchestrator.located import read_bytes
 
 TOLERANCE = 1e-6
 """Numbers are alike where they differ by no more than this share: what a float's way through JSON may take."""
 MOST_NAMES = 3
+MAX_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
     """The known answers of a file. Raises InputError with file, line and field for what is none."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path, field="gold") from None
+    lines = read_bytes(path, MAX_BYTES, "gold").splitlines()
     known, seen, found = list(tasks), set[tuple[str, str]](), []
     for number, raw in enumerate(lines, 1):
         if not raw.strip():

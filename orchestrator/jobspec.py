@@ -31,6 +31,8 @@ from orchestrator.errors import InputError
 from orchestrator.located import Lines, line_of, load_yaml, spell, validated
 from orchestrator.model import MAX_TOKENS
 
+MAX_ERRORS = 20
+"""So many mistakes of one kind are told."""
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
 MAX_COUNT = 2**53
@@ -57,6 +59,7 @@ class DocumentSource(_Strict):
     text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
+    follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
 
@@ -391,10 +394,11 @@ def load(path: Path) -> JobSpec:
     if not isinstance(data, dict):
         raise InputError("is empty or no mapping; a job file begins with `name:`", file=path)
     spec = validated(JobSpec, data, lines, path)
+    _check_schemas(spec, path, lines)
     for index, task in enumerate(spec.tasks):
-        for field, template in (("prompt", task.prompt), ("system", task.system)):
-            if template is not None:
-                _check_template(template, path, lines, ("tasks", index, field))
+        for field, source in (("prompt", task.prompt), ("system", task.system)):
+            if source is not None:
+                _check_template(source, path, lines, ("tasks", index, field))
         if task.long is not None:
             _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
@@ -437,15 +441,30 @@ def lines_of(path: Path) -> Lines:
     return load_yaml(path)[1]
 
 
-def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
-    from jinja2 import TemplateSyntaxError
-    from jinja2.sandbox import SandboxedEnvironment
+def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
+    """Raises one InputError that tells what in the tasks' schemas no answer could be checked by."""
+    from orchestrator import schemas
+
+    found: list[InputError] = []
+    for index, task in enumerate(spec.tasks):
+        for inner, message in schemas.faults(task.output_schema or {}):
+            place = ("tasks", index, "schema", *inner)
+            found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))
+    if found:
+        first, *rest = sorted(found, key=lambda problem: problem.line or 0)[:MAX_ERRORS]
+        first.message += "".join(f"\n{problem}" for problem in rest)
+        raise first
+
+
+def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+    from orchestrator.templates import TemplateProblem, template
 
     try:
-        SandboxedEnvironment().from_string(template)  # compiled: parsing alone lets unknown filters and tests by
-    except TemplateSyntaxError as error:
+        template(source)
+    except TemplateProblem as problem:
+        where = "" if problem.line is None else f" (line {problem.line} of the text)"
         raise InputError(
-            f"is no Jinja2 template: {error.message} (line {error.lineno} of the text)",
+            f"is no Jinja2 template: {problem.message}{where}",
             file=path,
             line=line_of(place, lines),
             field=spell(place),
@@ -453,13 +472,12 @@ def _check_template(template: str, path: Path, lines: Lines, place: tuple[str | 
 
 
 def _check_variables(
-    template: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
+    source: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
 ) -> None:
     """Raises InputError for a variable that requests about the answers to a document's parts do not have."""
-    from jinja2 import meta
-    from jinja2.sandbox import SandboxedEnvironment
+    from orchestrator.templates import template
 
-    for name in sorted(meta.find_undeclared_variables(SandboxedEnvironment().parse(template)) - {*known}):
+    for name in sorted(template(source).variables - {*known}):
         raise InputError(
             f"the template uses {{{{ {name} }}}}, which a request about the answers to a document's parts has not",
             file=path,

@@ -25,10 +25,20 @@ Lines = Mapping[Place, int]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+MAX_BYTES = 1_000_000
+"""Of a settings file; PyYAML takes a second for a quarter of that."""
+MAX_VALUES = 100_000
+"""Values of a YAML file when each alias is written out: seven hundred bytes of aliases can stand for a billion."""
+MAX_LEVELS = 60
+MAX_NUMBER = 400
+"""Characters; the largest number that a float holds has 309 digits."""
+MAX_KEY_PARTS = 50
+_LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
 """Of a number, as Python reads it: to make one of more takes time that grows with their square."""
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
 # What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
@@ -38,6 +48,23 @@ class _Yaml12(yaml.SafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return super().construct_yaml_int(_short_number(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        return super().construct_yaml_float(_short_number(node))
+
+
+def _short_number(node: yaml.ScalarNode) -> yaml.ScalarNode:
+    """Raises ConstructorError for a number whose digits alone would take minutes to be read."""
+    if len(node.value) > MAX_NUMBER:
+        problem = f"a number of {len(node.value):,} characters, more than {MAX_NUMBER}"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return node
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _Yaml12.construct_yaml_int)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _Yaml12.construct_yaml_float)
 
 for _tag, _pattern, _first in (
     ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
@@ -53,14 +80,23 @@ for _tag, _pattern, _first in (
 def read_text(path: Path) -> str:
     """The text of a small settings file; a BOM is dropped.
 
-    Raises InputError when it cannot be read or is no UTF-8 text.
+    Raises InputError when it cannot be read, is larger than MAX_BYTES or is no UTF-8 text.
     """
+    return text_of(read_bytes(path, MAX_BYTES), path)
+
+
+def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
+    """A whole file. Raises InputError when it cannot be read, or has more bytes than it may."""
     try:
-        return text_of(path.read_bytes(), path)
+        with path.open("rb") as file:
+            data = file.read(most + 1)
     except FileNotFoundError:
-        raise InputError("there is no such file", file=path) from None
+        raise InputError("there is no such file", file=path, field=field) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+        raise InputError(f"cannot be read: {error.strerror}", file=path, field=field) from None
+    if len(data) > most:
+        raise InputError(f"is larger than {most:,} bytes", file=path, field=field)
+    return data
 
 
 def text_of(content: bytes, path: Path) -> str:
@@ -94,12 +130,15 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
         line = text[: error.position].count("\n") + 1
         raise InputError(f"is not valid YAML: {error.reason}", file=path, line=line) from None
     except RecursionError:
-        raise InputError("is nested too deeply, or in itself", file=path) from None
+        raise _too_deep(path) from None
     except _UNREADABLE as error:
-        _refuse_long_number(text, path)
         raise InputError(f"is not valid YAML: {error}", file=path) from None
     _refuse_no_text(data, (), lines, path)
     return data, lines
+
+
+def _too_deep(path: Path, line: int | None = None) -> InputError:
+    return InputError("is nested too deeply, or in itself", file=path, line=line)
 
 
 def _refuse_long_number(text: str, path: Path) -> None:
@@ -126,7 +165,14 @@ def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
 
 
 def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
-    lines[place] = node.start_mark.line + 1
+    line = node.start_mark.line + 1
+    if len(lines) >= MAX_VALUES:
+        raise InputError(
+            f"has more than {MAX_VALUES:,} values when its aliases (*name) are written out", file=path, line=line
+        )
+    if len(place) > MAX_LEVELS:
+        raise _too_deep(path, line)
+    lines[place] = line
     if isinstance(node, yaml.MappingNode):
         for key_node, value in node.value:
             here = (*place, str(key_node.value))
@@ -147,6 +193,10 @@ def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Pa
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
     """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
     text = read_text(path) if text is None else text
+    for number, row in enumerate(text.splitlines(), 1):
+        # The standard library takes the square of a key's parts.
+        if row.partition("=")[0].count(".") > MAX_KEY_PARTS:
+            raise InputError(f"is not valid TOML: a key of more than {MAX_KEY_PARTS} parts", file=path, line=number)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -167,6 +217,8 @@ def _toml_lines(text: str) -> Lines:
     table: Place = ()
     several: dict[Place, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _LONGEST_HEADER:
+            continue
         if header := re.match(r"\s*(\[+)\s*([^\]]+?)\s*\]+", line):
             table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[2]))
             lines.setdefault(table, number)

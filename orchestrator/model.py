@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
+from orchestrator.clock import day
 from orchestrator.errors import OutputFault
 
 JobId = NewType("JobId", str)
@@ -90,7 +91,10 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC."""
+    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC.
+
+    `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
+    """
 
     id: JobId
     home: str
@@ -111,6 +115,7 @@ class Job:
     output_path: str | None = None
     error: str | None = None
     error_code: str | None = None
+    ignored: Mapping[str, Any] | None = None
 
     @property
     def is_undelivered(self) -> bool:
@@ -356,7 +361,8 @@ class Shard:
     is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
     first row was seen done, `seen_at` when the backend last answered a question about the batch. `pulled_at` is when
     it was decided to take its rows back, and `pulled_for` why. `took_seconds` is how long the batch took by the
-    provider's own clock.
+    provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by code;
+    None where its results cannot be read before its end.
     """
 
     id: ShardId
@@ -391,6 +397,7 @@ class Shard:
     error_file_id: str | None = None
     refusal: str | None = None
     held: str | None = None
+    failing: Mapping[str, Mapping[str, int]] | None = None
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
@@ -506,6 +513,43 @@ class Counts:
     def done(self) -> int:
         """Requests with an outcome."""
         return self.total - self.pending
+
+
+class FailOn(StrEnum):
+    """For which failed rows a command ends with exit code 1. Rows that never ran always count."""
+
+    NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
+    UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The failed rows of a job: new ones, those known from an earlier run, and those a person has acknowledged.
+
+    `since` is when the oldest of the known ones began.
+    """
+
+    new: int = 0
+    known: int = 0
+    acknowledged: int = 0
+    since: datetime | None = None
+
+    def counted(self, fail_on: FailOn) -> int:
+        """How many of them count."""
+        match fail_on:
+            case FailOn.NEW:
+                return self.new
+            case FailOn.UNACKNOWLEDGED:
+                return self.new + self.known
+            case FailOn.ANY:
+                return self.new + self.known + self.acknowledged
+
+    def __str__(self) -> str:
+        """`1 new, 1 known since Mon 9 Nov`; empty where no row failed."""
+        known = "known" if self.since is None else f"known since {day(self.since)}"
+        told = ((self.new, "new"), (self.known, known), (self.acknowledged, "acknowledged"))
+        return ", ".join(f"{number:,} {word}" for number, word in told if number)
 
 
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.advice import advice_for
+from orchestrator.clock import day
 from orchestrator.differences import Difference, DocumentRun
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.durations import duration
@@ -32,6 +33,7 @@ class Fate(StrEnum):
     REMOVED = "removed"  # the run before had it
     FAILED = "failed"  # an answer is missing
     UNREADABLE = "unreadable"  # no request could be made of it
+    KNOWN = "known"  # it fails as it did in an earlier run, or somebody has acknowledged it
     OPEN = "open"  # an answer is still waited for
 
 
@@ -39,6 +41,8 @@ def fate_of(run: DocumentRun) -> tuple[Fate, str]:
     """What became of a document, and why."""
     if run.failed:
         why = f"{run.code}: {run.message}" if run.message else str(run.code)
+        if run.old == run.failed:
+            return Fate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
         return (Fate.UNREADABLE if run.unreadable == run.rows else Fate.FAILED), why
     if run.open:
         return Fate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
@@ -145,7 +149,8 @@ class Need:
 class Facts:
     """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
 
-    `reasons` are those for which rows did not succeed: code, a message, how many. `held` says what batches wait for,
+    `reasons` are those for which rows did not succeed: code, a message, how many; those that are `known` from an
+    earlier run, or acknowledged, stand apart, with the moment they began. `held` says what batches wait for,
     `withheld` why the output was not delivered, None where it was.
     """
 
@@ -159,6 +164,7 @@ class Facts:
     forecasts: Sequence[Forecast] = ()
     events: Sequence[Happened] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
+    known: Sequence[tuple[str, str, int, datetime | None]] = ()
     held: Sequence[str] = ()
     shards: Sequence[Shard] = ()
     withheld: str | None = None
@@ -204,6 +210,7 @@ class JobReport:
                 "expired": facts.counts.expired,
             },
             "documents": facts.documents.to_json(),
+            "ignored": job.ignored,
             "answers": facts.answers and facts.answers.to_json(),
             "cost_usd": f"{self.cost:f}",
             "foreseen": self.foreseen
@@ -235,6 +242,10 @@ class JobReport:
                 "number": self.rescued,
                 "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
             },
+            "known": [
+                {"code": code, "message": message, "rows": rows, "since": _iso(since)}
+                for code, message, rows, since in facts.known
+            ],
             "needs": [str(need) for need in self.needs],
         }
 

@@ -10,7 +10,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from orchestrator.clock import day
 from orchestrator.differences import Difference, RowChange, shown
+from orchestrator.documents.ignored import told
 from orchestrator.durations import day_words, duration, moment_words
 from orchestrator.htmlreports import LIST, PAID, STYLE, plotting, short, svg_of, template
 from orchestrator.model import Counts, JobState
@@ -64,7 +66,17 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    return f"{answered_words(report.counts)}; {jobs}; {money(paid)} paid; {see_to}"
+    return "; ".join([answered_words(report.counts), jobs, f"{money(paid)} paid", see_to, *known_words(report)])
+
+
+def known_words(report: NightReport) -> list[str]:
+    """The failures that are known, in words: one phrase, or none."""
+    known = [one for job in report.jobs for one in job.facts.known]
+    if not known:
+        return []
+    rows, began = sum(rows for _, _, rows, _ in known), [since for *_, since in known if since is not None]
+    since = f" since {day(min(began))}" if began else ""
+    return [f"{rows:,} {'row fails' if rows == 1 else 'rows fail'} as is known{since}"]
 
 
 def answered_words(counts: Counts) -> str:
@@ -98,10 +110,10 @@ def job_title(job: JobReport) -> str:
 def blocks(job: JobReport) -> list[Block]:
     """A job's part of the report."""
     documents = job.facts.documents
-    found = [_rows(job), _documents(documents), _which(documents)]
+    found = [_rows(job), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
         found += _answers(job.facts.answers)
-    return [block for block in [*found, _money(job), _time(job)] if block.rows or block.notes]
+    return [block for block in [*found, _known(job), _money(job), _time(job)] if block.rows or block.notes]
 
 
 def _rows(job: JobReport) -> Block:
@@ -111,9 +123,10 @@ def _rows(job: JobReport) -> Block:
     return Block("Answers", notes=notes)
 
 
-def _documents(documents: Fates) -> Block:
+def _documents(documents: Fates, ignored: str) -> Block:
     rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in _ORDER if documents.counts.get(fate)]
-    return Block("Documents", ("fate", "documents"), rows)
+    notes = [f"not documents, and ignored: {ignored}"] if ignored else []
+    return Block("Documents", ("fate", "documents"), rows, notes)
 
 
 def _which(documents: Fates) -> Block:
@@ -124,6 +137,14 @@ def _which(documents: Fates) -> Block:
         if fate is not Fate.UNCHANGED and documents.counts[fate] > len(named)
     ]
     return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
+
+
+def _known(job: JobReport) -> Block:
+    rows = [
+        (f"{rows:,}", code, "—" if since is None else day(since), message)
+        for code, message, rows, since in job.facts.known
+    ]
+    return Block("Known failures", ("rows", "code", "since", "what"), rows)
 
 
 def _answers(answers: Difference) -> list[Block]:
@@ -249,7 +270,7 @@ def page(report: NightReport) -> str:
 
 _COLOURS = {
     Fate.NEW: PAID, Fate.CHANGED: "#6b8fc7", Fate.UNCHANGED: LIST, Fate.REMOVED: "#8a94a3",
-    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.OPEN: "#d69e2e",
+    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.KNOWN: "#b08968", Fate.OPEN: "#d69e2e",
 }  # fmt: skip
 
 

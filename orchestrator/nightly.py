@@ -67,7 +67,7 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
     counts = store.jobs.counts([job.id])[job.id]
     state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
     known = store.comparisons
-    quality = store.checked.quality(job.id)
+    quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
     # What a limited run leaves out is not gone.
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
@@ -81,7 +81,8 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
         lines=store.ledger.totals("backend", None, job.id),
         forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],
         events=store.jobs.events(job.id),
-        reasons=store.rows.reasons(job.id),
+        reasons=[(one.code, one.message, one.new) for one in reasons if one.new],
+        known=[(one.code, one.message, one.rows - one.new, one.since) for one in reasons if one.rows > one.new],
         withheld=None if quality is None else quality.withheld,
         held=[shard.held for shard in shards if shard.held and not shard.state.is_final],
         shards=shards,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.advice import advice_for
 from orchestrator.ladder import alias_words
-from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
+from orchestrator.model import Counts, Failing, FailOn, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
 from orchestrator.store.checked import Quality
+from orchestrator.store.failures import Reason
 from orchestrator.store.jobs import Event
 
 if TYPE_CHECKING:
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished."""
+    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
+
+    `failing` says which of its failed rows are new; `failed_so_far` counts these and the rows that have failed in
+    running batches.
+    """
 
     job: Job
     state: JobState
     counts: Counts
+    failing: Failing
+    failed_so_far: int
     done: int
     cost: Decimal
     rate: float
@@ -62,6 +69,13 @@ class JobLine:
                 "failed": self.counts.failed,
                 "cancelled": self.counts.cancelled,
                 "expired": self.counts.expired,
+                "failed_so_far": self.failed_so_far,
+            },
+            "failures": {
+                "new": self.failing.new,
+                "known": self.failing.known,
+                "acknowledged": self.failing.acknowledged,
+                "known_since": _iso(self.failing.since),
             },
             "cost_usd": f"{self.cost:f}",
             "rate_per_second": round(self.rate, 3),
@@ -77,7 +91,7 @@ class JobDetail:
     shards: Sequence[Shard]
     usage: Usage
     carried: int
-    reasons: Sequence[tuple[str, str, int]]
+    reasons: Sequence[Reason]
     events: Sequence[Event]
     tags: dict[str, str]
     problem: str | None = None
@@ -89,11 +103,11 @@ class JobDetail:
         """What a shard's model is called at its backend; its alias where that is not known any more."""
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
-    @property
-    def is_well(self) -> bool:
-        """Whether every row succeeded, and the answers are as good as the job file asks."""
+    def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
+        """Whether every row ran, none has failed that counts, and the answers are as good as the job file asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
-        return self.line.job.error is None and counts.succeeded == counts.total and not withheld
+        has_run = counts.succeeded + counts.failed == counts.total
+        return self.line.job.error is None and has_run and not withheld and not self.line.failing.counted(fail_on)
 
     @property
     def held(self) -> list[Shard]:
@@ -114,16 +128,18 @@ class JobDetail:
             "outlook": None if self.outlook is None else _outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
-            "reasons": [
-                {"code": code, "message": text, "rows": rows, "advice": advice_for(code)}
-                for code, text, rows in self.reasons
-            ],
+            "reasons": [_reason_json(one) for one in self.reasons],
             "shards": [{**_shard_json(shard), "model_name": self.model_name(shard)} for shard in self.shards],
             "events": [
                 {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
                 for event in self.events
             ],
         }
+
+
+def _reason_json(reason: Reason) -> dict[str, Any]:
+    told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
+    return {**told, "advice": advice_for(reason.code)}
 
 
 def _outlook_json(outlook: Outlook) -> dict[str, Any]:
@@ -180,18 +196,18 @@ RunningCost = Callable[[Shard], Decimal]
 def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
     """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
     ids = [job.id for job in jobs]
-    counts, submitted = store.jobs.counts(ids), store.jobs.submitted(ids)
+    counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
     found = []
     for job in jobs:
         state = job_state(job, counts[job.id], submitted=job.id in submitted)
         shards = [] if state.is_final else store.shards.of_job(job.id)
         spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-        found.append(_line(job, state, counts[job.id], shards, spent, now))
+        found.append(_line(job, state, counts[job.id], failing[job.id], shards, spent, now))
     return found
 
 
 def _line(
-    job: Job, state: JobState, counts: Counts, shards: Sequence[Shard], cost: Decimal, now: datetime
+    job: Job, state: JobState, counts: Counts, failing: Failing, shards: Sequence[Shard], cost: Decimal, now: datetime
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
     ahead = sum(shard.provider_completed + shard.provider_failed for shard in running)
@@ -201,7 +217,29 @@ def _line(
     if started and ahead:
         rate = ahead / max(0.001, (now - min(started)).total_seconds())
     left = counts.total - done
-    return JobLine(job, state, counts, done, cost, rate, left / rate if rate and left else None)
+    so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
+    eta = left / rate if rate and left else None
+    failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
+    return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
+
+
+def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
+    """Why rows have failed in batches that still run, most first."""
+    codes: Counter[str] = Counter()
+    new: Counter[str] = Counter()
+    for shard in running:
+        for kind, found in (shard.failing or {}).items():
+            codes.update(found)
+            new.update(found if kind == "new" else {})
+    told = "so far, in batches that still run"
+    return [Reason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
+
+
+def failing_now(shard: Shard) -> int:
+    """Rows of a running batch that have failed by now, as far as anybody can say."""
+    if shard.failing is None:
+        return shard.provider_failed
+    return sum(sum(codes.values()) for codes in shard.failing.values())
 
 
 def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
@@ -216,7 +254,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     submitted = job.id in store.jobs.submitted([job.id])
     state = job_state(job, counts, submitted=submitted)
     spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-    line = _line(job, state, counts, shards, spent, now)
+    line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
     settled = store.rows.usage(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     usage = Usage(
@@ -229,7 +267,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         shards,
         usage,
         store.rows.carried(job.id),
-        store.rows.reasons(job.id),
+        [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem,

@@ -18,8 +18,6 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from jinja2 import StrictUndefined, Template, TemplateError, meta
-from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator import cleanup, splitting, tokens
 from orchestrator.documents.types import Document, UnreadableDocument
@@ -27,14 +25,10 @@ from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long,
 from orchestrator.located import MAX_DIGITS
 from orchestrator.model import MAX_TOKENS, Row
 from orchestrator.splitting import Part
+from orchestrator.templates import TemplateProblem, template
 from orchestrator.wire import NO_BODY, NO_JSON
 
 ENDPOINT = "/v1/chat/completions"
-_ENVIRONMENT = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-
-
-# What a template may trip over in the fields of one document: `{{ amount * 2 }}` where the amount is text.
-_RENDERING = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +99,9 @@ class _Question:
 
     def __init__(self, task: Task, cleaned: Clean, extractor: str, bound_of: BoundOf) -> None:
         self.task = task
-        self.prompt: Template = _ENVIRONMENT.from_string(task.prompt)
-        self.system: Template | None = None if task.system is None else _ENVIRONMENT.from_string(task.system)
-        self.variables = variables(task)
-        self.places_text = "text" in meta.find_undeclared_variables(_ENVIRONMENT.parse(task.prompt))
+        self.prompt = template(task.prompt)
+        self.system = None if task.system is None else template(task.system)
+        self.places_text = "text" in self.prompt.variables
         # With the bound as it is written: one that is found anew each night must not make every row another one.
         self.asked = _fixed_body(task)
         about: dict[str, Any] = {
@@ -170,13 +163,13 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
     """
     long = task.long
     assert long is not None, "only a task that splits documents has parts"
-    prompt = _ENVIRONMENT.from_string(long.reduce)
+    prompt = template(long.reduce)
     try:
-        question = prompt.render(answers=list(answers))
-        system = None if task.system is None else _ENVIRONMENT.from_string(task.system).render()
-    except _RENDERING as error:
-        return "template", f"the prompt cannot be made of the parts' answers: {error}"
-    if "answers" not in meta.find_undeclared_variables(_ENVIRONMENT.parse(long.reduce)):
+        question = prompt.render({"answers": list(answers)})
+        system = None if task.system is None else template(task.system).render({})
+    except TemplateProblem as problem:
+        return "template", f"the prompt cannot be made of the parts' answers: {problem.message}"
+    if "answers" not in prompt.variables:
         told = "\n".join(f"<answer>\n{answer}\n</answer>" for answer in answers)
         question = f"<answers>\n{told}\n</answers>\n\n{question}"
     messages = [{"role": "user", "content": question}]
@@ -195,17 +188,14 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
 
 def variables(task: Task) -> frozenset[str]:
     """The template variables of a task, without `text`."""
-    found: set[str] = set()
-    for template in (task.prompt, task.system):
-        if template is not None:
-            found |= meta.find_undeclared_variables(_ENVIRONMENT.parse(template))
-    return frozenset(found - {"text"})
+    used = (template(source).variables for source in (task.prompt, task.system) if source is not None)
+    return frozenset[str]().union(*used) - {"text"}
 
 
 def places_text_late(task: Task) -> bool:
     """Whether a prompt places `{{ text }}` itself, and not at its start: then no two tasks share a prefix."""
     head = task.prompt.split("{{", 1)
-    return "text" in meta.find_undeclared_variables(_ENVIRONMENT.parse(task.prompt)) and (
+    return "text" in template(task.prompt).variables and (
         bool(head[0].strip()) or not head[-1].lstrip("- ").startswith("text")
     )
 
@@ -220,6 +210,16 @@ def _fixed_body(task: Task) -> dict[str, Any]:
         schema = {"name": task.id, "schema": task.output_schema, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body | task.extra
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request is, before it is made; `caches` says whether another job's answer would do for it."""
+
+    custom_id: str
+    fingerprint: str
+    model: str
+    caches: bool
 
 
 class Builder:
@@ -261,14 +261,17 @@ class Builder:
         for question in self._questions:
             try:
                 made = self._requests(question, document, content, cleaned)
-            except _RENDERING as error:
-                problem = ("template", f"the prompt cannot be made for this document: {error}")
+            except TemplateProblem as error:
+                problem = ("template", f"the prompt cannot be made for this document: {error.message}")
                 made = [self._failed(question, document.key, content, problem)]
             yield from made
 
-    def identities(self, key: str, content: str) -> list[tuple[str, str]]:
-        """The custom_id and fingerprint of each request that the document of this key and content would give."""
-        return [(custom_id(key, question.task.id), question.fingerprint(content)) for question in self._questions]
+    def identities(self, key: str, content: str) -> list[Identity]:
+        """Who each request is that the document of this key and content would give."""
+        return [
+            Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
+            for one in self._questions
+        ]
 
     def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
         """The rows of a document whose answers are here, without its text and so without lines.
@@ -322,7 +325,10 @@ class Builder:
         return built
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
-        fingerprint = question.fingerprint(f"{content or ''}\0{problem[0]}\0{problem[1]}")
+        if content is None:
+            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked of it
+        else:
+            fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
         return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
 
     def _row(

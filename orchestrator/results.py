@@ -6,15 +6,16 @@ by `outcome`; what it does not say is the pipeline's to decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import io
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator import wire
+from orchestrator import schemas, wire
 from orchestrator.ladder import rung_of
 from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 
@@ -62,29 +63,28 @@ def read(path: Path) -> Iterator[Found]:
     if not path.exists():
         return
     with path.open("rb") as file:
-        for _, offset, raw in wire.lines(file):
-            try:
-                line = _decode_line(raw)
-            except wire.NO_JSON:
-                line = None
-            yield Found(Span(offset, len(raw)), line)
+        yield from _found(file)
+
+
+def parsed(lines: bytes) -> Iterator[Found]:
+    """The lines of a part of a result file; where they lie is counted from its start."""
+    return _found(io.BytesIO(lines))
+
+
+def _found(file: BinaryIO) -> Iterator[Found]:
+    for _, offset, raw in wire.lines(file):
+        try:
+            line = _decode_line(raw)
+        except wire.NO_JSON:
+            line = None
+        yield Found(Span(offset, len(raw)), line)
 
 
 class OutputCheck:
     """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it."""
 
     def __init__(self, schema: Mapping[str, Any] | None) -> None:
-        self._validate: Callable[[Any], str | None] | None = None
-        if schema is not None:
-            from jsonschema import Draft202012Validator
-
-            validator = Draft202012Validator(schema)
-
-            def first_error(value: Any) -> str | None:
-                error = next(iter(validator.iter_errors(value)), None)
-                return None if error is None else f"{'/'.join(map(str, error.path)) or 'the answer'}: {error.message}"
-
-            self._validate = first_error
+        self._check = None if schema is None else schemas.Check(schema)
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
@@ -101,7 +101,7 @@ class OutputCheck:
             if answer.finish_reason == "content_filter":
                 return "content_filter", "the provider's content filter withheld the answer"
             return "empty_answer", "the model answered with nothing"
-        if self._validate is None:
+        if self._check is None:
             return _WITHHELD if answer.finish_reason == "content_filter" else None
         try:
             value = msgspec.json.decode(answer.text)
@@ -111,16 +111,13 @@ class OutputCheck:
             if answer.finish_reason == "content_filter":
                 return _WITHHELD
             return "invalid_json", f"the answer is no JSON: {error}"
-        try:
-            wrong = self._validate(value)
-        except RecursionError:
-            wrong = "the answer is nested too deeply to be checked"
+        wrong = self._check.problem(value, len(answer.text))
         return None if wrong is None else ("schema_mismatch", wrong)
 
     @property
     def parses(self) -> bool:
         """Whether answers are JSON."""
-        return self._validate is not None
+        return self._check is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from orchestrator.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.errors import OrchError
 from orchestrator.health import lost
 from orchestrator.home import Home
-from orchestrator.model import Counts, Job, JobId
+from orchestrator.model import Counts, Failing, Job, JobId
 from orchestrator.morning import night_of
 from orchestrator.morningpages import headline, markdown, page, subject_of
 from orchestrator.nightly import night_report
@@ -123,9 +123,10 @@ class Watch:
 
     def _end(self, job_id: JobId, now: datetime) -> None:
         """Keep what there is to tell of a job that is over, its report for every way."""
-        quality = self._store.checked.quality(job_id)
+        quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
-        for alert in alerts.at_end(self._store.jobs.get(job_id), self._store.jobs.events(job_id), withheld):
+        watched = Watched(job, *self._counts(job), events=self._store.jobs.events(job_id))
+        for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
         for way in self._ways:
             self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
@@ -138,8 +139,10 @@ class Watch:
         if (text := standstill.jobs.get(job.id)) is not None:
             waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
             troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
-        counts = self._store.jobs.counts([job.id])[job.id]
-        return Watched(job, counts, shards, events, self._chance(job, standstill, now), troubles)
+        return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
+
+    def _counts(self, job: Job) -> tuple[Counts, Failing]:
+        return self._store.jobs.counts([job.id])[job.id], self._store.failures.of_jobs([job.id])[job.id]
 
     def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
         if job.deadline_at is None or job.deadline_at <= now:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.cli import Orch
+from tests.support.clock import HeldClock
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 
@@ -65,6 +66,12 @@ def orch_home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     return home
+
+
+@pytest.fixture
+def held_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldClock:
+    """The time stands still until the test moves it."""
+    return HeldClock(tmp_path / "clock.json", monkeypatch)
 
 
 @pytest.fixture

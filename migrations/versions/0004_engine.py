@@ -1,4 +1,4 @@
-"""failures by name, several runs a day, jobs that follow others, outputs, and what plans are made from"""
+"""failures by name and since when, several runs a day, jobs after others, outputs, and what plans are made from"""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+_IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
+
 
 def upgrade() -> None:
-    """What runs and their failures are told by, and what deadlines are planned from."""
-    _runs()
+    """What the engine, failures, Postgres and the planner need to know."""
+    _engine()
+    _indexes()
+    _failures()
     _plans()
+    _statistics()
 
 
-def _runs() -> None:
-    """Codes of failed jobs and nights, slots of nights, schedules after others, outputs, alerts without a job."""
+def _engine() -> None:
+    """Codes of failures, what was ignored, slots of nights, schedules after others, outputs, alerts without a job."""
     op.add_column("jobs", sa.Column("error_code", sa.String(length=32), nullable=True))
+    op.add_column("jobs", sa.Column("ignored", sa.JSON(), nullable=True))
     op.add_column("schedules", sa.Column("after", sa.String(length=80), nullable=True))
     op.add_column("alerts", sa.Column("home", sa.String(length=32), nullable=True))
     op.add_column("nights", sa.Column("code", sa.String(length=32), nullable=True))
@@ -62,3 +68,50 @@ def _plans() -> None:
         sa.PrimaryKeyConstraint("job_id", "backend", "at", name=op.f("pk_progress")),
     )
     op.create_index(op.f("ix_progress_backend_at"), "progress", ["backend", "at"], unique=False)
+
+
+def _indexes() -> None:
+    """Indexes of waiting rows, shards and failures, whose worst use is harmless."""
+    # Rows of a time in which no outcome said when.
+    op.execute("UPDATE requests SET settled_at = 0 WHERE settled_at IS NULL AND state <> 'pending'")
+    op.drop_index("ix_requests_waiting", table_name="requests")
+    op.drop_index("ix_requests_shard_id", table_name="requests")
+    op.drop_index("ix_requests_canary", table_name="requests")
+    for name, columns, condition in (
+        ("canary", ["job_id", "canary"], "canary IS NOT NULL"),
+        ("waiting", ["job_id", "endpoint", "model", "seq"], _IS_WAITING),
+        ("shard_id", ["shard_id"], "shard_id IS NOT NULL"),
+        ("failures", ["job_id", "error_code"], "error_code IS NOT NULL"),
+    ):
+        only = sa.text(condition)
+        op.create_index(f"ix_requests_{name}", "requests", columns, sqlite_where=only, postgresql_where=only)
+
+
+def _failures() -> None:
+    """Since when rows fail, what fails in running batches, and what a person acknowledged."""
+    op.add_column("requests", sa.Column("failed_since", sa.BigInteger(), nullable=True))
+    op.add_column("shards", sa.Column("failing", sa.JSON(), nullable=True))
+    op.create_table(
+        "acknowledgements",
+        sa.Column("series", sa.String(length=64), nullable=False),
+        sa.Column("custom_id", sa.Text(), nullable=False),
+        sa.Column("code", sa.Text(), nullable=False),
+        sa.Column("since", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("series", "custom_id", "code", name=op.f("pk_acknowledgements")),
+    )
+
+
+def _statistics() -> None:
+    """What Postgres is to believe of jobs."""
+    if op.get_bind().dialect.name == "postgresql":
+        # What Postgres learned of the jobs before says that the newest has no rows, and then every index looks as
+        # good as the one that finds a row by its place. Without it a job is taken to be one of 200.
+        for table, column in (
+            ("requests", "job_id"),
+            ("ledger", "job_id"),
+            ("events", "job_id"),
+            ("documents", "series"),
+        ):
+            op.execute(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")

@@ -140,6 +140,9 @@ class Backend(Protocol):
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         """The results so far of a running batch to `path`; False where the backend does not give them."""
 
+    def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
+        """Up to so many bytes of a running batch's results from a place on; None where the backend gives none."""
+
     def forget_file(self, file_id: str) -> None:
         """Delete a file; one that is gone already is no error."""
 

@@ -223,6 +223,10 @@ class AnthropicBackend:
         """False: results can be read when the batch has ended."""
         return False
 
+    def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
+        """None: results can be read when the batch has ended."""
+        return None
+
     def forget_file(self, file_id: str) -> None:
         """Delete what `upload` has left; results go away by themselves, 29 days after the batch was made."""
         inline.forget(file_id)

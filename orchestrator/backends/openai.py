@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 import httpx2
 import openai
+from openai import HttpxBinaryResponseContent
 from openai.pagination import SyncCursorPage
 
 from orchestrator.backends import (
@@ -211,6 +213,19 @@ class OpenAIBackend:
             with self._client.get(address, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream:
                 store(stream.response.iter_bytes(), path)
             return True
+
+    def read_on(self, batch_id: str, kind: str, first: int, most: int) -> bytes | None:
+        if not self._profile.is_orch:
+            return None
+        address, part = f"/batches/{batch_id}/{kind}", {"Range": f"bytes={first}-{first + most - 1}"}
+        with self._translated(f"read {batch_id}"):
+            try:
+                found = self._client.get(address, cast_to=HttpxBinaryResponseContent, options={"headers": part})
+            except openai.APIStatusError as error:
+                if error.status_code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    raise
+                return b""  # nothing was written since
+            return found.content
 
     def forget_file(self, file_id: str) -> None:
         with self._translated(f"delete {file_id}"):

@@ -36,6 +36,7 @@ COMMANDS = {
     "report": ("report", "Reports on nights, costs and forecasts."),
     "diff": ("diff", "Show how the answers of two jobs differ."),
     "quarantine": ("quarantine", "List and release rows that failed for good."),
+    "acknowledge": ("acknowledge", "Acknowledge failures that a person knows of."),
     "budget": ("budget", "Show how much of the shared budgets is left."),
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with what is known here."),

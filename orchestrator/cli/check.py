@@ -20,6 +20,7 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.console_progress import progress
+from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
 from orchestrator.inforce import differences
@@ -67,6 +68,7 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
                 "limited_to": scope_words(scope.to_options()),
                 "documents": found.documents,
                 "requests": found.requests,
+                "ignored": found.ignored,
                 "warnings": list(found.warnings),
                 "problems": [
                     {
@@ -84,6 +86,8 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
     part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
     show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
+    if ignored := told_ignored(found.ignored):
+        show(f"  ignored: {ignored}")
     for warning in found.warnings:
         show(f"  warning: {warning}")
     for problem in found.problems[:MOST_PROBLEMS]:

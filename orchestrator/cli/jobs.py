@@ -13,7 +13,7 @@ import click
 
 from orchestrator import overview
 from orchestrator.cli.context import Context, opened, say_exposure
-from orchestrator.cli.options import FILE, FORCE, job_options
+from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
@@ -21,10 +21,11 @@ from orchestrator.clock import now
 from orchestrator.console import out
 from orchestrator.console_jobs import job_detail, plan_lines
 from orchestrator.console_progress import Progress, progress
+from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.enginelock import running_engine
 from orchestrator.errors import OutputError, OutputFault, UsageError
 from orchestrator.inforce import differences
-from orchestrator.model import Job, JobKind, RequestState
+from orchestrator.model import FailOn, Job, JobKind, RequestState
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
@@ -36,9 +37,10 @@ from orchestrator.sanitize import one_line
 @FILE
 @job_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the rows here when done.")
+@fail_on_option
 @quiet_option
 @json_option
-def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json: bool) -> int:
+def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
     """Submit a job or batch file, run it to its end, show the results.
 
     The same command resumes an unfinished job where it stopped.
@@ -57,7 +59,7 @@ def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json:
         if output is not None and detail.line.job.error is None:
             write_rows(context, detail.line.job, output, None, view.counted)
         view.stop()
-        return _show(detail, as_json)
+        return _show(detail, fail_on, as_json)
 
 
 @click.command()
@@ -65,13 +67,17 @@ def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json:
 @job_options
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
+@fail_on_option
 @quiet_option
 @json_option
-def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_json: bool) -> int:
+def submit(
+    file: Path, options: Options, wait: bool, dry: bool, fail_on: FailOn | None, quiet: bool, as_json: bool
+) -> int:
     """Queue a job or batch file.
 
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
+    _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if dry:
@@ -86,7 +92,7 @@ def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_
             _say_taken_in(view, intake)
             detail = finish(context, intake.job, view)
             view.stop()
-            return _show(detail, as_json)
+            return _show(detail, fail_on, as_json)
         view.stop()
         _say_queued(context, view, intake, as_json)
         return 0
@@ -150,6 +156,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "unread": report.unread,
                 "removed": report.removed,
                 "gone": report.gone,
+                "ignored": report.ignored.to_json(),
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
@@ -159,18 +166,25 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
     show(f"documents  {report.documents:,}")
     show(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
     show(f"input      about {report.input_bytes // 4:,} tokens")
+    if ignored := told_ignored(report.ignored.to_json()):
+        show(f"ignored    {ignored}")
     for key, code, text in report.problems:
         show(f"problem    {one_line(f'{key}: {code}: {text}')}")
     out().print(plan_lines(plan, intake.job.deadline_at, out().width))
 
 
-def _show(detail: overview.JobDetail, as_json: bool) -> int:
+def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
+    if fail_on is not None and not wait:
+        raise UsageError("--fail-on: says what --wait ends with", hint="add --wait, or leave it out")
+
+
+def _show(detail: overview.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
     """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
     if as_json:
         print_json(detail.to_json())
     else:
         out().print(job_detail(detail, out().width, events=0))
-    return 0 if detail.is_well else 1
+    return 0 if detail.is_well(fail_on or FailOn.UNACKNOWLEDGED) else 1
 
 
 @click.command(epilog=JOB_HELP)
@@ -208,16 +222,18 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
 @click.option("--output", "only_output", is_flag=True, help="No rows: only put them where the job file wants them.")
 @FORCE
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
+@fail_on_option
 @quiet_option
 @json_option
 def retry(
-    job_name: str, failed: bool, task: str | None, only_output: bool, overwrite: bool, wait: bool, quiet: bool,
-    as_json: bool,
+    job_name: str, failed: bool, task: str | None, only_output: bool, overwrite: bool, wait: bool,
+    fail_on: FailOn | None, quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
     A job whose rows could not be put where its job file wants them delivers them.
     """
+    _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         is_over = job.finished_at is not None or job.error is not None
@@ -237,7 +253,7 @@ def retry(
             say_exposure(context)
             detail = finish(context, context.store.jobs.get(job.id), view)
             view.stop()
-            return _show(detail, as_json)
+            return _show(detail, fail_on, as_json)
         holder = running_engine(context.home)
         if as_json:
             print_json({"job": job.id, "rows": number, "engine": str(holder or "")})

@@ -10,10 +10,11 @@ import click
 
 from orchestrator.cli.context import Context, opened
 from orchestrator.cli.failures import Interrupted
+from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
-from orchestrator.model import Job, JobState
+from orchestrator.model import FailOn, Job, JobState
 
 if TYPE_CHECKING:
     from orchestrator.exports import Format
@@ -119,12 +120,16 @@ def _watch(context: Context, name: str | None) -> int:
 )
 @click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+@fail_on_option
 @quiet_option
 @json_option
 def fetch(
-    job_name: str, output: str | None, form: Format | None, partial: bool, overwrite: bool, quiet: bool, as_json: bool
-) -> int:
+    job_name: str, output: str | None, form: Format | None, partial: bool, overwrite: bool, fail_on: FailOn | None,
+    quiet: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Write the rows of a job, in input order.
+
+    Rows that failed are among them, and leave the exit code at 0 unless --fail-on is given.
 
     With -o and --json it reports what was written; without -o the rows go to stdout as they are.
     """
@@ -153,7 +158,7 @@ def fetch(
             print_json({"job": job.id, "rows": written.rows, "file": output, "format": written.form})
         elif not as_json:
             say(f"orch: {written.told}")
-        return 0
+        return 0 if fail_on is None or context.detail(job.id).is_well(fail_on) else 1
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from orchestrator.jobspec import MAX_BUDGET
+from orchestrator.model import FailOn
 from orchestrator.pipeline.intake import Options
 from orchestrator.pipeline.selection import Scope
 
@@ -66,6 +67,16 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in _SCOPE:
         command = option(command)
     return command
+
+
+def fail_on_option(function: Command) -> Command:
+    """`--fail-on`, as `fail_on`: a FailOn, or None where it was not given."""
+    return click.option(
+        "--fail-on",
+        type=click.Choice(FailOn, case_sensitive=False),
+        help="Which failed rows make the exit code 1: any; unacknowledged: but those of `orch acknowledge`; new: nor "
+        "those that failed for the same reason in an earlier run.",
+    )(function)
 
 
 def _as_options(options: Sequence[Decorator]) -> Decorator:

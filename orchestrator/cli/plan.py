@@ -9,11 +9,12 @@ import click
 
 from orchestrator.cli.context import opened
 from orchestrator.cli.options import FILE, plan_options
-from orchestrator.cli.output import json_option, print_json, quiet_option
+from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.console import out
 from orchestrator.console_jobs import plan_lines
 from orchestrator.console_progress import progress
+from orchestrator.documents.ignored import told
 from orchestrator.pipeline.intake import Options, rehearse
 from orchestrator.planner import Cost, Plan
 
@@ -33,10 +34,14 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         view.stop()
         found = intake.plan
         assert found is not None, "a rehearsal plans"
+        assert intake.report is not None, "and builds"
+        ignored = intake.report.ignored.to_json()
         if as_json:
-            print_json(plan_json(found))
+            print_json({**plan_json(found), "ignored": ignored})
         else:
             out().print(plan_lines(found, intake.job.deadline_at, out().width))
+            if words := told(ignored):
+                show(f"ignored: {words}")
         return 0 if found.verdict.holds else 3
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator import overview
+from orchestrator import interrupts, overview
 from orchestrator.cli.context import Context, log_to
 from orchestrator.cli.failures import Interrupted
 from orchestrator.console_progress import Progress
@@ -89,11 +89,13 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
+        interrupts.ask(to_end=True)
 
     before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(seen)
     finally:
+        interrupts.ask(to_end=False)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -14,13 +14,13 @@ import click
 
 from orchestrator import nights
 from orchestrator.cli.context import Context, opened
-from orchestrator.cli.options import FILE, Dollars
+from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 from orchestrator.durations import duration
 from orchestrator.enginelock import running_engine
 from orchestrator.errors import InputError, UsageError
-from orchestrator.model import Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.model import FailOn, Misfire, Night, NightState, Overlap, Schedule
 
 Value = TypeVar("Value")
 GRACE = "6h"
@@ -161,9 +161,13 @@ def list_(as_json: bool) -> int:
 @schedule.command("nights")
 @click.argument("name", required=False)
 @click.option("--all", "show_all", is_flag=True, help=f"Every night, not only the newest {NEWEST}.")
+@fail_on_option
 @json_option
-def nights_(name: str | None, show_all: bool, as_json: bool) -> int:
-    """Show the nights of one schedule, or of all: what became of each, and why."""
+def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: bool) -> int:
+    """Show the nights of one schedule, or of all: what became of each, and why.
+
+    With --fail-on, the exit code is 1 where the newest one of a schedule failed or was missed, or has such rows.
+    """
     with opened() as context:
         names = {one.id: one.name for one in context.store.schedules.all()}
         found = context.store.schedules.nights(None if name is None else _get(context, name).id)
@@ -174,7 +178,17 @@ def nights_(name: str | None, show_all: bool, as_json: bool) -> int:
             show(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
         if not found and not as_json:
             say("orch: no night has come yet")
-    return 0
+        newest = {night.schedule_id: night for night in found if night.schedule_id in names}.values()
+        return 0 if fail_on is None or all(_went_well(context, night, fail_on) for night in newest) else 1
+
+
+def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
+    """Whether nothing is wrong with a night as far as it has come."""
+    if night.state is not NightState.DONE:
+        return night.state not in (NightState.FAILED, NightState.MISSED)
+    if night.job_id is None or context.store.jobs.find(night.job_id) is None:
+        return True
+    return context.detail(night.job_id).is_well(fail_on)
 
 
 @schedule.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from orchestrator.config import Config
 from orchestrator.engine import Engine
 from orchestrator.enginelock import engine_lock
 from orchestrator.errors import UsageError
+from orchestrator.interrupts import Interrupted
 from orchestrator.pipeline import house
 from orchestrator.reportwords import money
 from orchestrator.scheduler import Scheduler
@@ -80,8 +81,10 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
                 told.tick(engine)
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
-        nights()  # before any round: a job that a night had made when it was cut off is the night's, not another's
-        engine.run(interrupted, tick)
+        with suppress(Interrupted):
+            # Before any round: a job that a night had made when it was cut off is the night's, not another's.
+            nights()
+            engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.documents.ignored import Ignored
+from orchestrator.documents.readers import Readers
 from orchestrator.documents.sources import Listed, fields_of, listed, read
 from orchestrator.documents.types import EXTRACTOR_VERSION, Document, DocumentProblem, UnreadableDocument
 
@@ -9,7 +11,9 @@ __all__ = [
     "EXTRACTOR_VERSION",
     "Document",
     "DocumentProblem",
+    "Ignored",
     "Listed",
+    "Readers",
     "UnreadableDocument",
     "fields_of",
     "listed",

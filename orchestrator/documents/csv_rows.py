@@ -6,30 +6,38 @@ import csv
 import itertools
 from collections.abc import Iterator, Mapping
 
-from orchestrator.documents.lines import TooLong, lines, too_large, utf8_chunks
+from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
 from orchestrator.documents.rows import Row, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 DELIMITERS = (",", ";", "\t", "|")
 SNIFF_LINES = 50
 SNIFF_BYTES = 64 * 1024
+MOST_COLUMNS = 10_000
+MOST_HEADER_BYTES = 1_000_000
 
 
 class CsvTable:
     """Rows are numbered from 1, the header not counted; messages also name the line."""
 
-    def __init__(self, path: str, encoding: str | None, limit: int, expected: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: str, encoding: str | None, limit: int, expected: tuple[str, ...] = (),
+        within: str | None = None,
+    ) -> None:  # fmt: skip
         """`expected` are column names that tell the delimiter. Raises OSError, ExtractionError."""
         self._path = path
+        self._within = within
         self._encoding = encoding
         self._limit = limit
+        # The limit is one for the whole process, so it is only ever raised; a line is no longer than this already.
+        csv.field_size_limit(max(csv.field_size_limit(), limit))
         head = self._head()
         self._delimiter = _delimiter(head, expected)
-        # The limit is one for the whole process, so it is only ever raised.
-        csv.field_size_limit(max(csv.field_size_limit(), limit))
         header = next((row for row in csv.reader(head, delimiter=self._delimiter) if row), None)
         if header is None:
             raise ExtractionError(DocumentProblem.EMPTY, "The table is empty; add rows, or exclude it.")
+        if len(header) > MOST_COLUMNS:
+            raise bad_row(f"The table has {len(header):,} columns, more than {MOST_COLUMNS:,}; exclude it.")
         self.columns = tuple(name.strip() for name in header)
 
     def rows(self) -> Iterator[Row]:
@@ -48,12 +56,13 @@ class CsvTable:
                 number += 1
                 yield Row(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; mend it."))
                 continue
+            number += feed.passed
             if cells is None:
                 return
             if not cells:  # a blank line
                 continue
             number += 1
-            if number:
+            if number and not _is_blank(cells):
                 yield Row(number, cells, feed.size, self._misfit(number, cells, feed))
 
     def cells(self, row: Row) -> Mapping[str, object]:
@@ -72,15 +81,20 @@ class CsvTable:
             feed.size,
         )
 
-    def _lines(self) -> Iterator[bytes | TooLong]:
-        pieces = utf8_chunks(self._path, self._encoding, checked=True)
+    def _lines(self) -> Iterator[bytes | TooLong | Blanks]:
+        pieces = utf8_chunks(chunks(self._path, self._within), self._encoding, checked=True)
         return lines(_plain_newlines(pieces), self._limit)
 
     def _head(self) -> list[str]:
         """The first lines, as many as tell the dialect."""
-        head, size = [], 0
+        head: list[str] = []
+        size = 0
         for line in itertools.islice(self._lines(), SNIFF_LINES):
-            if isinstance(line, TooLong):
+            if isinstance(line, Blanks):
+                continue
+            if isinstance(line, TooLong) or len(line) > MOST_HEADER_BYTES:
+                if not head:
+                    raise bad_row(f"The header is longer than {MOST_HEADER_BYTES:,} bytes; is this a table?")
                 break
             head.append(line.decode("utf-8") + "\n")
             size += len(line)
@@ -97,7 +111,7 @@ class _TooLarge(Exception):
 class _Feed:
     """Gives lines to a csv.reader and knows how much of the current record it has given."""
 
-    def __init__(self, source: Iterator[bytes | TooLong], limit: int) -> None:
+    def __init__(self, source: Iterator[bytes | TooLong | Blanks], limit: int) -> None:
         self._source = source
         self._limit = limit
         self._line = 0
@@ -108,21 +122,33 @@ class _Feed:
         self.first = self._line + 1
         self.size = 0
         self.torn = False  # the file ended inside the record
+        self.passed = 0  # lines of nothing but blanks before it
         self._quotes = 0
 
     def __iter__(self) -> _Feed:
         return self
 
     def __next__(self) -> str:
-        line = next(self._source, None)
-        if line is None:
-            self.torn = self.size > 0
-            raise StopIteration
-        self._line += 1
-        if isinstance(line, TooLong):
-            self.size += line.size
-            self._quotes += line.quotes
-            raise self._given_up()
+        for line in self._source:
+            if isinstance(line, Blanks):
+                self._line += line.number
+                if self.size:
+                    return self._given(b"\n" * (line.number - 1))
+                continue
+            self._line += 1
+            if isinstance(line, TooLong):
+                self.size += line.size
+                self._quotes += line.quotes
+                raise self._given_up()
+            if self.size or not line.isspace():
+                return self._given(line)
+            self.passed += 1
+        self.torn = self.size > 0
+        raise StopIteration
+
+    def _given(self, line: bytes) -> str:
+        if not self.size:
+            self.first = self._line
         self.size += len(line) + 1
         self._quotes += line.count(b'"')
         if self.size > self._limit + 1:
@@ -132,6 +158,10 @@ class _Feed:
     def _given_up(self) -> _TooLarge:
         """Pass over the rest of a record that is too large: up to the line that closes its quote."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
+            if isinstance(line, Blanks):
+                self._line += line.number
+                self.size += line.number
+                continue
             self._line += 1
             if isinstance(line, TooLong):
                 self.size += line.size
@@ -140,6 +170,11 @@ class _Feed:
                 self.size += len(line) + 1
                 self._quotes += line.count(b'"')
         return _TooLarge(self.size)
+
+
+def _is_blank(cells: list[str]) -> bool:
+    """Whether a row holds nothing: spreadsheets write thousands of such below a table."""
+    return not cells[0].strip() and not "".join(cells).strip()
 
 
 def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:

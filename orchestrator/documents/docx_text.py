@@ -1,50 +1,77 @@
 """Paragraphs and tables of a Word document in their order, with headers, notes and text boxes.
 
-python-docx opens the package; the XML is walked here, because its paragraphs leave out tracked insertions and
-content controls, which is where the changing parts of a contract are.
+The XML is read from front to back and nothing is kept of it but its text, so time and memory grow with the size of
+the document alone, however its elements are nested. What is read is what a reader sees: tracked insertions and
+content controls, which is where the changing parts of a contract are, but no deletions and no field codes.
 """
 
 from __future__ import annotations
 
-import io
-import zipfile
-from collections.abc import Iterator
-from typing import Any
-
-import docx
-import docx.opc.exceptions
-from docx.oxml import parse_xml
+import hashlib
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
 
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.files import text_too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.word_package import Package, new_parser
 
-MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or will not fit in memory
+MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
 
-_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-_CHOICE = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Choice"
-_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-# `del` and `moveFrom` are missing on purpose: their text is no longer part of the document.
-_INLINE = frozenset(
-    "r hyperlink ins moveTo smartTag sdt sdtContent fldSimple customXml dir bdo ruby rubyBase AlternateContent "
-    "Choice".split()
+_WORD = (
+    "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
+    "http://purl.oclc.org/ooxml/wordprocessingml/main",
 )
-_WRAPPERS = frozenset("sdt sdtContent ins moveTo customXml smartTag".split())
+_CHOICE = "http://schemas.openxmlformats.org/markup-compatibility/2006}Choice"
+_BOXES = tuple(f"{name}}}txbxContent" for name in _WORD)
+_TYPES = tuple(f"{name}}}type" for name in _WORD)
+_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
-def extract(data: bytes, encoding: str | None) -> tuple[str, dict[str, object]]:
+class _In(Enum):
+    """What an element is, by which its children are judged."""
+
+    BLOCKS = auto()  # the body, a cell, a note, and what may stand around paragraphs and tables
+    INLINE = auto()  # a paragraph, and what may stand around its text
+    TEXT = auto()
+    TABLE = auto()
+    ROW = auto()
+    DRAWING = auto()  # text boxes are somewhere below
+    CHOICES = auto()  # the same thing for new and for old programs
+    PAGE = auto()  # the root of the document
+    NOTES = auto()  # the root of footnotes or endnotes
+
+
+_WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
+# `del` and `moveFrom` are missing on purpose: their text is no longer part of the document.
+_INLINE = "r hyperlink ins moveTo smartTag sdt sdtContent fldSimple customXml dir bdo ruby rubyBase Choice".split()
+_CHILDREN: dict[_In, dict[str, _In]] = {
+    _In.BLOCKS: {**dict.fromkeys(_WRAPPERS, _In.BLOCKS), "p": _In.INLINE, "tbl": _In.TABLE},
+    _In.INLINE: {
+        **dict.fromkeys(_INLINE, _In.INLINE),
+        **dict.fromkeys(("drawing", "pict", "object"), _In.DRAWING),
+        "t": _In.TEXT,
+        "AlternateContent": _In.CHOICES,
+    },
+    _In.TABLE: {**dict.fromkeys(_WRAPPERS, _In.TABLE), "tr": _In.ROW},
+    _In.ROW: {**dict.fromkeys(_WRAPPERS, _In.ROW), "tc": _In.BLOCKS},
+    _In.PAGE: {"body": _In.BLOCKS},
+    _In.NOTES: {"footnote": _In.BLOCKS, "endnote": _In.BLOCKS},
+}
+
+
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large ...)."""
     del encoding  # XML says itself how it is written
     if data.startswith(_OLE_MAGIC):
         raise _not_a_package(data)
     try:
-        _check_size(data)
-        document = docx.Document(io.BytesIO(data))
-        lines = [line for root in _roots(document) for line in _blocks(root)]
-    except ExtractionError:
+        lines = list(_lines(Package(data), most))
+    except (ExtractionError, MemoryError):
         raise
     except Exception as error:
-        # python-docx, zipfile and lxml raise a dozen different types on a damaged package.
+        # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "The file is damaged or is no Word document; save it anew, or exclude it."
         ) from error
@@ -62,81 +89,186 @@ def _not_a_package(data: bytes) -> ExtractionError:
     )
 
 
-def _check_size(data: bytes) -> None:
-    with zipfile.ZipFile(io.BytesIO(data)) as package:
-        unpacked = sum(entry.file_size for entry in package.infolist())
-        locked = any(entry.flag_bits & 1 for entry in package.infolist())
-    if locked:
-        raise ExtractionError(
-            DocumentProblem.ENCRYPTED,
-            "The document's package is locked with a password; save a copy without one, or exclude it.",
-        )
-    if unpacked > MAX_UNPACKED:
-        raise ExtractionError(
-            DocumentProblem.TOO_LARGE,
-            f"The document unpacks to {unpacked:,} bytes, more than {MAX_UNPACKED:,}; split it, or exclude it.",
-            size=unpacked,
-        )
-
-
-def _roots(document: Any) -> Iterator[Any]:
+def _lines(package: Package, most: int) -> Iterator[str]:
     """Headers, body, notes, footers. A header that several sections share is given once."""
-    parts: dict[str, dict[bytes, Any]] = {"header": {}, "footnotes": {}, "endnotes": {}, "footer": {}}
-    for relation in document.part.rels.values():
-        kind = relation.reltype.rsplit("/", 1)[-1]
-        if kind in parts and not relation.is_external:
-            blob = relation.target_part.blob
-            parts[kind].setdefault(blob, parse_xml(blob))
-    yield from parts["header"].values()
-    yield document.element.body
-    for kind in ("footnotes", "endnotes"):
-        for root in parts[kind].values():
-            yield from (note for note in root if note.get(f"{_WORD}type") is None)
-    yield from parts["footer"].values()
+    main = package.main_part()
+    relations = package.relations(main)
+    left = [MAX_ELEMENTS, most]
+    for kind in ("header", "document", "footnotes", "endnotes", "footer"):
+        names = [main] if kind == "document" else [relation.target for relation in relations if relation.kind == kind]
+        seen = set()
+        for part in dict.fromkeys(names):
+            text = _Text(kind, left, most)
+            digest = _read(package, part, text)
+            if digest not in seen:
+                yield from text.lines
+            seen.add(digest)
 
 
-def _name(element: Any) -> str:
-    # Comments and processing instructions have a function for a tag.
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+def _read(package: Package, part: str, text: _Text) -> bytes:
+    """Read a part; the hash of its bytes."""
+    digest = hashlib.sha256()
+    parser = new_parser()
+    parser.StartElementHandler, parser.EndElementHandler = text.start, text.end
+    parser.CharacterDataHandler = text.characters
+    for piece in package.pieces(part):
+        digest.update(piece)
+        parser.Parse(piece)
+    parser.Parse(b"", True)
+    return digest.digest()
 
 
-def _blocks(parent: Any) -> Iterator[str]:
-    for child in parent:
-        name = _name(child)
-        if name == "p":
-            yield "".join(_inline(child))
-        elif name == "tbl":
-            for row in _through_wrappers(child, "tr"):
-                yield " | ".join(_cell(cell) for cell in _through_wrappers(row, "tc"))
-            yield ""
-        elif name in _WRAPPERS:
-            yield from _blocks(child)
+class _Text:
+    """Takes the events of an XML parser and makes lines of them.
+
+    A paragraph or a table's row is a line; what stands in it deeper (text boxes, tables in cells) goes to the same
+    pieces, so that no text is copied more than a few times. Raises ExtractionError.
+    """
+
+    def __init__(self, kind: str, left: list[int], most: int) -> None:
+        """`kind` is that of the part; `left` counts down elements, and characters from `most` on."""
+        self._most = most
+        self.lines: list[str] = []
+        self._kind = kind
+        self._left = left
+        self._open: list[tuple[_In, Callable[[], None]]] = []  # what an element is, and what to do at its end
+        self._ignored = 0  # open elements of which, and below which, nothing is read
+        self._is_text = False
+        self._pieces: list[str] = []
+        self._outside: list[str] = []  # the pieces around the outermost cell that is open
+        self._cells = 0  # that are open, in each other
+        self._inner: list[str] = []  # what goes between the lines of each open box or cell
+        self._has_line: list[bool] = []  # whether each of them has one yet
+        self._has_cell: list[bool] = []  # whether each open row has one yet
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        self._left[0] -= 1
+        if self._left[0] < 0:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE,
+                f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.",
+            )
+        self._is_text = False  # what follows a child is not the text's own
+        if self._ignored:
+            self._ignored += 1
+        elif not self._open:
+            self._open.append((self._root(tag), _nothing))
+        elif (now := self._child(tag, attributes)) is not None:
+            self._open.append((now, self._begin(now, tag.rpartition("}")[2])))
+        else:
+            self._ignored = 1
+
+    def end(self, tag: str) -> None:
+        """An element ends."""
+        if self._ignored:
+            self._ignored -= 1
+        else:
+            self._open.pop()[1]()
+
+    def characters(self, text: str) -> None:
+        """Text, in any number of pieces."""
+        if self._is_text:
+            self._left[1] -= len(text)
+            if self._left[1] < 0:
+                raise text_too_large(self._most)
+            self._pieces.append(text)
+
+    def _root(self, tag: str) -> _In:
+        if self._kind == "document":
+            if tag.rpartition("}")[2] != "document":
+                raise ValueError(tag)
+            return _In.PAGE
+        return _In.NOTES if self._kind in ("footnotes", "endnotes") else _In.BLOCKS
+
+    def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
+        """What an element is below the one that is open; None where nothing of it is read."""
+        parent, name = self._open[-1][0], tag.rpartition("}")[2]
+        if parent is _In.DRAWING:
+            return _In.BLOCKS if tag in _BOXES else _In.DRAWING
+        if parent is _In.CHOICES:
+            return _In.INLINE if tag == _CHOICE else None
+        if parent is _In.INLINE and name in _MARKS:
+            self._pieces.append(_MARKS[name])
+            return None
+        if parent is _In.NOTES and any(name in attributes for name in _TYPES):
+            return None  # a line that separates notes from the page
+        return _CHILDREN[parent].get(name) if parent in _CHILDREN else None
+
+    def _begin(self, now: _In, name: str) -> Callable[[], None]:
+        """What an element does when it begins; gives what it does at its end."""
+        match name:
+            case "p" if now is _In.INLINE:
+                return self._begin_line()
+            case "t" if now is _In.TEXT:
+                self._is_text = True
+                return self._end_text
+            case "tbl" if now is _In.TABLE:
+                return self._end_table
+            case "tr" if now is _In.ROW:
+                self._has_cell.append(False)
+                self._begin_line()
+                return self._end_row
+            case "tc" if now is _In.BLOCKS:
+                return self._begin_cell()
+            case "txbxContent" if now is _In.BLOCKS:
+                return self._begin_box()
+        return _nothing
+
+    def _end_text(self) -> None:
+        self._is_text = False
+
+    def _begin_line(self) -> Callable[[], None]:
+        if self._inner:
+            if self._has_line[-1]:
+                self._pieces.append(self._inner[-1])
+            self._has_line[-1] = True
+        return self._end_line
+
+    def _end_line(self) -> None:
+        if not self._inner:
+            self.lines.append("".join(self._pieces))
+            self._pieces = []
+
+    def _end_row(self) -> None:
+        self._has_cell.pop()
+        self._end_line()
+
+    def _end_table(self) -> None:
+        self._begin_line()
+        self._end_line()
+
+    def _begin_cell(self) -> Callable[[], None]:
+        if self._has_cell[-1]:
+            self._pieces.append(" | ")
+        self._has_cell[-1] = True
+        if not self._cells:
+            self._outside, self._pieces = self._pieces, []
+        self._cells += 1
+        self._inner.append(" ")
+        self._has_line.append(False)
+        return self._end_cell
+
+    def _end_cell(self) -> None:
+        self._inner.pop()
+        self._has_line.pop()
+        self._cells -= 1
+        if not self._cells:
+            # Blanks in a cell, and all that is in one, are one blank.
+            self._outside.append(" ".join("".join(self._pieces).split()))
+            self._pieces, self._outside = self._outside, []
+
+    def _begin_box(self) -> Callable[[], None]:
+        self._pieces.append("\n")
+        self._inner.append("\n")
+        self._has_line.append(False)
+        return self._end_box
+
+    def _end_box(self) -> None:
+        self._inner.pop()
+        self._has_line.pop()
+        self._pieces.append("\n")
 
 
-def _inline(parent: Any) -> Iterator[str]:
-    for child in parent:
-        name = _name(child)
-        if name == "t":
-            yield child.text or ""
-        elif name in _MARKS:
-            yield _MARKS[name]
-        elif name in ("drawing", "pict", "object"):
-            for box in child.iter(f"{_WORD}txbxContent"):
-                yield "\n" + "\n".join(_blocks(box)) + "\n"
-        elif name == "AlternateContent":  # the same thing for new and for old programs: take one
-            yield from _inline(child.iterfind(_CHOICE))
-        elif name in _INLINE:
-            yield from _inline(child)
-
-
-def _through_wrappers(parent: Any, wanted: str) -> Iterator[Any]:
-    for child in parent:
-        name = _name(child)
-        if name == wanted:
-            yield child
-        elif name in _WRAPPERS:
-            yield from _through_wrappers(child, wanted)
-
-
-def _cell(cell: Any) -> str:
-    return " ".join(" ".join(_blocks(cell)).split())
+def _nothing() -> None:
+    """An element that does nothing at its end."""

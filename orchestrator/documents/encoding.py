@@ -22,7 +22,16 @@ BOMS = (
 )
 SAMPLE_BYTES = 32 * 1024  # what the guess looks at
 
-_NON_ASCII = re.compile(r"[^\x00-\x7f]")
+# What a page on the web may be written in. Python knows more names: not all are of texts, and some are slow.
+ON_THE_WEB = frozenset(
+    "utf-8 utf-16 utf-16-le utf-16-be cp866 koi8-r koi8-u mac-roman mac-cyrillic cp874 cp932 cp949 gb2312 gbk "
+    "gb18030 big5 big5hkscs euc_jp euc_kr iso2022_jp shift_jis".split()
+    + [f"cp125{i}" for i in range(9)]
+    + [f"iso8859-{i}" for i in (*range(1, 12), *range(13, 17))]
+)
+_NO_TEXTS = frozenset(("punycode", "idna", "unicode-escape", "unicode_escape", "raw-unicode-escape", "undefined"))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PIECE = 1 << 20
 
 
 def clean(text: str) -> str:
@@ -41,11 +50,11 @@ def check_name(encoding: str | None) -> None:
     if encoding is None:
         return
     try:
-        known = codecs.lookup(encoding)
         "".encode(encoding)
+        is_known = codecs.lookup(encoding).name not in _NO_TEXTS
     except (LookupError, ValueError):
-        known = None
-    if known is None:
+        is_known = False
+    if not is_known:
         raise InputError(
             f"There is no text encoding named {encoding!r}; use for example utf-8, windows-1252 or utf-16.",
             field="encoding",
@@ -131,15 +140,21 @@ def _telling(data: bytes, at: int) -> bytes:
 
 def _mostly_utf8(data: bytes) -> bool:
     """More good multi-byte characters than broken ones: damaged UTF-8, whatever else it would decode as."""
-    text = data.decode("utf-8", "replace")
-    broken = text.count("\ufffd")
-    return len(_NON_ASCII.findall(text)) - broken > broken
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    others = broken = 0
+    for at in range(0, len(data), _PIECE):
+        text = decoder.decode(data[at : at + _PIECE], at + _PIECE >= len(data))
+        others += len(text) - len(text.encode("ascii", "ignore"))
+        broken += text.count("\ufffd")
+    return others - broken > broken
 
 
 def _decodes(data: bytes, encoding: str) -> str | None:
     try:
+        if codecs.lookup(encoding).name not in ON_THE_WEB:
+            return None
         data.decode(encoding)
-    except (UnicodeDecodeError, LookupError, ValueError):
+    except (LookupError, ValueError):
         return None
     return encoding
 
@@ -147,11 +162,16 @@ def _decodes(data: bytes, encoding: str) -> str | None:
 def _strictly(data: bytes, encoding: str) -> str:
     try:
         text = data.decode(encoding)
-        text.encode("utf-8")  # some codecs give half surrogate pairs, which nothing later can write
-        return text
     except ValueError as error:
         at = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
-        raise ExtractionError(
-            DocumentProblem.ENCODING,
-            f"The text is not valid {encoding}{at}; correct `encoding` or convert the file.",
-        ) from error
+        raise _not_valid(encoding, at) from error
+    if not text.isascii() and _SURROGATE.search(text):
+        raise _not_valid(encoding, "")  # some codecs give half surrogate pairs, which nothing later can write
+    return text
+
+
+def _not_valid(encoding: str, at: str) -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.ENCODING,
+        f"The text is not valid {encoding}{at}; correct `encoding` or convert the file.",
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestrator.documents.encoding import decode
+from orchestrator.documents.encoding import clean, decode
 from orchestrator.documents.lines import read_all
+from orchestrator.documents.opening import Opener, open_file
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 SUFFIXES = {
@@ -24,31 +26,71 @@ SUFFIXES = {
 FIELDS = frozenset({"name", "path", "stem", "suffix", "folder", "size"})
 _MORE_FIELDS = {"html": frozenset({"title"}), "pdf": frozenset({"pages"})}
 
-Extract = Callable[[bytes, str | None], tuple[str, dict[str, Any]]]
+Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
+"""Bytes, their encoding where the user names it, and how many characters a text may have."""
+Open = Callable[[str, str | None], tuple[int, os.stat_result]]
 _loaded: dict[str, Extract] = {}
 
 
-def read(
-    path: str, relative: str, key: str, *, encoding: str | None, max_bytes: int
-) -> Document | UnreadableDocument:
-    """`path` is for the system, `relative` and `key` for the document. Never raises for what the file holds."""
-    folder, _, name = relative.rpartition("/")
+class File(NamedTuple):
+    """A file and how to make a document of it.
+
+    `path` is for the system, `relative` and `key` are the document's; `kind` is a value of SUFFIXES, or
+    "unknown". It must be in the folder `within`, and may be anywhere where that is None.
+    """
+
+    path: str
+    relative: str
+    key: str
+    kind: str
+    encoding: str | None
+    max_bytes: int
+    within: str | None = None
+
+    @property
+    def may_be_plain(self) -> bool:
+        """Whether it may be plain text in UTF-8, as its name goes."""
+        return self.encoding is None and (self.kind == "text" or self.kind == "unknown")
+
+
+def read(file: File) -> Document | UnreadableDocument:
+    """The document of a file. Never raises for what the file holds, but MemoryError."""
+    return _read(file, extractor(file.kind), open_file)
+
+
+def read_plain(file: File, opener: Opener) -> Document | UnreadableDocument | None:
+    """The document of a file that is plain text in UTF-8, which takes little more than its bytes; None for others."""
+    try:
+        return _read(file, _utf8, opener.open)
+    except _NotPlain:
+        return None
+
+
+class _NotPlain(Exception):
+    """The text is in another encoding, or none at all."""
+
+
+def _read(file: File, extract: Extract, open_it: Open) -> Document | UnreadableDocument:
+    folder, _, name = file.relative.rpartition("/")
     stem, suffix = split_name(name)
     size = None
     try:
-        data = read_all(path, max_bytes)
+        data = read_all(open_it, file.path, file.within, file.max_bytes)
         size = len(data)
-        text, more = extractor(suffix)(data, encoding)
+        text, more = extract(data, file.encoding, file.max_bytes)
+        if len(text) > file.max_bytes:
+            raise text_too_large(file.max_bytes)
         if not text or text.isspace():
             raise ExtractionError(DocumentProblem.EMPTY, "There is no text in it; fill it in, or exclude it.")
     except ExtractionError as error:
-        return UnreadableDocument(key, name, error.code, error.message, size if error.size is None else error.size)
+        shown = size if error.size is None else error.size
+        return UnreadableDocument(file.key, name, error.code, error.message, shown)
     except OSError as error:
         problem = io_problem(error)
-        return UnreadableDocument(key, name, problem.code, problem.message, size)
+        return UnreadableDocument(file.key, name, problem.code, problem.message, size)
     fields: dict[str, object] = {
         "name": name,
-        "path": relative,
+        "path": file.relative,
         "stem": stem,
         "suffix": suffix,
         "folder": folder,
@@ -56,12 +98,11 @@ def read(
     }
     if more:
         fields.update(more)
-    return Document(key, name, text, hashlib.sha256(data).hexdigest(), size, fields)
+    return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), size, fields)
 
 
-def fields_of(relative: str) -> frozenset[str]:
-    """The template fields of the file of that name."""
-    kind = kind_of(split_name(relative.rpartition("/")[2])[1])
+def fields_of(kind: str) -> frozenset[str]:
+    """The template fields of a kind of file."""
     return FIELDS | _MORE_FIELDS.get(kind, frozenset())
 
 
@@ -86,17 +127,20 @@ def io_problem(error: OSError) -> ExtractionError:
     )
 
 
-def extractor(suffix: str) -> Extract:
-    """The reader for files that end in `suffix`; unknown ones are tried as plain text."""
-    found = _loaded.get(suffix)
+def text_too_large(limit: int) -> ExtractionError:
+    """For a file that is small enough itself."""
+    return ExtractionError(
+        DocumentProblem.TOO_LARGE,
+        f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.",
+    )
+
+
+def extractor(kind: str) -> Extract:
+    """The reader for a kind of file; unknown ones are tried as plain text."""
+    found = _loaded.get(kind)
     if found is None:
-        found = _loaded[suffix] = _load(kind_of(suffix))
+        found = _loaded[kind] = _load(kind)
     return found
-
-
-def kind_of(suffix: str) -> str:
-    """A value of SUFFIXES, or "unknown"."""
-    return SUFFIXES.get(suffix.lower(), "unknown")
 
 
 def _load(kind: str) -> Extract:
@@ -115,12 +159,25 @@ def _load(kind: str) -> Extract:
     return _plain if kind == "text" else _unknown
 
 
-def _plain(data: bytes, encoding: str | None) -> tuple[str, dict[str, Any]]:
+def _utf8(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
+    del encoding, most
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _NotPlain from None
+    if "\0" in text:
+        raise _NotPlain
+    return clean(text), {}
+
+
+def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
+    del most  # it has no more characters than bytes
     return decode(data, encoding), {}
 
 
-def _unknown(data: bytes, encoding: str | None) -> tuple[str, dict[str, Any]]:
+def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     """A file that only a pattern chose, such as LICENSE or server.log."""
+    del most
     try:
         text = decode(data, encoding)
     except ExtractionError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from orchestrator.documents.encoding import clean, decode
+from orchestrator.documents.html_shape import tamed
 
 _DROPPED = frozenset(
     "script style nav noscript template svg iframe object canvas head title button select _comment -comment".split()
@@ -23,9 +24,13 @@ _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
-def extract(data: bytes, encoding: str | None) -> tuple[str, dict[str, object]]:
-    """Text and `{"title": ...}`. Raises ExtractionError (encoding)."""
-    page = LexborHTMLParser(decode(data, encoding, declared_encoding(data)))
+def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
+    """Text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
+    del most  # it has hardly more characters than the page
+    try:
+        page = LexborHTMLParser(tamed(decode(data, encoding, declared_encoding(data))))
+    except SelectolaxError as error:  # any page can be parsed, with memory enough
+        raise MemoryError from error
     title = page.css_first("title")
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
     if page.root is None:

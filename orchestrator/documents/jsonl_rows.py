@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from orchestrator.documents.lines import TooLong, lines, too_large, utf8_chunks
+from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
 from orchestrator.documents.rows import Row, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -16,15 +16,20 @@ class JsonlTable:
 
     columns = None
 
-    def __init__(self, path: str, encoding: str | None, limit: int) -> None:
+    def __init__(self, path: str, encoding: str | None, limit: int, within: str | None = None) -> None:
         self._path = path
+        self._within = within
         self._encoding = encoding
         self._limit = limit
         self._decode = msgspec.json.Decoder().decode
 
     def rows(self) -> Iterator[Row]:
-        pieces = utf8_chunks(self._path, self._encoding, checked=False)
-        for number, line in enumerate(lines(pieces, self._limit), start=1):
+        pieces = utf8_chunks(chunks(self._path, self._within), self._encoding, checked=False)
+        number = 0
+        for line in lines(pieces, self._limit):
+            number += line.number if isinstance(line, Blanks) else 1
+            if isinstance(line, Blanks):
+                continue
             if isinstance(line, TooLong):
                 yield Row(number, None, line.size, too_large(line.size, self._limit))
             elif line and not line.isspace():

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import codecs
 import os
-import stat
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from orchestrator.documents.encoding import bom_of, guess, wide_without_bom
+from orchestrator.documents.opening import open_file
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 CHUNK = 1 << 20
+TRIES = 3
+"""So often is a file read that changes meanwhile."""
+_SHORTEST_RUN = b"\n" * 8
+_RUN = re.compile(rb"\n{8,}")
 
 
 class TooLong(NamedTuple):
@@ -21,34 +27,44 @@ class TooLong(NamedTuple):
     quotes: int
 
 
-def open_file(path: str) -> tuple[int, int]:
-    """A descriptor and the size in bytes. Raises OSError; ExtractionError for what is not a regular file."""
-    # Without O_NONBLOCK a pipe put in the place of a listed file would hang here for ever.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "This is a pipe, socket, device or folder, not a file; exclude it."
-        )
-    return fd, status.st_size
+class Blanks(NamedTuple):
+    """Stands for so many empty lines in a row."""
+
+    number: int
 
 
-def read_all(path: str, limit: int) -> bytes:
-    """The whole file. Raises OSError; ExtractionError (too_large) without reading more than `limit` + 1 bytes."""
-    fd, size = open_file(path)
-    try:
-        if size > limit:
-            raise too_large(size, limit)
-        data = os.read(fd, size + 1)
-        if len(data) != size or not size:  # it is growing, or a file system that reads in portions
-            parts, total = [data], len(data)
-            while total <= limit and (more := os.read(fd, min(CHUNK, limit + 1 - total))):
-                parts.append(more)
-                total += len(more)
-            data = b"".join(parts)
-    finally:
-        os.close(fd)
+def read_all(
+    open_it: Callable[[str, str | None], tuple[int, os.stat_result]], path: str, within: str | None, limit: int
+) -> bytes:
+    """The whole file as it was at one moment; it is opened by `open_it`.
+
+    Raises OSError; ExtractionError (too_large, without reading more than `limit` + 1 bytes; changing; and as
+    `open_file`).
+    """
+    for _ in range(TRIES):
+        fd, before = open_it(path, within)
+        try:
+            data = _read(fd, before.st_size, limit)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
+            return data
+    raise ExtractionError(
+        DocumentProblem.CHANGING, "It was being written to while it was read; run again when it is whole."
+    )
+
+
+def _read(fd: int, size: int, limit: int) -> bytes:
+    if size > limit:
+        raise too_large(size, limit)
+    data = os.read(fd, size + 1)
+    if len(data) != size or not size:  # it is growing, or a file system that reads in portions
+        parts, total = [data], len(data)
+        while total <= limit and (more := os.read(fd, min(CHUNK, limit + 1 - total))):
+            parts.append(more)
+            total += len(more)
+        data = b"".join(parts)
     if len(data) > limit:
         raise too_large(len(data), limit)
     return data
@@ -62,23 +78,27 @@ def too_large(size: int, limit: int) -> ExtractionError:
     )
 
 
-def chunks(path: str) -> Iterator[bytes]:
-    """The file in pieces of 1 MiB. Raises OSError, ExtractionError."""
-    fd, _ = open_file(path)
+def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
+    """The file as it is when it is opened, in pieces of 1 MiB; what is added meanwhile is left for another time.
+
+    Raises OSError, ExtractionError.
+    """
+    fd, status = open_file(path, within)
+    left = status.st_size or sys.maxsize  # some file systems know no sizes
     try:
-        while data := os.read(fd, CHUNK):
+        while left > 0 and (data := os.read(fd, min(CHUNK, left))):
+            left -= len(data)
             yield data
     finally:
         os.close(fd)
 
 
-def utf8_chunks(path: str, encoding: str | None, *, checked: bool) -> Iterator[bytes]:
-    """The file as UTF-8 without byte order mark.
+def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool) -> Iterator[bytes]:
+    """A file's pieces as UTF-8 without byte order mark.
 
     `checked` also makes certain that it is UTF-8, and finds another encoding if not; otherwise bytes that
     carry no mark pass as they are. Raises OSError; ExtractionError (encoding).
     """
-    pieces = chunks(path)
     first = next(pieces, b"")
     name = encoding or bom_of(first) or (wide_without_bom(first) if checked else None) or "utf-8"
     if codecs.lookup(name).name not in ("utf-8", "ascii"):
@@ -157,11 +177,15 @@ def _not_utf8(data: bytes, pieces: Iterator[bytes], at: int, *, guessable: bool)
     yield from _transcoded(_joined(data, pieces), name)
 
 
-def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong]:
-    """Lines without their `\\n`; a line of more than `limit` bytes is counted, not kept."""
+def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Blanks]:
+    """Lines without their `\\n`; a line of more than `limit` bytes is counted, not kept. Long runs of empty lines are
+    told as one."""
     held: list[bytes] = []
     size = quotes = 0  # of the line in `held`; above the limit the line itself is dropped
-    for piece in pieces:
+    for piece in _cut_at_runs(pieces):
+        if isinstance(piece, Blanks):
+            yield piece
+            continue
         parts = piece.split(b"\n")
         for part in parts[:-1]:
             if size:
@@ -177,6 +201,18 @@ def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong]:
         held = [*held, last] if size <= limit else []
     if size:
         yield _line(held, b"", size, quotes, limit)
+
+
+def _cut_at_runs(pieces: Iterator[bytes]) -> Iterator[bytes | Blanks]:
+    """The pieces, with empty lines that follow each other in place of their bytes where they are many."""
+    for piece in pieces:
+        at = 0
+        if _SHORTEST_RUN in piece:
+            for run in _RUN.finditer(piece):
+                yield piece[at : run.start() + 1]  # the line that ends here
+                yield Blanks(run.end() - run.start() - 1)
+                at = run.end()
+        yield piece[at:] if at else piece
 
 
 def _line(held: list[bytes], last: bytes, size: int, quotes: int, limit: int) -> bytes | TooLong:

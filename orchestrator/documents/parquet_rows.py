@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.documents.lines import open_file
+from orchestrator.documents.opening import open_file
 from orchestrator.documents.rows import Row, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -21,21 +21,22 @@ BATCH_ROWS = 4096
 class ParquetTable:
     """Rows are numbered from 1. `only` names the columns to read; None reads all."""
 
-    def __init__(self, path: str, only: tuple[str, ...] | None = None) -> None:
-        """Raises OSError; ExtractionError (encrypted, unreadable)."""
+    def __init__(self, path: str, only: tuple[str, ...] | None = None, within: str | None = None) -> None:
+        """Raises OSError, MemoryError; ExtractionError (encrypted, unreadable)."""
         self._path = path
+        self._within = within
         self._only = only
-        with _opened(path) as file:
+        with _opened(path, within) as file:
             self.columns: tuple[str, ...] = tuple(file.schema_arrow.names)
 
     def rows(self) -> Iterator[Row]:
         only = self._only if self._only is None else [name for name in self._only if name in self.columns]
-        with _opened(self._path) as file:
+        with _opened(self._path, self._within) as file:
             if only == []:  # pyarrow gives no rows where there are no columns
                 yield from (Row(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
                 return
             number = 0
-            for batch in file.iter_batches(_batch_rows(file.metadata), columns=only):
+            for batch in file.iter_batches(_batch_rows(file.metadata), columns=only, use_threads=False):
                 share = batch.nbytes // max(batch.num_rows, 1)
                 for value in _values(_in_microseconds(batch)):
                     number += 1
@@ -51,8 +52,8 @@ class ParquetTable:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    fd, _ = open_file(path)
+def _opened(path: str, within: str | None) -> Iterator[Any]:
+    fd, _ = open_file(path, within)
     with os.fdopen(fd, "rb") as handle:
         if handle.read(4) == b"PARE":
             raise ExtractionError(
@@ -63,8 +64,11 @@ def _opened(path: str) -> Iterator[Any]:
             # Without these two settings whole row groups are held in memory.
             file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=1 << 20, coerce_int96_timestamp_unit="us")
             yield file
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).partition("\n")[0]
+        except (ExtractionError, MemoryError):  # pyarrow's own kind of it, too
+            raise
+        except Exception as error:
+            # pyarrow raises a dozen different types on a damaged file.
+            reason = str(error).partition("\n")[0][:200]
             raise ExtractionError(
                 DocumentProblem.UNREADABLE, f"The file is damaged or no Parquet ({reason}); write it anew."
             ) from error

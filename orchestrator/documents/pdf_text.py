@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pypdfium2
 import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.files import text_too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
@@ -16,15 +18,15 @@ PAGE_BREAK = "\n\f"
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
-def extract(data: bytes, encoding: str | None) -> tuple[str, dict[str, object]]:
-    """Text and `{"pages": count}`. Raises ExtractionError (encrypted, unreadable, empty)."""
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
+    """Text and `{"pages": count}`. Raises ExtractionError (encrypted, unreadable, empty, too_large)."""
     del encoding  # a PDF says itself how its text is written
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
         raise _cannot_open(error) from error
     try:
-        pages = [_page_text(document, i) for i in range(len(document))]
+        pages = list(_pages(document, most))
     except pypdfium2.PdfiumError as error:
         raise ExtractionError(
             DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
@@ -37,6 +39,16 @@ def extract(data: bytes, encoding: str | None) -> tuple[str, dict[str, object]]:
             "The PDF has no text layer (a scan, most likely); run it through OCR first, or exclude it.",
         )
     return PAGE_BREAK.join(pages), {"pages": len(pages)}
+
+
+def _pages(document: pypdfium2.PdfDocument, most: int) -> Iterator[str]:
+    size = 0
+    for index in range(len(document)):
+        page = _page_text(document, index)
+        size += len(page)
+        if size > most:
+            raise text_too_large(most)
+        yield page
 
 
 def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:

@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import heapq
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.documents import files, stamps, tables
+from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.globs import Globs
-from orchestrator.documents.types import Document, ExtractionError, UnreadableDocument
-from orchestrator.documents.walk import Found, Unlisted, Walk
+from orchestrator.documents.ignored import Ignored, Reason, told
+from orchestrator.documents.opening import is_system
+from orchestrator.documents.readers import Order, Readers, Rows
+from orchestrator.documents.types import Document, UnreadableDocument
+from orchestrator.documents.walk import Found, Skipped, Unlisted, Walk
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.jobspec import DocumentSource
 
+MOST_KEY = 2000
+"""Bytes; what a row's id adds has room besides."""
+# In front of an odd byte, or of what reads like one.
+_BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
-def read(source: DocumentSource, base: Path) -> Iterator[Document | UnreadableDocument]:
+
+def read(
+    source: DocumentSource, base: Path, readers: Readers | None = None, ignored: Ignored | None = None
+) -> Iterator[Document | UnreadableDocument]:
     """Stream the documents of `source` in the order of their keys (rows in the order of their table).
 
     `base` is the job file's folder. Everything that was chosen and not read comes as an UnreadableDocument
-    in its place. With `sample`, those documents come whose key has the smallest hashes, so a larger sample
-    holds every smaller one; folders and tables that cannot be opened are reported besides.
+    in its place, and what is no document is counted in `ignored`. With `sample`, those documents come whose key has
+    the smallest hashes, so a larger sample holds every smaller one; folders and tables that cannot be opened are
+    reported besides. Without `readers`, this has some of its own.
 
     Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without
-    `text_column`; on iteration for a root that cannot be listed, and at the end if there was nothing.
+    `text_column`; on iteration for a root that cannot be listed, and at the end if there was nothing. StorageError,
+    on iteration, where nothing can be read for want of memory or processes.
     """
-    return (document for found in listed(source, base, 0) for document in found.read())
+    return _read(_Opened(source, base), readers, ignored)
 
 
-def listed(source: DocumentSource, base: Path, now_ns: int) -> Iterator[Listed]:
+def _read(
+    opened: _Opened, readers: Readers | None, ignored: Ignored | None
+) -> Iterator[Document | UnreadableDocument]:
+    with nullcontext(readers) if readers is not None else Readers() as used:
+        for documents in used.read(found.order for found in _listed(opened, 0, used, ignored)):
+            yield from documents
+
+
+def listed(
+    source: DocumentSource, base: Path, now_ns: int, readers: Readers, ignored: Ignored | None = None
+) -> Iterator[Listed]:
     """The files that `source` chose, in order and not read yet; `now_ns` is the system's time. Raises as `read`."""
-    return _listed(_Opened(source, base), now_ns)
+    return _listed(_Opened(source, base), now_ns, readers, ignored)
 
 
-def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
+def fields_of(source: DocumentSource, base: Path, readers: Readers) -> frozenset[str] | None:
     """The names that a template may use for some document of `source`, besides `text`.
 
     None when only the rows can tell (JSONL, or a table that cannot be opened). Raises InputError as `read`.
@@ -51,16 +73,13 @@ def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
     opened = _Opened(source, base)
     known: set[str] = set()
     for entry in opened.entries():
-        if isinstance(entry, Unlisted):
+        if not isinstance(entry, Found):
             continue
-        table = opened.table(entry)
-        if table is None:
-            known |= files.fields_of(entry.relative)
+        kind = _kind_of(entry)
+        if kind not in tables.KINDS:
+            known |= files.fields_of(kind)
         elif source.text_column is not None:
-            try:
-                columns = tables.open_table(table, keys_only=True).columns
-            except (OSError, ExtractionError):
-                return None
+            columns = readers.columns(opened.table(entry, kind))
             if columns is None:
                 return None
             known |= {"row", *filter(None, columns)}
@@ -69,7 +88,7 @@ def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A file that a source chose. `read` gives its one document, or those of a table.
+    """A file that a source chose; `order` is what readers make its one document of, or those of a table.
 
     While the `stamp` stays the same, so do the documents; it is None where that cannot be told.
     """
@@ -77,7 +96,7 @@ class Listed:
     key: str
     stamp: str | None
     is_table: bool
-    read: Callable[[], Iterator[Document | UnreadableDocument]]
+    order: Order
 
 
 class _Opened:
@@ -94,22 +113,23 @@ class _Opened:
         include = Globs(source.include or ("**/*",), field="include")
         exclude = Globs(source.exclude, field="exclude", hidden=True)
         # A pattern of the user's own may choose any file; without one only known kinds are meant.
-        self._walk = Walk(self.path, include, exclude, (lambda name: True) if source.include else _is_supported)
+        is_wanted = (lambda name: True) if source.include else _is_supported
+        self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)
+        # A lone file is the one that was named, wherever a link may lead.
+        self.within = None if self.is_file else self._walk.within
 
-    def entries(self) -> Iterator[Found | Unlisted]:
-        """What was chosen, in order. Raises InputError when the root cannot be listed."""
+    def entries(self) -> Iterator[Found | Unlisted | Skipped]:
+        """What was found, in order. Raises InputError when the root cannot be listed."""
         if self.is_file:
             return iter([Found(self.path, os.path.basename(self.path))])
         return iter(self._walk)
 
     def key(self, relative: str) -> str:
-        return self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        return key if len(key) < MOST_KEY // 4 else _shortened(key)
 
-    def table(self, found: Found) -> tables.TableFile | None:
-        """The table that `found` is, or None for other files."""
-        kind = tables.SUFFIXES.get(files.split_name(found.relative)[1].lower())
-        if kind is None:
-            return None
+    def table(self, found: Found, kind: str) -> tables.TableFile:
+        """A file that is a table, of a kind in tables.KINDS."""
         name, spec = printable(found.relative), self.source
         return tables.TableFile(
             path=found.path,
@@ -120,66 +140,60 @@ class _Opened:
             id_column=spec.id_column,
             encoding=spec.encoding,
             max_bytes=spec.max_bytes,
+            within=self.within,
         )
 
+    def file(self, found: Found, kind: str, relative: str, key: str) -> files.File:
+        """A file that is no table; `relative` is the name it goes by."""
+        spec = self.source
+        return files.File(found.path, relative, key, kind, spec.encoding, spec.max_bytes, self.within)
 
-def _listed(opened: _Opened, now_ns: int) -> Iterator[Listed]:
-    source = opened.source
-    wanted = None if source.sample is None else frozenset(heapq.nsmallest(source.sample, _keys(opened), key=_rank))
+
+def _kind_of(found: Found) -> str:
+    """A kind of table or file, or "unknown"."""
+    ending = files.split_name(found.relative)[1].lower()
+    return tables.SUFFIXES.get(ending) or files.SUFFIXES.get(ending, "unknown")
+
+
+def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | None) -> Iterator[Listed]:
+    source, skipped = opened.source, ignored or Ignored()
+    wanted = None
+    if source.sample is not None:
+        wanted = frozenset(heapq.nsmallest(source.sample, _keys(opened, readers), key=_rank))
     way = stamps.way_of(source)
     is_empty = True
     for entry in opened.entries():
-        is_empty = False
         relative = printable(entry.relative)
         key = opened.key(relative)
+        if isinstance(entry, Skipped):
+            skipped.add(entry.reason, key, files.split_name(relative.rpartition("/")[2])[1])
+            continue
+        is_empty = False
         if isinstance(entry, Unlisted):
-            yield Listed(key, None, is_table=False, read=partial(_unlisted, key, entry.error))
-        elif (table := opened.table(entry)) is not None:
+            yield Listed(key, None, is_table=False, order=unreadable(key, entry.error))
+        elif (kind := _kind_of(entry)) in tables.KINDS:
+            table = opened.table(entry, kind)
             # Which rows a sample holds, only the table itself can tell.
-            stamp = None if wanted is not None else stamps.stamp(entry.path, way, now_ns)
-            yield Listed(key, stamp, is_table=True, read=partial(_rows, table, wanted))
+            stamp = stamps.stamp(entry.path, way, now_ns) if wanted is None else None
+            rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
+            yield Listed(key, stamp, is_table=True, order=Rows(table, rows))
         elif wanted is None or key in wanted:
-            read_it = partial(_file, entry.path, relative, key, source.encoding, source.max_bytes)
-            yield Listed(key, stamps.stamp(entry.path, way, now_ns), is_table=False, read=read_it)
+            stamp = stamps.stamp(entry.path, way, now_ns)
+            yield Listed(key, stamp, is_table=False, order=opened.file(entry, kind, relative, key))
     if is_empty:
-        raise _nothing(opened)
+        raise _nothing(opened, skipped)
 
 
-def _file(
-    path: str, relative: str, key: str, encoding: str | None, max_bytes: int
-) -> Iterator[Document | UnreadableDocument]:
-    yield files.read(path, relative, key, encoding=encoding, max_bytes=max_bytes)
-
-
-def _unlisted(key: str, error: ExtractionError) -> Iterator[Document | UnreadableDocument]:
-    yield _unreadable(key, error)
-
-
-def _rows(table: tables.TableFile, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
-    try:
-        yield from tables.documents(table, wanted)
-    except ExtractionError as error:
-        yield _unreadable(table.key, error)
-    except OSError as error:
-        yield _unreadable(table.key, files.io_problem(error))
-
-
-def _unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
-    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
-
-
-def _keys(opened: _Opened) -> Iterator[str]:
+def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
     """The keys of all documents, with no more reading than they need."""
     for entry in opened.entries():
-        if isinstance(entry, Unlisted):
+        if not isinstance(entry, Found):
             continue
-        table = opened.table(entry)
-        if table is None:
-            yield opened.key(printable(entry.relative))
+        kind = _kind_of(entry)
+        if kind in tables.KINDS:
+            yield from readers.keys(opened.table(entry, kind))
         else:
-            # What is wrong with the whole table is told when it is read.
-            with contextlib.suppress(ExtractionError, OSError):
-                yield from tables.keys(table)
+            yield opened.key(printable(entry.relative))
 
 
 def _rank(key: str) -> bytes:
@@ -187,10 +201,23 @@ def _rank(key: str) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A file name that is not valid UTF-8 with its odd bytes as `\\udcXX`: keys must go into databases."""
-    if name.isascii():
+    """A file name that is not valid UTF-8 with its odd bytes as `\\udcXX`: keys must go into databases.
+
+    No two names give the same, also where one holds such a text itself.
+    """
+    if name.isascii() and "\\ud" not in name:
         return name
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+    doubled = _BACKSLASHES.sub(lambda found: 2 * found[0], name)
+    return doubled.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _shortened(key: str) -> str:
+    """A key that fits into a database's index, where a file lies very deep."""
+    whole = key.encode()
+    if len(whole) <= MOST_KEY:
+        return key
+    mark = hashlib.blake2b(whole, digest_size=16).hexdigest()
+    return f"{whole[: MOST_KEY - 40].decode('utf-8', 'ignore')}…{mark}"
 
 
 def _located(source: DocumentSource, base: Path) -> str:
@@ -205,16 +232,19 @@ def _located(source: DocumentSource, base: Path) -> str:
 
 def _is_file(path: str) -> bool:
     try:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"There is no file or folder {path}; correct the path, which starts at the job file's folder."
         raise InputError(message, file=path, field="path") from error
     except OSError as error:
         message = f"The path {path} cannot be reached ({error.strerror}); give this user access to it."
         raise InputError(message, file=path, field="path") from error
-    if stat.S_ISDIR(mode):
+    if is_system(os.path.realpath(path), found.st_dev):
+        message = f"{path} belongs to the system (/proc, /sys, /dev), which holds no documents; name another."
+        raise InputError(message, file=path, field="path")
+    if stat.S_ISDIR(found.st_mode):
         return False
-    if stat.S_ISREG(mode):
+    if stat.S_ISREG(found.st_mode):
         return True
     raise InputError(f"{path} is neither a file nor a folder; name one.", file=path, field="path")
 
@@ -233,13 +263,17 @@ def _is_supported(name: str) -> bool:
     return suffix in files.SUFFIXES or suffix in tables.SUFFIXES
 
 
-def _nothing(opened: _Opened) -> InputError:
+def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
     source = opened.source
     wanted = " or ".join(source.include) or "files ending in " + " ".join((*files.SUFFIXES, *tables.SUFFIXES))
     but = f", leaving out {' and '.join(source.exclude)}" if source.exclude else ""
     hint = None
     if any("{" in pattern for pattern in source.include):
         hint = "braces are no wildcard; write one pattern for each alternative"
+    elif words := told(ignored.to_json()):
+        hint = f"there is only what is not read: {words}"
+        if ignored.counts[Reason.LINK]:
+            hint += "; `follow_links: true` follows links"
     return InputError(
         f"There are no documents in {opened.path}: looked for {wanted}{but}; add files or correct `include`.",
         file=opened.path,

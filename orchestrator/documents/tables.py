@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -21,10 +21,21 @@ SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+KINDS = frozenset(SUFFIXES.values())
+
+
+MOST_VALUES = 100_000
+"""Of a row, with those in lists and objects."""
+MOST_DEPTH = 64
+MOST_ID = 500
+"""Bytes: a key has to fit into a database's index."""
+MOST_SHOWN = 60
+ALIVE_ROWS = 1000
+"""After so many rows that are passed over, a sign of life."""
 
 
 class TableFile(NamedTuple):
-    """A table and how to make documents of its rows."""
+    """A table and how to make documents of its rows; `within` is as in `files.File`."""
 
     path: str
     kind: str  # a value of SUFFIXES
@@ -34,6 +45,7 @@ class TableFile(NamedTuple):
     id_column: str | None
     encoding: str | None
     max_bytes: int
+    within: str | None = None
 
 
 class _Keyed(NamedTuple):
@@ -44,17 +56,22 @@ class _Keyed(NamedTuple):
     problem: ExtractionError | None
 
 
-def documents(file: TableFile, wanted: AbstractSet[str] | None) -> Iterator[Document | UnreadableDocument]:
-    """A document or a problem for each row; only those whose key is in `wanted`, unless that is None.
+def documents(
+    file: TableFile, wanted: AbstractSet[str] | None = None, first: int = 0
+) -> Iterator[Document | UnreadableDocument | None]:
+    """A document or a problem for each row from the one with the index `first` on; of those alone whose key is in
+    `wanted`, unless that is None. None is a sign of life while rows are passed over.
 
-    Raises OSError, ExtractionError for what concerns the file as a whole.
+    Raises OSError, MemoryError, ExtractionError for what concerns the file as a whole.
     """
     table = open_table(file, keys_only=False)
     _check_columns(table, file)
     is_empty = True
-    for keyed in _keyed(table, file):
+    for index, keyed in enumerate(_keyed(table, file)):
         is_empty = False
-        if wanted is not None and keyed.key not in wanted:
+        if index < first or (wanted is not None and keyed.key not in wanted):
+            if not index % ALIVE_ROWS:
+                yield None
             continue
         try:
             yield _document(table, file, keyed)
@@ -81,15 +98,15 @@ def open_table(file: TableFile, *, keys_only: bool) -> Table:
     if file.kind == "jsonl":
         from orchestrator.documents.jsonl_rows import JsonlTable
 
-        return JsonlTable(file.path, file.encoding, file.max_bytes)
+        return JsonlTable(file.path, file.encoding, file.max_bytes, file.within)
     if file.kind == "csv":
         from orchestrator.documents.csv_rows import CsvTable
 
         expected = tuple(name for name in (file.text_column, file.id_column) if name)
-        return CsvTable(file.path, file.encoding, file.max_bytes, expected)
+        return CsvTable(file.path, file.encoding, file.max_bytes, expected, file.within)
     from orchestrator.documents.parquet_rows import ParquetTable
 
-    return ParquetTable(file.path, _only(file) if keys_only else None)
+    return ParquetTable(file.path, _only(file) if keys_only else None, file.within)
 
 
 def _only(file: TableFile) -> tuple[str, ...]:
@@ -101,7 +118,7 @@ def _check_columns(table: Table, file: TableFile) -> None:
         return
     for name in filter(None, (file.text_column, file.id_column)):
         if name not in table.columns:
-            there = ", ".join(filter(None, table.columns[:20]))
+            there = ", ".join(column[:MOST_SHOWN] for column in table.columns[:20] if column)
             raise bad_row(f"The table has no column {name!r}, only: {there}; correct the job file or the table.")
         if table.columns.count(name) > 1:
             raise bad_row(f"The table has several columns named {name!r}; give them different names.")
@@ -115,15 +132,17 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
             try:
                 if problem is not None:
                     raise problem
-                cells = table.cells(row)
+                cells = _cells(table, row)
                 ident = _ident(cells, file.id_column, row)
                 if not seen.add(ident):
                     raise bad_row(
                         f"Row {row.number} has the id {ident!r} of an earlier row; ids must differ.", row.size
                     )
             except ExtractionError as error:
-                # No id looks like this by chance, so a row without one keeps a key of its own.
+                # A row without an id of its own keeps a key of its own, also where an id looks like that.
                 ident, problem = f"row {row.number}", error
+                while not seen.add(ident):
+                    ident += "'"
         yield _Keyed(f"{file.key}#{ident}", f"{file.name}#{ident}", row, cells, problem)
 
 
@@ -134,27 +153,64 @@ def _ident(cells: Mapping[str, object], column: str, row: Row) -> str:
     ident = str(value).replace("\0", "")
     if not ident.strip():
         raise bad_row(f"Row {row.number} has an empty id in the column {column!r}; give it one.")
+    if (size := len(ident.encode("utf-8", "replace"))) > MOST_ID:
+        raise bad_row(
+            f"Row {row.number} has an id of {size:,} bytes, more than {MOST_ID}; give it another.", row.size
+        )
     return ident
 
 
 def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     """Raises ExtractionError when the row gives no document."""
-    import msgspec
-
     row = keyed.row
     if keyed.problem is not None:
         raise keyed.problem
-    cells = table.cells(row) if keyed.cells is None else keyed.cells
+    cells = _cells(table, row) if keyed.cells is None else keyed.cells
     text = _text(cells, file.text_column or "", row)
-    try:
-        canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); mend it.") from error
+    canonical = _canonical(cells, row)
     if file.kind == "parquet" and len(canonical) > file.max_bytes:  # the others were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)
     return Document(keyed.key, keyed.name, text, hashlib.sha256(canonical).hexdigest(), len(canonical), fields)
+
+
+def _cells(table: Table, row: Row) -> Mapping[str, object]:
+    """Raises ExtractionError, also for a row that the memory does not hold: the others are read."""
+    try:
+        return table.cells(row)
+    except MemoryError:
+        raise ExtractionError(
+            DocumentProblem.MEMORY_LIMIT,
+            f"Row {row.number} takes more memory to read than it may; leave some of it out, or raise `max_memory` "
+            "under [documents] in orch.toml.",
+            row.size,
+        ) from None
+
+
+def _canonical(cells: Mapping[str, object], row: Row) -> bytes:
+    """The row's one form as JSON. Raises ExtractionError where it has none, or is too large a structure."""
+    import msgspec
+
+    try:
+        canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); mend it.") from error
+    # At most so many lists and objects, and so many values in them.
+    if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
+        _measure(cells.values(), row, [len(cells)], 1)
+    return canonical
+
+
+def _measure(values: Iterable[object], row: Row, so_far: list[int], depth: int) -> None:
+    """Raises ExtractionError for lists and objects of too many values, or in each other too deep."""
+    if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
+        most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
+        raise bad_row(f"Row {row.number} has more than {most} in its lists and objects; leave some out.", row.size)
+    for value in values:
+        if isinstance(value, list | dict) and value:
+            so_far[0] += len(value)
+            _measure(value.values() if isinstance(value, dict) else value, row, so_far, depth + 1)
 
 
 def _text(cells: Mapping[str, object], column: str, row: Row) -> str:

@@ -22,6 +22,10 @@ class DocumentProblem(StrEnum):
     VANISHED = "vanished"  # was listed, and is gone
     UNSUPPORTED = "unsupported"  # a kind of file that is not read here
     BAD_ROW = "bad_row"  # one row of a table that does not fit; the others are read
+    CHANGING = "changing"  # it is being written to
+    TIME_LIMIT = "time_limit"  # reading it takes longer than it may
+    MEMORY_LIMIT = "memory_limit"  # reading it takes more memory than it may
+    READER_CRASHED = "reader_crashed"  # the reader failed on it
 
 
 @dataclass(frozen=True, slots=True)

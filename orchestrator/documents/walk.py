@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from orchestrator.documents.globs import Globs, State
+from orchestrator.documents.ignored import Reason, is_lock
+from orchestrator.documents.opening import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.errors import InputError
 
@@ -20,10 +22,17 @@ class Found(NamedTuple):
 
 
 class Unlisted(NamedTuple):
-    """A folder or special file that cannot be read, and why."""
+    """A folder or a dead link that cannot be read, and why."""
 
     relative: str
     error: ExtractionError
+
+
+class Skipped(NamedTuple):
+    """Something that the patterns let through and that is not a document."""
+
+    relative: str
+    reason: Reason
 
 
 class _Folder(NamedTuple):
@@ -34,30 +43,36 @@ class _Folder(NamedTuple):
 
 
 class Walk:
-    """Iterate over `Found | Unlisted` below `root`; may be iterated more than once.
+    """Iterate over `Found | Unlisted | Skipped` below `root`; may be iterated more than once.
 
     Raises InputError for bad patterns at once, and for a root that cannot be listed when iterated.
-    Links to folders are followed when they lead out of the root, into a hidden folder, or when a pattern
-    spells them out; every real folder is entered once. A link to a file that is found anyway is left out.
+    Links that lead out of the root are followed with `follow_links` alone, and into the system's folders never. Links
+    to folders are followed when they lead into a hidden folder, or when a pattern spells them out; every real folder
+    is entered once. A link to a file that is found anyway is left out.
     """
 
-    def __init__(self, root: str, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self, root: str, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool], *, follow_links: bool
+    ) -> None:
         """`is_wanted` judges the name of a file that the patterns let through."""
         self._root = root
         self._real_root = os.path.realpath(root)
         self._include = include
         self._exclude = exclude
         self._is_wanted = is_wanted
+        self.within = None if follow_links else self._real_root
 
-    def __iter__(self) -> Iterator[Found | Unlisted]:
+    def __iter__(self) -> Iterator[Found | Unlisted | Skipped]:
         entered: set[tuple[int, int]] = set()
         root = _Folder(self._root, "", self._include.start, self._exclude.start)
         try:
-            pending = [iter(_names(root.path, entered))]
+            pending = [iter(self._names(root.path, entered))]
         except OSError as error:
             raise InputError(
                 f"The folder cannot be listed ({error.strerror}); give this user read permission.", file=self._root
             ) from error
+        except ExtractionError as error:
+            raise InputError(error.message, file=self._root) from error
         folders = [root]
         while pending:
             folder = folders[-1]
@@ -70,38 +85,58 @@ class Walk:
             if kind != "folder":
                 yield from self._file(folder, name, kind, linked)
                 continue
-            inner = self._enter(folder, name, linked)
+            inner = self._inner(folder, name)
             if inner is None:
                 continue
+            if linked and self._leads_away(inner.path):
+                yield Skipped(folder.prefix + name, Reason.LINK)
+                continue
+            if linked and not self._include.names(folder.include, name) and self._leads_back(inner.path):
+                continue
             try:
-                pending.append(iter(_names(inner.path, entered)))
+                pending.append(iter(self._names(inner.path, entered)))
                 folders.append(inner)
+            except ExtractionError:
+                yield Skipped(folder.prefix + name, Reason.LINK)
             except OSError as error:
                 yield Unlisted(folder.prefix + name, listing_problem(error))
 
-    def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[Found | Unlisted]:
+    def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[Found | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
-        if not self._is_wanted(name):
-            return
         found = Found(f"{folder.path}/{name}", folder.prefix + name)
-        if kind == "file":
+        reason = self._reason(found, name, kind, linked)
+        if reason is not None:
+            yield Skipped(found.relative, reason)
+        elif kind == "file":
             if not (linked and self._found_anyway(found.path)):
                 yield found
-        elif kind == "broken":
+        else:
             message = "The link leads nowhere; mend it or exclude it."
             yield Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
-        else:
-            yield Unlisted(found.relative, not_a_file())
 
-    def _enter(self, folder: _Folder, name: str, linked: bool) -> _Folder | None:
+    def _reason(self, found: Found, name: str, kind: str, linked: bool) -> Reason | None:
+        """Why a file that the patterns let through is not a document; None where it is one."""
+        if is_lock(name):
+            return Reason.LOCK
+        if kind == "special":
+            return Reason.SPECIAL
+        if not self._is_wanted(name):
+            return Reason.KIND
+        return Reason.LINK if linked and self._leads_away(found.path) else None
+
+    def _inner(self, folder: _Folder, name: str) -> _Folder | None:
+        """A folder below one, None where nothing in it can match."""
         include = self._include.descend(folder.include, name)
         if not include or self._exclude.accepts(folder.exclude, name):
             return None
-        path = f"{folder.path}/{name}"
-        if linked and not self._include.names(folder.include, name) and self._leads_back(path):
-            return None
-        return _Folder(path, f"{folder.prefix}{name}/", include, self._exclude.descend(folder.exclude, name))
+        exclude = self._exclude.descend(folder.exclude, name)
+        return _Folder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
+
+    def _leads_away(self, path: str) -> bool:
+        """Whether a link leads where documents are not looked for."""
+        target = os.path.realpath(path)
+        return is_system(target) or (self.within is not None and not is_inside(target, self.within))
 
     def _leads_back(self, path: str) -> bool:
         """Whether a linked folder is reached by its own name anyway, or holds the root itself."""
@@ -124,20 +159,24 @@ class Walk:
         prefix = self._real_root.rstrip("/") + "/"
         return target[len(prefix) :] if target.startswith(prefix) else None
 
+    def _names(self, path: str, entered: set[tuple[int, int]]) -> list[tuple[str, str, bool]]:
+        """Names in `path` with their kind and whether they are links; empty when the folder was entered before.
 
-def _names(path: str, entered: set[tuple[int, int]]) -> list[tuple[str, str, bool]]:
-    """Names in `path` with their kind and whether they are links; empty when the folder was entered before.
-
-    Folders sort as if they ended in `/`, so that the walk as a whole is sorted by relative path.
-    """
-    status = os.stat(path)
-    if (status.st_dev, status.st_ino) in entered:
-        return []
-    entered.add((status.st_dev, status.st_ino))
-    with os.scandir(path) as entries:
-        names = [(entry.name, *_kind(entry)) for entry in entries]
-    names.sort(key=lambda item: item[0] + "/" if item[1] == "folder" else item[0])
-    return names
+        Folders sort as if they ended in `/`, so that the walk as a whole is sorted by relative path. Raises OSError;
+        ExtractionError where the folder is not where it may be.
+        """
+        fd = open_folder(path, self.within)
+        try:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) in entered:
+                return []
+            entered.add((status.st_dev, status.st_ino))
+            with os.scandir(fd) as entries:
+                names = [(entry.name, *_kind(entry)) for entry in entries]
+        finally:
+            os.close(fd)
+        names.sort(key=lambda item: item[0] + "/" if item[1] == "folder" else item[0])
+        return names
 
 
 def _kind(entry: os.DirEntry[str]) -> tuple[str, bool]:
@@ -153,11 +192,6 @@ def _kind(entry: os.DirEntry[str]) -> tuple[str, bool]:
     if stat.S_ISDIR(mode):
         return "folder", linked
     return ("file" if stat.S_ISREG(mode) else "special"), linked
-
-
-def not_a_file() -> ExtractionError:
-    """For pipes, sockets and devices, which may never end."""
-    return ExtractionError(DocumentProblem.UNREADABLE, "This is a pipe, socket or device, not a file; exclude it.")
 
 
 def listing_problem(error: OSError) -> ExtractionError:

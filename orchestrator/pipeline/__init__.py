@@ -50,6 +50,7 @@ from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
+from orchestrator.pipeline.progress import Progress
 from orchestrator.pipeline.sampling import Samples
 from orchestrator.planner.observed import silence
 from orchestrator.quota import Split
@@ -74,6 +75,7 @@ class Pipeline:
         self._governor = Governor(store, now)
         self._guard = Guard()
         self._samples = Samples(store)
+        self._progress = Progress(store)
         self._gate = Gate(store, now)
         self.looks = track.Looks()
         self.finisher = finish.Finisher(store, home, now)
@@ -125,7 +127,8 @@ class Pipeline:
             if job.options.get("dry_run"):
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
-            report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
+            asked, reading = self._lanes.asked(job), self._lanes.reading()
+            report = build.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
             # One that others may wait for ends as itself, though nothing is to be asked.
             if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
@@ -342,6 +345,7 @@ class Pipeline:
                 self._end(job, shard, batch, facts)
                 return True
         else:
+            facts |= self._failing(job, shard, lane, now)
             if cancels:
                 lane.api.cancel(shard.batch_id)
                 self.looks.looked(shard, lane, now, seen="asked to end")
@@ -354,12 +358,22 @@ class Pipeline:
             self._store.shards.note(shard, held=None)
         return False
 
+    def _failing(self, job: Job, shard: Shard, lane: Lane, now: datetime) -> dict[str, object]:
+        """What has failed in a running batch by now, as a fact of its shard where that is news."""
+
+        def has_stronger() -> bool:
+            return self._lanes.planning(job).standing(shard).step is not None
+
+        found = self._progress.look(job, shard, lane, has_stronger, now)
+        return {} if found is None or found == shard.failing else {"failing": found}
+
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
         now = self._now()
         self._store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
         foreseen.batch_over(self._store, shard, batch.status, now)
         self.looks.forget(shard)
+        self._progress.forget(shard)
         self._note(job, "ended", f"the batch is {batch.status}", shard)
 
     def _collect(self, job: Job, shard: Shard) -> bool:
@@ -383,6 +397,7 @@ class Pipeline:
             now=self._now(),
         )
         tally = collect.collect(self._store, self._home, ended)
+        self._store.failures.trace(job)
         self._governor.learn(lane, shard, tally)
         try:
             collect.close(self._store, self._home, shard, lane, self._now())

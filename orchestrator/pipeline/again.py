@@ -19,7 +19,7 @@ from orchestrator.errors import JobFilesError
 from orchestrator.home import Home
 from orchestrator.model import Job, Outcome, Shard, Span
 from orchestrator.store import Store
-from orchestrator.store.rows import InShard, Settled
+from orchestrator.store.records import InShard, Settled
 
 _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 

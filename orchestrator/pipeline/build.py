@@ -19,9 +19,11 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator import wire
+from orchestrator.config import Reading
+from orchestrator.documents.ignored import Ignored, told
 from orchestrator.errors import InputError, StorageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, lines_of
@@ -33,8 +35,13 @@ from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
 from orchestrator.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.store import Store
 
+if TYPE_CHECKING:
+    from orchestrator.documents import Readers
+
 MAX_ERRORS = 20
 GONE = 1000
+MANY = 5000
+"""Rows from which on the database looks at what was added: a tenth of a second, where it has to."""
 _TOLD = {
     Why.NEW: "new",
     Why.DOCUMENT: "of changed documents",
@@ -57,6 +64,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
+    long document's parts. What stands in the folders and is no document is `ignored`.
     long document's parts. `limited_to` says what a limited run is about.
     """
 
@@ -73,6 +81,7 @@ class BuildReport:
     removed: int = 0
     limited_to: str | None = None
     gone: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
@@ -84,8 +93,10 @@ class BuildReport:
         return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
 
     def __str__(self) -> str:
-        told = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
-        return ", ".join(told if self.limited_to is None else [*told, f"limited to {self.limited_to}"])
+        parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
+        ignored = told(self.ignored.to_json())
+        return ", ".join(parts) + (f"; ignored: {ignored}" if ignored else "")
 
     @property
     def saved(self) -> list[str]:
@@ -137,7 +148,7 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
     for other in store.jobs.of_series(job.series):
         if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
             rows = store.jobs.counts([other.id])[other.id].total
-            alike = rows == report.requests == store.rows.same(job.id, other.id)
+            alike = rows == report.requests == store.known.same(job.id, other.id)
             return other if alike else None
     return None
 
@@ -172,18 +183,19 @@ def build(
     asked: reuse.Asked = lambda model: (),
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
+    reading: Reading | None = None,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
     `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
-    stamped with, which no job's `now` is.
+    stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
     report = BuildReport(limited_to=job.limited_to)
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
-        lines = _from_documents(store, job, recorder.runs, memory, report, clock_ns)
+        lines = _from_documents(store, job, recorder.runs, asked, memory, report, clock_ns, reading or Reading())
     else:
         lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
@@ -202,7 +214,12 @@ def build(
             hint="make room, then run the same command again; nothing is lost",
         ) from error
     memory.flush()
+    if report.requests >= MANY:
+        store.rows.loaded()
     recorder.compare()
+    if job.kind is JobKind.DOCUMENTS:
+        store.jobs.ignored(job.id, report.ignored.to_json())
+    store.failures.trace(job)
     return report
 
 
@@ -223,7 +240,8 @@ class _Recorder:
         store, job, report = self._store, self._job, self._report
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
-        carried |= reuse.to_carry(store, self.runs, [made.built.row for made in chunk if made.earlier is None])
+        unknown = [made.built.row for made in chunk if made.earlier is None]
+        carried |= reuse.to_carry(store, self._asked, self.runs, unknown)
         others = [row for row in rows if row.custom_id not in carried]
         cached = reuse.answered(store, job, self._asked, others)
         twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
@@ -246,7 +264,7 @@ class _Recorder:
     def compare(self) -> None:
         """Tell which documents of the last run are gone; what a limited run leaves out is not."""
         last = None if self._job.is_limited else self._last
-        gone = () if last is None else self._store.rows.gone(self._job.id, last)
+        gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:
             self._report.removed += 1
             if len(self._report.gone) < GONE:
@@ -266,7 +284,7 @@ def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
     """Says which document two sources of the job file name."""
-    known = set(store.rows.known_ids(job.id, [row.custom_id for row in rows]))
+    known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
     for row in rows:
         if row.custom_id in known:
             break
@@ -280,28 +298,31 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], memory: Memory, report: BuildReport, clock_ns: Callable[[], int]
-) -> Iterator[Made]:
+    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: Memory, report: BuildReport,
+    clock_ns: Callable[[], int], reading: Reading,
+) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
     spec = JobSpec.model_validate(job.spec)
     base = Path(job.source).parent
-    check_variables(spec, Path(job.source))
-    builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
     scope = Scope.of(job)
     selection = Selection(scope)
-    for source in spec.documents:
-        if tasks := scope.tasks_of(spec, source):
-            asking = builder.asking(tasks)
-            yield from Sweep(store, job, asking, selection, runs, memory, report, clock_ns).made(source, base)
+    with documents.Readers.of(reading) as readers:
+        check_variables(spec, Path(job.source), readers)
+        builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
+        for source in spec.documents:
+            if tasks := scope.tasks_of(spec, source):
+                asking = builder.asking(tasks)
+                sweep = Sweep(store, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
+                yield from sweep.made(source, base)
     selection.check()
 
 
-def check_variables(spec: JobSpec, file: Path) -> None:
+def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
     """Raises InputError for a template variable that no document has, with the nearest name that one has."""
     from orchestrator import documents
 
-    fields = {source: documents.fields_of(source, file.parent) for source in spec.documents}
+    fields = {source: documents.fields_of(source, file.parent, readers) for source in spec.documents}
     for index, task in enumerate(spec.tasks):
         of_task = [fields[source] for source in spec.sources_of(task)]
         known = frozenset[str]().union(*(found for found in of_task if found is not None))

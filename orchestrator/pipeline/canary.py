@@ -6,12 +6,14 @@ from the rows each time, so that a kill at any point changes nothing. Taking the
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 
 from orchestrator import canary
 from orchestrator.jobspec import Canary
-from orchestrator.model import Job
+from orchestrator.model import Job, ShardState
 from orchestrator.pipeline.planning import Orders, Planning
 from orchestrator.store import Store
 
@@ -40,7 +42,12 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
     if wanted is None or (found := store.checked.canary(job.id)) is None:
         return Stage.NONE
     still, rows, failed = found
+    limits = canary.Limits(wanted.max_failed, wanted.max_cost)
     if still:
+        # While it runs nothing else is sent: what fails there now are rows of it.
+        verdict = canary.judge(canary.Seen(rows, failed + _failing(store, job), Decimal(0), None), limits)
+        if not verdict.passed:
+            return _stop(store, job, verdict.reason, now)
         by = canary.until(job.built_at or job.created_at, job.deadline_at)
         if by is None or now < by:
             return Stage.RUNS
@@ -48,15 +55,29 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
         return Stage.FOLLOWS
     cost = store.ledger.spent(job.id)
     seen = canary.Seen(rows, failed, cost, store.checked.foreseen(job.id))
-    verdict = canary.judge(seen, canary.Limits(wanted.max_failed, wanted.max_cost))
+    verdict = canary.judge(seen, limits)
     store.forecasts.settled(job.id, canary.KIND, float(cost), now)
     if verdict.passed:
         store.jobs.note(job.id, "canary", f"{verdict.reason}: the others follow", now)
         store.checked.all_follow(job.id)
         return Stage.FOLLOWS
-    if store.jobs.request_cancel(job.id, verdict.reason, now):
-        store.jobs.note(job.id, "stopped", verdict.reason, now)
+    return _stop(store, job, verdict.reason, now)
+
+
+def _stop(store: Store, job: Job, reason: str, now: datetime) -> Stage:
+    if store.jobs.request_cancel(job.id, reason, now):
+        store.jobs.note(job.id, "stopped", reason, now)
     return Stage.STOPPED
+
+
+def _failing(store: Store, job: Job) -> Counter[str]:
+    """The rows that have failed in batches that still run, by their codes."""
+    found: Counter[str] = Counter()
+    for shard in store.shards.of_job(job.id):
+        if shard.state is ShardState.SUBMITTED:
+            for codes in (shard.failing or {}).values():
+                found.update(codes)
+    return found
 
 
 def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import gold
 from orchestrator.config import Config
+from orchestrator.documents.ignored import Ignored
 from orchestrator.errors import InputError, OrchError
 from orchestrator.gold import Gold
 from orchestrator.home import Home
@@ -22,6 +23,7 @@ from orchestrator.pipeline import build
 from orchestrator.pipeline.intake import Options, check_deadline, check_output, kind_of, read_spec, sketch
 from orchestrator.pipeline.routes import route_for
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
+from orchestrator.pipeline.sweep import CHUNK, chunks
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
@@ -54,15 +56,23 @@ class Problem:
         return f"{self.first[0]}: {self.code}: {self.message}{more}"
 
 
+if TYPE_CHECKING:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A file that is sound; `problems` are why some of its documents would fail."""
+    """A file that is sound; `problems` are why some of its documents would fail.
+
+    `ignored` is what stands in the folders and is not a document; None for a batch file.
+    """
 
     kind: JobKind
     documents: int
     requests: int
     problems: Sequence[Problem]
     warnings: Sequence[str]
+    ignored: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -78,6 +88,7 @@ class _Read:
     failed: dict[str, Problem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
 
     def failure(self, document: str, task: str, code: str, message: str) -> None:
         """A request that cannot be made."""
@@ -110,9 +121,8 @@ def check_file(
         return Finding(kind, number, number, (), [*_of_backends(config)])
     spec = read_spec(path, config)
     scope.check_tasks(spec)
-    build.check_variables(spec, path)
     known = [] if spec.gold is None else gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
-    read = _read(path, spec, {one.document for one in known}, scope, progress)
+    read = _read(path, spec, config, {one.document for one in known}, scope, progress)
     job = sketch(path, spec, config, Options(scope=scope), now(), home)
     is_whole = scope == EVERYTHING
     mistakes = [
@@ -126,15 +136,17 @@ def check_file(
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
     warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
-    return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings)
+    return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json())
 
 
-def _read(path: Path, spec: JobSpec, known: set[str], scope: Scope, progress: build.Progress) -> _Read:
+def _read(
+    path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: build.Progress
+) -> _Read:
     from orchestrator import documents
     from orchestrator.requests import Builder
 
     builder, read = Builder(spec, documents.EXTRACTOR_VERSION), _Read()
-    for tasks, document in _chosen(path, spec, scope):
+    for tasks, document in _chosen(path, spec, config, scope, read.ignored):
         read.documents += 1
         for built in builder.asking(tasks).build(document):
             row = built.row
@@ -151,19 +163,23 @@ def _read(path: Path, spec: JobSpec, known: set[str], scope: Scope, progress: bu
     return read
 
 
-def _chosen(path: Path, spec: JobSpec, scope: Scope) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
+def _chosen(
+    path: Path, spec: JobSpec, config: Config, scope: Scope, ignored: Ignored
+) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
     """The documents that are meant, each with the tasks that are asked of it."""
     from orchestrator import documents
 
     selection = Selection(scope)
-    for source in spec.documents:
-        tasks = scope.tasks_of(spec, source)
-        for found in documents.listed(source, path.parent, 0) if tasks else ():
-            if not selection.may_hold(found.key, is_table=found.is_table):
-                continue
-            for document in found.read():
-                if selection.takes(document.key, found.key):
-                    yield tasks, document
+    with documents.Readers.of(config.documents) as readers:
+        build.check_variables(spec, path, readers)
+        for source in spec.documents:
+            tasks = scope.tasks_of(spec, source)
+            listed = documents.listed(source, path.parent, 0, readers, ignored) if tasks else ()
+            chosen = (one for one in listed if selection.may_hold(one.key, is_table=one.is_table))
+            for part in chunks(chosen, CHUNK):
+                for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
+                    taken = (document for document in texts if selection.takes(document.key, found.key))
+                    yield from ((tasks, document) for document in taken)
     selection.check()
 
 

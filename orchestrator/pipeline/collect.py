@@ -29,7 +29,7 @@ from orchestrator.pipeline.track import FILES_APPEAR
 from orchestrator.results import NotExecuted, OutputCheck, Refusal
 from orchestrator.rowerrors import BatchFault, BatchVerdict, Disposition
 from orchestrator.store import Store
-from orchestrator.store.rows import InShard, Settled
+from orchestrator.store.records import InShard, Settled
 from orchestrator.wire import BatchStatus
 
 CHUNK = 1000
@@ -285,7 +285,7 @@ def _release(store: Store, ended: Ended, rest: _Rest, tally: Tally) -> int:
     groups = ((rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
-            store.rows.free(shard.id, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
+            store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
     is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
     blameless = is_innocent or (tally.refusal is not None and tally.refusal.disposition is not Disposition.RETRY)

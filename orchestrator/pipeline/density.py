@@ -26,7 +26,7 @@ def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str
     A model's own count, where earlier runs of the job file have one; else o200k's, which is exact for OpenAI's newer
     models and an estimate for others.
     """
-    rows, billed, size = store.rows.prompt_sizes(runs, task, prompt_version)
+    rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:
         return billed / size
     return _counted(store, home, job.id, task)
@@ -50,7 +50,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
     found = size = 0
     try:
         with home.requests(job_id).open("rb") as file:
-            for span in store.rows.sample(job_id, task, SAMPLE_ROWS):
+            for span in store.sizes.sample(job_id, task, SAMPLE_ROWS):
                 if size + span.length > SAMPLE_BYTES and size:
                     break
                 file.seek(span.offset)

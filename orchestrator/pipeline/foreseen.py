@@ -21,7 +21,7 @@ def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -
 def job_over(store: Store, job: Job, now: datetime) -> None:
     """What a job cost, how long its answers were, when it was finished, and whether in time."""
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
-    for task, mean in store.rows.mean_outputs(job.id).items():
+    for task, mean in store.sizes.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)
     if job.cancel_requested_at is not None:
         return

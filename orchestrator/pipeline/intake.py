@@ -209,7 +209,8 @@ def submit(
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             disk.require_room(home, config.retention)
             check_output(store, job, unattended=options.unattended)
-            report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
+            asked = reuse.asked_of(config, job)
+            report = build.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
@@ -350,7 +351,10 @@ def _rehearsed(
         try:
             store.jobs.add(job, {})
             asked = reuse.asked_of(config, job)
-            yield job, build.build(store, home, job, now, progress, remember=False, asked=asked)
+            report = build.build(
+                store, home, job, now, progress, remember=False, asked=asked, reading=config.documents
+            )
+            yield job, report
         finally:
             build.discard(store, home, job)
 

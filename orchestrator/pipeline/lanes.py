@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.config import Reading
 from orchestrator.model import Job, Outcome, Price, Usage
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Lanes:
 
     `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
     upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
-    None where they may stay.
+    None where they may stay; `reading` what documents may take.
     """
 
     open: Callable[[str], Lane]
@@ -70,6 +71,7 @@ class Lanes:
     shortage: Callable[[], str | None] = lambda: None
     down: Callable[[], frozenset[str]] = frozenset
     leaves: Callable[[str], str | None] = lambda name: None
+    reading: Callable[[], Reading] = Reading
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:

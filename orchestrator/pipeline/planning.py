@@ -20,7 +20,7 @@ from orchestrator.pipeline.routes import objections, plan_for, standing_of
 from orchestrator.planner import BatchOption, Decision, Open, Option, Outlook, PacedOption, Plan, Terms
 from orchestrator.planner.orders import lying, taken_back
 from orchestrator.store import Store
-from orchestrator.store.rows import Work
+from orchestrator.store.records import Work
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
@@ -94,7 +94,7 @@ class Planning:
     @cached_property
     def work(self) -> list[Work]:
         """The job's open rows, by what decides their cost and place."""
-        return self._store.rows.open_work(self._job.id, canary=self._canary)
+        return self._store.sizes.open_work(self._job.id, canary=self._canary)
 
     @cached_property
     def shards(self) -> list[Shard]:

@@ -29,7 +29,7 @@ from orchestrator.quota import Learned
 from orchestrator.requests import resolve_model
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
-from orchestrator.store.rows import Work
+from orchestrator.store.records import Work
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
@@ -121,7 +121,7 @@ class Prospects:
         """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
         key = (task, prompt_version)
         if key not in self._history:
-            seen = self._store.rows.output_lengths(self._runs, *key)
+            seen = self._store.sizes.output_lengths(self._runs, *key)
             home = Home(self._config.home)
             self._history[key] = seen, density(self._store, home, self._job, self._runs, *key)
         return self._history[key]

@@ -17,7 +17,7 @@ from orchestrator.pipeline.routes import models_of, objections
 from orchestrator.requests import bound_from, custom_id, resolve_model, written_bound
 from orchestrator.results import is_passing
 from orchestrator.store import Store
-from orchestrator.store.rows import Before, Earlier
+from orchestrator.store.records import Before, Earlier
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
@@ -60,7 +60,7 @@ def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[in
     # A part that says something new is known by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
     wanted = {row.custom_id for row in rows} | {*of_document.values()}
-    before = store.rows.before(last, sorted(wanted)) if last is not None and rows else {}
+    before = store.known.before(last, sorted(wanted)) if last is not None and rows else {}
     answered = Why.UNANSWERED if job.options.get("carry", True) else Why.ASKED
     return {
         row.seq: _why(row, before.get(row.custom_id) or before.get(of_document.get(row.seq, "")), answered)
@@ -72,6 +72,8 @@ def _why(row: Row, before: Before | None, answered: Why) -> Why:
     """`answered` is the word for a row that has an answer, and does not carry it over."""
     if before is None:
         return Why.NEW
+    if not before.fingerprint:
+        return answered
     if before.fingerprint == row.fingerprint:
         match before.state:
             case RequestState.FAILED:
@@ -87,15 +89,21 @@ def _why(row: Row, before: Before | None, answered: Why) -> Why:
     return Why.MODEL if rung_of(before.model)[0] != row.model else Why.READER
 
 
-def to_carry(store: Store, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
+def to_carry(store: Store, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
     """The earlier outcomes that still hold: the same fingerprint, and no failure that may have passed."""
-    found = store.rows.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
+    found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
         for row in rows
         if (known := found.get(row.custom_id)) is not None
         and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
+        and may_take(known, asked, row.model, caches=row.cache_key is not None)
     }
+
+
+def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
+    """Whether a row of a model may have an earlier outcome: another job's answer, where it might have got that."""
+    return known.taken_from is None or (caches and known.taken_from in asked(model))
 
 
 def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:
@@ -104,7 +112,7 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
         return {}
     keys = {row.cache_key for row in rows if row.cache_key is not None and asked(row.model)}
     # A task's answers are checked; what answered a ready batch file was not.
-    answers = store.rows.answers(job.home, keys, checked=job.kind is JobKind.DOCUMENTS) if keys else {}
+    answers = store.known.answers(job.home, keys, checked=job.kind is JobKind.DOCUMENTS) if keys else {}
     found: dict[str, Earlier] = {}
     for row in rows:
         for backend, model in sorted(asked(row.model)) if row.cache_key in keys else ():
@@ -117,7 +125,7 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
 def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
     """The rows that ask what another row of the job asks, each by its place with the place of the first."""
     keys = {row.cache_key for row in rows if row.cache_key is not None}
-    first = store.rows.originals(job.id, keys) if keys else {}
+    first = store.known.originals(job.id, keys) if keys else {}
     found: dict[int, int] = {}
     for row in rows:
         if row.cache_key is not None:
@@ -134,7 +142,7 @@ def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
     def bound(task: Task, prompt_version: str) -> int:
         if task.max_tokens != AUTO:
             return written_bound(task, prompt_version)
-        seen = store.rows.output_lengths(runs, task.id, prompt_version)
-        return bound_from(seen, store.rows.cut_at(runs, task.id, prompt_version))
+        seen = store.sizes.output_lengths(runs, task.id, prompt_version)
+        return bound_from(seen, store.sizes.cut_at(runs, task.id, prompt_version))
 
     return bound

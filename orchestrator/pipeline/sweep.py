@@ -14,14 +14,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestrator import interrupts
+from orchestrator.documents.readers import Rows
 from orchestrator.model import Job, JobId, RequestState
+from orchestrator.pipeline.reuse import Asked, may_take
 from orchestrator.requests import Builder, Built
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
-from orchestrator.store.rows import Earlier
+from orchestrator.store.records import Earlier
 
 if TYPE_CHECKING:
-    from orchestrator.documents import Document, Listed, UnreadableDocument
+    from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
+    from orchestrator.documents.readers import Documents
     from orchestrator.jobspec import DocumentSource
     from orchestrator.pipeline.build import BuildReport
     from orchestrator.pipeline.selection import Selection
@@ -79,17 +83,19 @@ class Sweep:
     """
 
     def __init__(
-        self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], memory: Memory,
-        report: BuildReport, clock_ns: Callable[[], int],
+        self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], asked: Asked,
+        memory: Memory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
     ) -> None:  # fmt: skip
         self._store = store
         self._series = job.series
         self._builder = builder
         self._selection = selection
         self._runs = runs
+        self._asked = asked
         self._memory = memory
         self._report = report
         self._clock_ns = clock_ns
+        self._readers = readers
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
@@ -97,14 +103,17 @@ class Sweep:
         from orchestrator import documents
 
         selection = self._selection
-        listed = documents.listed(source, base, self._clock_ns())
+        listed = documents.listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
         chosen = (found for found in listed if selection.may_hold(found.key, is_table=found.is_table))
         for part in chunks(chosen, CHUNK):
             contents = self._unmoved(part)
             answers = self._answers(
                 (found.key, contents[found.key]) for found in part if found.key in contents and not found.is_table
             )
+            moved = [one for one in part if one.key not in answers and not (one.is_table and one.key in contents)]
+            texts = self._readers.read(found.order for found in moved)
             for found in part:
+                interrupts.check()
                 if selection.is_over:
                     return
                 if found.key in answers:
@@ -113,7 +122,7 @@ class Sweep:
                 elif found.is_table and found.key in contents:
                     yield from self._table(found)
                 else:
-                    yield from self._read(found)
+                    yield from self._read(found, next(texts))
 
     def _unmoved(self, part: Sequence[Listed]) -> dict[str, str | None]:
         """The content of each file of which what is remembered holds; None for a table, whose rows have theirs."""
@@ -124,14 +133,19 @@ class Sweep:
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
         """The answers to every question about each document, by its key; those that lack one are left out."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
-        wanted = dict(identity for identities in asked.values() for identity in identities)
-        held = self._store.rows.earlier(self._runs, wanted) if wanted else {}
+        every = {one.custom_id: one for identities in asked.values() for one in identities}
+        held = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
         # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
-        good = {name: row for name, row in held.items() if row.state is RequestState.SUCCEEDED}
+        good = {
+            name: row
+            for name, row in held.items()
+            if row.state is RequestState.SUCCEEDED
+            and may_take(row, self._asked, every[name].model, caches=every[name].caches)
+        }
         return {
-            key: [good[name] for name, _ in identities]
+            key: [good[one.custom_id] for one in identities]
             for key, identities in asked.items()
-            if all(name in good for name, _ in identities)
+            if all(one.custom_id in good for one in identities)
         }
 
     def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[Made]:
@@ -148,7 +162,8 @@ class Sweep:
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
             if len(answers) < len(part):
-                yield from self._read(table, place)
+                assert isinstance(table.order, Rows)
+                yield from self._read(table, self._readers.rows(table.order, place), place)
                 return
             for key, content in part:
                 if self._selection.takes(key, table.key):
@@ -158,9 +173,9 @@ class Sweep:
                 return
         self._memory.kept(table.key)
 
-    def _read(self, found: Listed, first: int = 0) -> Iterator[Made]:
+    def _read(self, found: Listed, texts: Documents, first: int = 0) -> Iterator[Made]:
         place, whole = first, True
-        for document in islice(found.read(), first, None):
+        for document in texts:
             # A table that cannot be read gives a problem of its own.
             is_row = document.key != found.key
             whole = whole and is_row

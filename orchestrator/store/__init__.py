@@ -2,11 +2,14 @@
 
     jobs        one row a submit; tags, events, documents seen
     rows        one row a request: identity, state, and where its result line lies
+    known       what is known of requests before they are asked
+    sizes       how much work rows are
     shards      one row a batch; moves by compare-and-set
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
-    observations  what plans are made by beside shards: progress of engines, how long jobs took to finish
+    observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish
+    failures    since when rows fail, and which failures a person has acknowledged
     quarantine  failures that are not asked again
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
@@ -27,16 +30,19 @@ from typing import TYPE_CHECKING
 
 from orchestrator.store.database import Database
 from orchestrator.store.jobs import Jobs
+from orchestrator.store.known import Known
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.rows import Rows
 from orchestrator.store.schedules import Schedules
 from orchestrator.store.shards import Shards
+from orchestrator.store.sizes import Sizes
 
 if TYPE_CHECKING:
     from orchestrator.store.alerts import Alerts
     from orchestrator.store.checked import Checked
     from orchestrator.store.climbs import Climbs
     from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
@@ -56,6 +62,8 @@ class Store:
         self._database = Database(url, timeout=timeout)
         self.jobs = Jobs(self._database)
         self.rows = Rows(self._database)
+        self.known = Known(self._database)
+        self.sizes = Sizes(self._database)
         self.shards = Shards(self._database)
         self.ledger = Ledger(self._database)
         self.schedules = Schedules(self._database)
@@ -89,6 +97,13 @@ class Store:
         from orchestrator.store.comparisons import Comparisons
 
         return Comparisons(self._database)
+
+    @cached_property
+    def failures(self) -> Failures:
+        """Since when rows fail."""
+        from orchestrator.store.failures import Failures
+
+        return Failures(self._database)
 
     @cached_property
     def forecasts(self) -> Forecasts:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, update
 
 from orchestrator.ladder import Step
-from orchestrator.model import RequestState, Shard, Span
+from orchestrator.model import Shard, Span
 from orchestrator.store.database import Database
-from orchestrator.store.rows import Settled, _booked
-from orchestrator.store.tables import ledger, requests
+from orchestrator.store.records import Settled
+from orchestrator.store.rows import book, open_rows
+from orchestrator.store.tables import requests
 
 
 class Climbs:
@@ -34,14 +35,16 @@ class Climbs:
         c = requests.c
         with self._db.write() as tx:
             seqs = self._booked(tx, shard, failed, "climbed", now)
-            going = update(requests).where(_open_in(shard), c.seq.in_(seqs))
+            going = update(requests).where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
             # The stronger model is asked as the first one was.
             anew = {
                 "offset": func.coalesce(c.first_offset, c.offset),
                 "length": func.coalesce(c.first_length, c.length),
                 **{"first_offset": None, "first_length": None, "again": 0},
             }
-            tx.execute(going.values(shard_id=None, model=step.alias, avoid=step.avoid, **anew))
+            if seqs:
+                values = going.values(shard_id=None, model=step.alias, avoid=step.avoid, **anew)
+                tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
 
     def ask_again(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
@@ -53,7 +56,7 @@ class Climbs:
             seqs = self._booked(tx, shard, failed, "asked_again", now)
             going = (
                 update(requests)
-                .where(_open_in(shard), c.seq == bindparam("b_seq"))
+                .where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
                 .values(
                     shard_id=None,
                     again=c.again + 1,
@@ -73,19 +76,6 @@ class Climbs:
     def _booked(self, tx: Connection, shard: Shard, failed: Sequence[Settled], kind: str, now: datetime) -> list[int]:
         """Book answers of rows that are open in a shard; the places of these rows."""
         by_seq = {row.outcome.seq: row for row in failed}
-        query = select(requests.c.seq).where(_open_in(shard), requests.c.seq.in_(list(by_seq)))
-        seqs = list(tx.scalars(query if self._db.is_sqlite else query.with_for_update()))
-        booked = [
-            _booked(shard.id, shard.job_id, shard.backend, row.outcome, of, price, now)
-            for row in map(by_seq.__getitem__, seqs)
-            for of, price in ((kind, row.price), ("uncertain", row.uncertain))
-            if price is not None
-        ]
-        if booked:
-            tx.execute(insert(ledger), booked)
+        seqs = open_rows(tx, shard.id, shard.job_id, by_seq)
+        book(tx, shard.id, shard.job_id, shard.backend, ((by_seq[seq], kind) for seq in seqs), now)
         return seqs
-
-
-def _open_in(shard: Shard) -> ColumnElement[bool]:
-    c = requests.c
-    return (c.job_id == shard.job_id) & (c.shard_id == shard.id) & (c.state == RequestState.PENDING)

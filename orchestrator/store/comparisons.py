@@ -11,20 +11,17 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
 from orchestrator.differences import Asked, DocumentRun
-from orchestrator.model import FinishedRow, JobId, RequestState, Span, Usage
+from orchestrator.model import FinishedRow, JobId, RequestState
+from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.tables import requests
+from orchestrator.store.failures import same_failure
+from orchestrator.store.records import FINISHED, finished
+from orchestrator.store.tables import acknowledgements, jobs, requests
 
 PAGE = 2000
+_PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
-_PLAIN = (
-    "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "attempt", "answered_by",
-    "upstream", "latency_ms", "tier", "cost", "error_code", "error_message", "carried_from", "settled_at",
-)  # fmt: skip
-_PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
-_TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens")
-_COLUMNS = (*_PLAIN, *_PLACE, *_TOKENS, "state")
 
 
 class Comparisons:
@@ -35,11 +32,13 @@ class Comparisons:
 
     def documents(self, before: JobId | None, after: JobId) -> Iterator[DocumentRun]:
         """Every document of a run, beside the run before, in input order."""
-        mine, theirs = _MINE.c, _THEIRS.c
-        both = and_(theirs.job_id == before, theirs.custom_id == mine.custom_id)
+        other, on = self._beside(before)
+        mine, theirs = _MINE.c, other.c
         changed = mine.fingerprint != theirs.fingerprint
         asked = and_(changed, mine.prompt_version != theirs.prompt_version)
         of_other_model = and_(changed, _declared(mine.model) != _declared(theirs.model))
+        (told, acknowledged), of_job = self._acknowledged(), jobs.c.id == mine.job_id
+        is_old = or_(told.c.at.is_not(None), mine.failed_since < jobs.c.created_at)
         has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
         query = (
             select(
@@ -54,8 +53,10 @@ class Comparisons:
                 _number(mine.state == RequestState.PENDING).label("open"),
                 func.min(case((has_failed, mine.error_code))).label("code"),
                 func.min(case((has_failed, mine.error_message))).label("message"),
+                _number(and_(mine.state == RequestState.FAILED, is_old)).label("old"),
+                func.min(case((has_failed, mine.failed_since))).label("since"),
             )
-            .select_from(_MINE.outerjoin(_THEIRS, both))
+            .select_from(_MINE.join(jobs, of_job).outerjoin(told, acknowledged).outerjoin(other, on))
             .where(mine.job_id == after, mine.part.is_(None))
             .group_by(mine.document)
             .order_by(func.min(mine.seq))
@@ -72,11 +73,11 @@ class Comparisons:
 
     def only_in(self, job_id: JobId, other: JobId) -> Iterator[Asked]:
         """The rows of a run that the other does not have, in input order."""
-        mine, theirs = _MINE.c, _THEIRS.c
+        mine, (there, on) = _MINE.c, self._beside(other)
         query = (
             select(mine.custom_id, mine.document, mine.task)
-            .select_from(_MINE.outerjoin(_THEIRS, _same_row(other)))
-            .where(mine.job_id == job_id, mine.part.is_(None), theirs.seq.is_(None))
+            .select_from(_MINE.outerjoin(there, on))
+            .where(mine.job_id == job_id, mine.part.is_(None), there.c.seq.is_(None))
             .order_by(mine.seq)
         )
         for row in self._db.stream(query, PAGE):
@@ -87,24 +88,32 @@ class Comparisons:
 
         Those whose answer is the same line of the same file, as it is of what carried over, are left out.
         """
-        mine, theirs = _MINE.c, _THEIRS.c
-        sides = [side[name].label(f"{key}_{name}") for key, side in (("m", mine), ("t", theirs)) for name in _COLUMNS]
+        other, on = self._beside(before)
+        mine, theirs = _MINE.c, other.c
+        sides = [side[name].label(f"{key}_{name}") for key, side in (("t", theirs), ("m", mine)) for name in FINISHED]
         places = [mine[name].is_distinct_from(theirs[name]) for name in _PLACE]
         query = (
             select(*sides)
-            .select_from(_MINE.join(_THEIRS, _same_row(before)))
+            .select_from(_MINE.join(other, on))
             .where(mine.job_id == after, mine.part.is_(None))
             .where(mine.state != RequestState.PENDING, theirs.state != RequestState.PENDING)
             .where(or_(mine.state != theirs.state, mine.error_code.is_distinct_from(theirs.error_code), *places))
             .order_by(mine.seq)
         )
         for row in self._db.stream(query, PAGE):
-            values = row._mapping
-            yield tuple(_finished({name: values[f"{key}_{name}"] for name in _COLUMNS}) for key in "tm")  # type: ignore[misc]
+            yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
+    def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
+        """What a person said of the failure of `_MINE`, and what to join it on."""
+        return bulk.beside(acknowledgements, lambda told: same_failure(told, _MINE.c), self._db.dialect)
 
-def _same_row(other: JobId) -> ColumnElement[bool]:
-    return and_(_THEIRS.c.job_id == other, _THEIRS.c.custom_id == _MINE.c.custom_id)
+    def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
+        """The row of a run that is the same one as `_MINE`, and what to join it on."""
+
+        def same_row(there: Any) -> ColumnElement[bool]:
+            return and_(there.job_id == job_id, there.custom_id == _MINE.c.custom_id)
+
+        return bulk.beside(_THEIRS, same_row, self._db.dialect)
 
 
 def _documents(job_id: JobId) -> Select[tuple[str]]:
@@ -118,15 +127,3 @@ def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
 def _declared(model: ColumnElement[str]) -> ColumnElement[str]:
     """A model as its alias was declared, without the number of its rung."""
     return case((model.like("%@_"), func.substr(model, 1, func.length(model) - 2)), else_=model)
-
-
-def _finished(values: dict[str, Any]) -> FinishedRow:
-    shard, kind, offset, length = (values[name] for name in _PLACE)
-    return FinishedRow(
-        **{name: values[name] for name in _PLAIN},
-        state=RequestState(values["state"]),
-        result=None if shard is None or kind is None else (shard, kind, Span(offset, length)),
-        usage=Usage(*(values[name] for name in _TOKENS)),
-        backend=None,
-        batch_id=None,
-    )

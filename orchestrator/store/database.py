@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
+from sqlalchemy import URL, Connection, Dialect, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
 from orchestrator.errors import DataRefused, OrchError, StorageError
 
@@ -39,6 +39,11 @@ class Database:
                     f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
                 )
             self._migrate()
+
+    @property
+    def dialect(self) -> Dialect:
+        """How this database wants to be spoken to."""
+        return self._engine.dialect
 
     @property
     def path(self) -> Path | None:
@@ -180,7 +185,8 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
 
 
 def _postgres(url: str, timeout: float) -> Engine:
-    options = f"-c lock_timeout={int(timeout * 1000)}"
+    # Compiling a query takes longer than most of ours, and is begun for what the planner believes of the rows.
+    options = f"-c lock_timeout={int(timeout * 1000)} -c jit=off"
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10, "options": options})
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from orchestrator.errors import StorageError
 from orchestrator.model import Job, JobId, JobKind, Span
 from orchestrator.store.database import Database
-from orchestrator.store.tables import jobs, ledger, requests
+from orchestrator.store.tables import acknowledgements, jobs, ledger, requests
 
 PAGE = 5000
 CLEARED = "cleared_at"
@@ -86,9 +86,16 @@ class House:
             return True
 
     def forget(self, job_id: JobId) -> bool:
-        """Delete a job with its rows, events and ledger. False where it is not over, or gone."""
+        """Delete a job with its rows, events and ledger. False where it is not over, or gone.
+
+        With the last job of its file goes what a person acknowledged of it.
+        """
         with self._db.write() as tx:
-            return tx.execute(delete(jobs).where(jobs.c.id == job_id, IS_OVER)).rowcount == 1
+            series = tx.scalar(select(jobs.c.series).where(jobs.c.id == job_id))
+            gone = tx.execute(delete(jobs).where(jobs.c.id == job_id, IS_OVER)).rowcount == 1
+            if gone and tx.scalar(select(jobs.c.id).where(jobs.c.series == series).limit(1)) is None:
+                tx.execute(delete(acknowledgements).where(acknowledgements.c.series == series))
+            return gone
 
     def result_files(self, home: str) -> list[Lines]:
         """The files that rows of a home's jobs point to, but for jobs whose files are gone."""

@@ -12,6 +12,7 @@ from sqlalchemy import delete, desc, func, insert, literal, select, update
 
 from orchestrator.errors import StateConflict, UsageError
 from orchestrator.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
+from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags
 
@@ -131,6 +132,10 @@ class Jobs:
     def mark_built(self, job_id: JobId, now: datetime) -> None:
         """The requests of the job are complete. Raises StateConflict where they already were."""
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
+
+    def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
+        """What a build found that is not a document."""
+        self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
         """Give an unfinished job another `deadline_at` or `budget`."""
@@ -257,27 +262,24 @@ class Jobs:
 
     def still_there(self, series: str, keys: Sequence[str], now: datetime) -> None:
         """Record that documents were found as they were."""
-        statement = (
-            update(documents).where(documents.c.series == series, documents.c.key.in_(keys)).values(last_seen_at=now)
-        )
         with self._db.write() as tx:
-            tx.execute(statement)
+            bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, Mark]:
         """What is remembered of the files with these keys, of those of which anything is."""
         c = documents.c
-        query = select(c.key, c.stamp, c.content).where(c.series == series, c.key.in_(keys))
+        query = select(c.key, c.stamp, c.content).where(c.series == series)
         with self._db.read() as tx:
-            return {row[0]: Mark(*row[1:]) for row in tx.execute(query)}
+            found = tx.execute(bulk.each(query, c.key, keys, tx.dialect))
+            return {key: Mark(stamp, content) for key, stamp, content in found}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
-        """The documents of a table as it was under a stamp, from a place on: key and content, in their order."""
+        """The documents of a table as it was under a stamp, at `limit` places from one on: key and content."""
         c = documents.c
         query = (
             select(c.key, c.content)
-            .where(c.series == series, c.file == file, c.place >= first, c.stamp == stamp)
+            .where(c.series == series, c.file == file, c.place.between(first, first + limit - 1), c.stamp == stamp)
             .order_by(c.place)
-            .limit(limit)
         )
         with self._db.read() as tx:
             return [(row.key, row.content) for row in tx.execute(query)]

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, select
 
 from orchestrator.model import FinishedRow, JobId, Span
 from orchestrator.store.database import Database
-from orchestrator.store.rows import _finished
+from orchestrator.store.records import FINISHED, finished
 from orchestrator.store.tables import requests, shards
 
 PAGE = 2000
@@ -59,11 +59,13 @@ class Lookups:
 
     def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[Found]:
         c = requests.c
+        columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
         query = (
-            select(requests, shards.c.backend, shards.c.batch_id)
+            select(*columns, c.offset, c.length, c.sent_model)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(c.job_id == job_id, condition)
             .order_by(c.seq)
         )
         with self._db.read() as tx:
-            return [Found(_finished(row), Span(row.offset, row.length), row.sent_model) for row in tx.execute(query)]
+            rows = tx.execute(query).all()
+        return [Found(finished(row[:-5], *row[-5:-3]), Span(row[-3], row[-2]), row[-1]) for row in rows]

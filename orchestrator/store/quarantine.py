@@ -7,16 +7,18 @@ another one then; where it is released, its failure carries over no longer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select
 
 from orchestrator.model import JobId, RequestState
+from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.jobs import job_of
+from orchestrator.store.failures import newest_runs
 from orchestrator.store.tables import jobs, requests
 
 PAGE = 2000
@@ -73,45 +75,42 @@ class Quarantine:
                 for one in held[start : start + CHUNK]:
                     by_job.setdefault(one.since, []).append(one.custom_id)
                 for job_id, custom_ids in by_job.items():
-                    mine = (c.job_id == job_id, c.custom_id.in_(custom_ids), c.released_at.is_(None))
-                    released += tx.execute(update(requests).where(*mine).values(released_at=now)).rowcount
+                    mine = select(c.custom_id).where(c.job_id == job_id, c.released_at.is_(None))
+                    names = tx.scalars(bulk.each(mine, c.custom_id, custom_ids, tx.dialect)).all()
+                    going = ((now, job_id, name) for name in names)
+                    released += bulk.change(tx, requests, ("released_at",), ("job_id", "custom_id"), going)
         return released
 
-    def _newest(self, home: str, series: str | None) -> list[tuple[JobId, str, str]]:
-        """The newest built run of each job file, a whole one where there is one: id, name, series."""
-        query = select(jobs).where(jobs.c.home == home, jobs.c.built_at.is_not(None))
-        if series is not None:
-            query = query.where(jobs.c.series == series)
-        with self._db.read() as tx:
-            runs = [job_of(row) for row in tx.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id))]
-        found: dict[str, tuple[JobId, str, str]] = {}
-        for run in sorted(runs, key=lambda job: job.is_limited):
-            found.setdefault(run.series, (run.id, run.name, run.series))
-        return list(found.values())
+    def _newest(self, home: str, series: str | None) -> Iterator[tuple[JobId, str, str]]:
+        """The newest built run of each job file: id, name, series."""
+        for job_id in newest_runs(self._db, home, series):
+            with self._db.read() as tx:
+                name, of = tx.execute(select(jobs.c.name, jobs.c.series).where(jobs.c.id == job_id)).one()
+            yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
         """The failed rows of a run, with the row that failed itself where they carry that, and when."""
-        c, first = requests.c, requests.alias("first")
-        origin = and_(
-            first.c.job_id == func.coalesce(c.carried_from, c.job_id),
-            first.c.custom_id == c.custom_id,
-            first.c.fingerprint == c.fingerprint,
-            first.c.state == RequestState.FAILED,
-            first.c.released_at.is_(None),
-        )
+        c = requests.c
+
+        def is_origin(first: Any) -> ColumnElement[bool]:
+            origin = func.coalesce(c.carried_from, c.job_id)
+            return and_(first.job_id == origin, first.custom_id == c.custom_id)
+
+        first, on = bulk.beside(requests.alias("first"), is_origin, self._db.dialect)
         query = (
             select(
                 c.document, c.task, c.custom_id, c.fingerprint, first.c.error_code, first.c.error_message,
                 first.c.job_id.label("since"), jobs.c.created_at.label("since_at"),
             )
-            .select_from(requests.join(first, origin).join(jobs, jobs.c.id == first.c.job_id))
-            .where(c.job_id == job_id, c.state == RequestState.FAILED)
+            .select_from(requests.join(first, on).join(jobs, jobs.c.id == first.c.job_id))
+            .where(c.job_id == job_id, c.state == RequestState.FAILED, first.c.fingerprint == c.fingerprint)
+            .where(first.c.state == RequestState.FAILED, first.c.released_at.is_(None))
             .order_by(c.seq)
         )  # fmt: skip
         return self._db.stream(query, PAGE)
 
     def _told(self, job_id: JobId, name: str, series: str, rows: Sequence[Any]) -> Iterator[Held]:
-        counted = self._runs(series, [row.custom_id for row in rows]) if rows else {}
+        counted = self._runs(series, [row.custom_id for row in rows])
         for row in rows:
             yield Held(
                 row.document,
@@ -126,14 +125,12 @@ class Quarantine:
                 counted[row.custom_id, row.fingerprint],
             )
 
-    def _runs(self, series: str, custom_ids: Sequence[str]) -> dict[tuple[str, str], int]:
+    def _runs(self, series: str, custom_ids: Sequence[str]) -> Counter[tuple[str, str]]:
         """In how many runs of a job file rows failed, by custom_id and fingerprint."""
-        c = requests.c
-        query = (
-            select(c.custom_id, c.fingerprint, func.count())
-            .join(jobs, jobs.c.id == c.job_id)
-            .where(jobs.c.series == series, c.custom_id.in_(custom_ids), c.state == RequestState.FAILED)
-            .group_by(c.custom_id, c.fingerprint)
-        )
+        c, runs = requests.c, Counter[tuple[str, str]]()
         with self._db.read() as tx:
-            return {(custom_id, fingerprint): runs for custom_id, fingerprint, runs in tx.execute(query)}
+            for job_id in tx.scalars(select(jobs.c.id).where(jobs.c.series == series)).all():
+                query = select(c.custom_id, c.fingerprint, c.state).where(c.job_id == job_id)
+                rows = tx.execute(bulk.each(query, c.custom_id, custom_ids, tx.dialect))
+                runs.update((row.custom_id, row.fingerprint) for row in rows if row.state == RequestState.FAILED)
+        return runs

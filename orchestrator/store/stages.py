@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import bindparam, exists, select, update
+from sqlalchemy import bindparam, exists, literal_column, select, update
 
 from orchestrator.model import FinishedRow, JobId, RequestState, Span
+from orchestrator.store import records
 from orchestrator.store.database import Database
-from orchestrator.store.rows import PAGE, _finished
 from orchestrator.store.tables import IS_BLOCKED, requests, shards
 
+PAGE = 5000
 _PART = requests.alias("part")
 
 
@@ -49,12 +50,11 @@ class Stages:
     def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
         """Up to so many rows of a job without a request line whose parts all have an outcome, in input order."""
         c, part = requests.c, _PART.c
-        open_part = exists().where(
-            part.job_id == job_id,
-            part.seq > c.seq,
-            part.seq <= c.seq + c.parts,
-            part.state == RequestState.PENDING,
-        )
+        # Of the job's open rows most are no part of this one: the condition is one that their index knows nothing of,
+        # and OFFSET keeps Postgres from making a join of it.
+        is_open = part.state.concat("") == RequestState.PENDING
+        of_row = part.job_id == job_id, part.seq > c.seq, part.seq <= c.seq + c.parts
+        open_part = exists(select(part.seq).where(*of_row, is_open).correlate(requests).offset(literal_column("0")))
         query = (
             select(c.seq, c.custom_id, c.task, c.parts, c.max_output)
             .where(c.job_id == job_id, IS_BLOCKED, ~open_part)
@@ -68,13 +68,13 @@ class Stages:
         """The rows of a document's parts, in their order."""
         c = requests.c
         query = (
-            select(requests, shards.c.backend, shards.c.batch_id)
+            select(*(c[name] for name in records.FINISHED), shards.c.backend, shards.c.batch_id)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(c.job_id == job_id, c.seq > of.seq, c.seq <= of.seq + of.parts)
             .order_by(c.seq)
         )
         for row in self._db.stream(query, PAGE):
-            yield _finished(row)
+            yield records.finished(row[:-2], *row[-2:])
 
     def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[Fault], now: datetime) -> int:
         """Rows have a request line now and wait for a shard, or end without one; how many.

@@ -26,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     false,
-    literal_column,
+    true,
 )
 
 from orchestrator.model import PICO
@@ -106,6 +106,7 @@ jobs = Table(
     Column("output_path", Text),
     Column("error", Words),
     Column("error_code", String(32)),
+    Column("ignored", JSON(none_as_null=True)),
     Index(None, "series", "created_at"),
     Index(None, "created_at"),
 )
@@ -145,6 +146,7 @@ shards = Table(
     Column("error_file_id", Text),
     Column("refusal", Words),
     Column("held", Words),
+    Column("failing", JSON(none_as_null=True)),
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
@@ -192,7 +194,7 @@ requests = Table(
     Column("avoid", Text),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, default=0),
-    Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL"), index=True),
+    Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL")),
     Column("settled_at", Instant),
     Column("result_shard", String(90)),
     Column("result_kind", String(8)),
@@ -219,6 +221,8 @@ requests = Table(
     # often its model was shown what was wrong with its answer, and where its first line lies where it has another.
     Column("canary", Boolean),
     Column("released_at", Instant),
+    # Of a failed row: since when its document and task fail for this reason.
+    Column("failed_since", Instant),
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
     Column("first_length", Integer),
@@ -242,10 +246,9 @@ Index("ix_requests_twins", requests.c.job_id, requests.c.twin_of, sqlite_where=I
 # The rows that make one answer of the answers to a document's parts.
 IS_REDUCE = and_(requests.c.parts.is_not(None), requests.c.part.is_(None))
 Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_REDUCE)
-# A literal, not a parameter: SQLite takes a partial index only where the query says the same words.
-_IS_LEFT = and_(
-    requests.c.state == literal_column("'pending'"), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None)
-)
+Index("ix_requests_shard_id", requests.c.shard_id, sqlite_where=requests.c.shard_id.is_not(None))
+# A pending row has not been settled. By its state it would be found by the index of states, among all that are.
+_IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None))
 # Without a line to send, a row cannot be asked yet: it needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
@@ -257,10 +260,16 @@ Index(
     requests.c.seq,
     sqlite_where=_IS_LEFT,
 )
+# Of a job that went well these are few.
+# Asked for as a range, which says to Postgres that its index finds fewer rows than any other of the job.
+HAS_FAILED = requests.c.error_code >= ""
+Index(
+    "ix_requests_failures", requests.c.job_id, requests.c.error_code, sqlite_where=requests.c.error_code.is_not(None)
+)
 
 # The few rows of a job that go first.
-IS_CANARY = requests.c.canary.is_not(None)
-Index("ix_requests_canary", requests.c.job_id, sqlite_where=IS_CANARY)
+IS_CANARY = requests.c.canary == true()
+Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
 
 
 def keeps_from(backend: str | None) -> ColumnElement[bool]:
@@ -428,6 +437,18 @@ quality = Table(
     Column("absent", Integer, nullable=False),
     Column("withheld", Words),
     Column("at", Instant, nullable=False),
+)
+
+# Failures that a person knows of, each by the moment it began: one that comes back is another.
+acknowledgements = Table(
+    "acknowledgements",
+    metadata,
+    Column("series", String(64), primary_key=True),
+    Column("custom_id", Text, primary_key=True),
+    Column("code", Text, primary_key=True),
+    Column("since", Instant, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("note", Text),
 )
 
 # Files and objects that orch wrote outside its home, as they were then: `mark` stands for their content. `key` is a

@@ -20,7 +20,7 @@ from orchestrator.store import Store
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import Orch, write_config
 from tests.support.limits import prefix
-from tests.support.process import Upstream, upstreams, wait_until
+from tests.support.process import PATIENCE, Upstream, upstreams, wait_until
 
 JOB = """\
 name: letters
@@ -336,7 +336,7 @@ def test_documents_that_vanish_while_they_are_read(
     for name in names[-200:]:
         (folder / name).unlink()
     os.kill(process.pid, signal.SIGCONT)
-    assert process.wait(60) == 0, run_orch.output(process)
+    assert process.wait(PATIENCE) == 0, run_orch.output(process)
     (job_id,) = (path.name for path in orch_home.glob("jobs/*"))
     found = json.loads(run_orch("status", job_id, "--json").stdout)
     assert found["requests"]["total"] == 3000

@@ -17,7 +17,7 @@ from tests.conftest import MakeUpstream
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import Orch, write_config
 from tests.support.limits import prefix
-from tests.support.process import Upstream, upstreams, wait_until
+from tests.support.process import PATIENCE, Upstream, upstreams, wait_until
 
 GOOD = ["a", "b", "c"]
 
@@ -164,7 +164,7 @@ def test_an_upstream_that_dies_in_the_middle(
     process = run_orch.start("run", str(batch), "-q")
     upstream.wait_for_requests(40)
     upstream.kill()
-    assert process.wait(30) == 4
+    assert process.wait(PATIENCE) == 4
     assert "no upstream took a row for" in run_orch.output(process)
     (output,) = orch_home.glob("servers/local/batches/*/output.jsonl")
     kept = [json.loads(line)["custom_id"] for line in output.read_bytes().splitlines()]
@@ -238,7 +238,7 @@ def test_a_dry_run_beside_an_engine_sends_nothing(
     assert "requests   5,000" in planned.stdout
     assert no_job(run_orch)
     engine.terminate()
-    assert engine.wait(30) == 0, run_orch.output(engine)
+    assert engine.wait(PATIENCE) == 0, run_orch.output(engine)
     assert upstream.requests() == []
 
 
@@ -253,7 +253,7 @@ FAULTS: dict[str, tuple[str, str | None, str]] = {
     "400": ("[[fault:status:400]]", "http_400", "scripted fault: status 400"),
     "html": ("[[fault:html]]", "upstream_error", "garbled: the answer (text/html; charset=utf-8, "),
     "html-502": ("[[fault:html:502]]", "http_502", "The upstream answered with status 502 and no JSON error."),
-    "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 0.3 s"),
+    "hang": ("[[fault:hang]]", "upstream_error", "timed out: no answer within 2 s"),
     "cut": ("[[fault:cut]]", "upstream_error", "cut: "),
     "short": ("[[fault:short]]", "upstream_error", "cut: "),
     "truncated": ("[[fault:truncated]]", "upstream_error", "garbled: the answer (application/json, "),
@@ -271,7 +271,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     orch = Orch(home)
     with upstreams(folder) as make:
         upstream = make(max_model_len=1000)
-        write_config(home, [upstream.base_url], retry_delay=0.01, request_timeout=0.3)
+        write_config(home, [upstream.base_url], retry_delay=0.01, request_timeout=2.0)
         ran = orch("run", str(batch), "-o", str(out), "--json")
         rows = [json.loads(line) for line in out.read_bytes().splitlines()]
         yield {

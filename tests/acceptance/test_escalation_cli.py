@@ -55,7 +55,7 @@ def test_a_bad_answer_goes_on_with_the_next_model_and_shows_in_rows_events_and_c
             {"do": "rows", "match": {"nth": nth, "verb": "create"}, "row": "length", "lines": lines, "times": 1}
         )
 
-    ran = run_orch("run", str(job_file), "--quiet", "--json", env=env, timeout=100)
+    ran = run_orch("run", str(job_file), "--quiet", "--json", env=env)
     job = json.loads(ran.stdout)
     assert (ran.returncode, job["requests"]["succeeded"], job["requests"]["failed"]) == (1, 2, 1), ran.stderr
     said = [event["reason"] for event in job["events"] if event["kind"] == "collected"]

@@ -18,7 +18,7 @@ import pytest
 from tests.emulator.client import Emulator
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import CONFIG, Orch
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 from tests.support.signing import SECRET, deliver, event, signed, tell
 
 KEY = "sk-webhooks-0123456789"
@@ -70,7 +70,7 @@ class Night:
     def stop(self) -> str:
         """What the engine has said, once it has ended well."""
         self.engine.send_signal(signal.SIGTERM)
-        assert self.engine.wait(30) == 0
+        assert self.engine.wait(PATIENCE) == 0
         return self.orch.output(self.engine)
 
 
@@ -89,7 +89,7 @@ def night(run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
             )
             return found and found[1]
 
-        yield Night(run_orch, emulator, tmp_path, env, engine, wait_until(announced, 30))
+        yield Night(run_orch, emulator, tmp_path, env, engine, wait_until(announced))
 
 
 def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> None:
@@ -100,7 +100,7 @@ def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> Non
     assert night.looks() == 2
     assert night.status(first)["state"] == "running"
     assert tell(night.url, "batch.completed", night.batches[0]) == 200
-    wait_until(lambda: night.status(first)["state"] == "completed", 30)
+    wait_until(lambda: night.status(first)["state"] == "completed")
     assert night.looks() == 3, "one look, and none at the other batch"
     said = night.stop()
     assert re.search(rf"^orch: {first}: completed, 1/1 rows", said, re.M)

@@ -36,7 +36,7 @@ class User:
     env: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        ran = self.orch(*arguments, env=self.env, timeout=100)
+        ran = self.orch(*arguments, env=self.env)
         assert KEY not in ran.stdout + ran.stderr
         return ran
 
@@ -269,7 +269,7 @@ def served(run_orch: Orch, tmp_path: Path) -> Iterator[Callable[..., subprocess.
         _, url = serve(server, "--upstream", make(model=["m"]).base_url)
         backend = {"kind": "openai", "base_url": f"{url}/v1", "profile": "orch", "api_key_env": "CLOUD_KEY"}
         write_toml(run_orch.home / CONFIG, {"cloud": {**backend, "poll_seconds": 0.1, "limits": {"max_rows": 4}}})
-        yield partial(run_orch, env={"CLOUD_KEY": KEY}, timeout=100)
+        yield partial(run_orch, env={"CLOUD_KEY": KEY})
         server.close()
 
 

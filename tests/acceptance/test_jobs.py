@@ -12,8 +12,9 @@ import pytest
 
 from tests.conftest import MakeUpstream
 from tests.support.cli import Orch, write_config
+from tests.support.clock import HeldClock
 from tests.support.killing import write_batch_file
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 
 JOB = """\
 name: letters
@@ -199,7 +200,7 @@ def test_jobs_wait_for_the_settings_they_were_made_with(
 def test_status_tells_that_the_upstream_is_away(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
     upstream.kill()
     running = run_orch.start("run", str(letters))
-    wait_until(lambda: "waiting for http://" in str(_problem(run_orch)), 20)
+    wait_until(lambda: "waiting for http://" in str(_problem(run_orch)))
     running.kill()
 
 
@@ -246,10 +247,10 @@ def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     assert job_of(run_orch)["state"] == "queued"
 
     engine = run_orch.start("up")
-    wait_until(lambda: job_of(run_orch)["state"] == "completed", 30)
+    wait_until(lambda: job_of(run_orch)["state"] == "completed")
     engine.terminate()
 
-    assert engine.wait(15) == 0
+    assert engine.wait(PATIENCE) == 0
     assert f"{job}: completed" in run_orch.output(engine)
     assert len(rows_of(run_orch("fetch", job).stdout)) == 10
 
@@ -307,11 +308,11 @@ def test_cancel_keeps_what_is_done_and_retry_runs_the_rest(
     slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 8, 20)
+    wait_until(lambda: len(slow.requests()) > 8)
     job = job_of(run_orch)["job"]
 
     assert run_orch("cancel", job).returncode == 0
-    assert running.wait(30) == 1
+    assert running.wait(PATIENCE) == 1
     counts = job_of(run_orch)["requests"]
     assert counts["succeeded"] > 0
     assert counts["succeeded"] + counts["cancelled"] == 200
@@ -326,7 +327,7 @@ def test_cancel_keeps_what_is_done_and_retry_runs_the_rest(
 
 def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 10, 20)
+    wait_until(lambda: len(slow.requests()) > 10)
     job = job_of(run_orch)["job"]
 
     assert run_orch("fetch", job).returncode == 2
@@ -344,29 +345,29 @@ def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: O
 def test_a_second_run_follows_the_first_ones_engine(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "other.jsonl", 5)
     first = run_orch.start("run", str(tmp_path / "in.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 4, 20)
+    wait_until(lambda: len(slow.requests()) > 4)
     second = run_orch.start("run", str(tmp_path / "other.jsonl"))
-    wait_until(lambda: f"process {first.pid}" in run_orch.output(second), 20)
+    wait_until(lambda: f"process {first.pid}" in run_orch.output(second))
 
     first.kill()
     first.wait()
 
     # The engine's death hands the home over: the second run finishes its own job, and the first one's is not lost.
-    wait_until(lambda: len(json.loads(run_orch("status", "--json").stdout)) == 2, 20)
+    wait_until(lambda: len(json.loads(run_orch("status", "--json").stdout)) == 2)
     names = {line["name"]: line["job"] for line in json.loads(run_orch("status", "--json").stdout)}
     run_orch("cancel", names["in"])
-    assert second.wait(40) == 0
+    assert second.wait(PATIENCE) == 0
     assert sum(slow.counts()[f"row-{number:05d}"] for number in range(5)) >= 5
 
 
 def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "one.jsonl", 20)
     first = run_orch.start("run", str(tmp_path / "one.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 2, 20)
+    wait_until(lambda: len(slow.requests()) > 2)
     second = run_orch.start("run", str(tmp_path / "one.jsonl"))
 
-    assert first.wait(40) == 0
-    assert second.wait(40) == 0
+    assert first.wait(PATIENCE) == 0
+    assert second.wait(PATIENCE) == 0
     assert "taken up" in run_orch.output(second)
     assert set(slow.counts().values()) == {1}
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
@@ -378,7 +379,7 @@ def test_two_runs_started_together_are_one_job(
     write_batch_file(tmp_path / "one.jsonl", 500)
     both = [run_orch.start("run", str(tmp_path / "one.jsonl"), "-q") for _ in range(3)]
 
-    assert [process.wait(60) for process in both] == [0, 0, 0]
+    assert [process.wait(PATIENCE) for process in both] == [0, 0, 0]
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
     assert set(upstream.counts().values()) == {1}
 
@@ -386,7 +387,7 @@ def test_two_runs_started_together_are_one_job(
 def test_a_build_that_was_killed_is_not_a_job(run_orch: Orch, letters: Path, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "large.jsonl", 60_000)
     building = run_orch.start("submit", str(tmp_path / "large.jsonl"))
-    wait_until(lambda: json.loads(run_orch("status", "--json").stdout), 20)
+    wait_until(lambda: json.loads(run_orch("status", "--json").stdout))
     building.kill()
     building.wait()
     assert job_of(run_orch)["state"] == "building"
@@ -400,7 +401,7 @@ def test_a_batch_that_the_server_lost_is_run_again(
     slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 4, 20)
+    wait_until(lambda: len(slow.requests()) > 4)
     running.kill()
     running.wait()
     shutil.rmtree(orch_home / "servers")
@@ -451,21 +452,26 @@ def test_a_budget_of_nothing_sends_nothing(slow: Upstream, run_orch: Orch, tmp_p
 
 def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
-    wait_until(lambda: len(slow.requests()) > 10, 20)
+    wait_until(lambda: len(slow.requests()) > 10)
     running.send_signal(2)
-    assert running.wait(20) == 130
+    assert running.wait(PATIENCE) == 130
     assert "run the same command again" in run_orch.output(running)
     assert job_of(run_orch)["state"] == "running"
 
 
 def test_a_deadline_that_passes_is_finished_late_and_said_so(
-    slow: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path
+    slow: Upstream, run_orch: Orch, tmp_path: Path, held_clock: HeldClock
 ) -> None:
-    write_batch_file(tmp_path / "late.jsonl", 24)
-    done = run_orch("run", str(tmp_path / "late.jsonl"), "--deadline", "2s", timeout=90)
+    running = run_orch.start("run", str(tmp_path / "in.jsonl"), "--deadline", "2s", env=held_clock.environment)
+    wait_until(lambda: len(slow.requests()) > 4)
+    # While it is away no row can end, so that the deadline comes over rows that are open.
+    slow.kill()
+    held_clock.move(seconds=3)
+    wait_until(lambda: len(job_of(run_orch)["shards"]) == 2)
+    with Upstream(tmp_path / "fast.log", port=slow.port):
+        assert running.wait(PATIENCE) == 0, run_orch.output(running)
     job = job_of(run_orch)
-    assert done.returncode == 0, done.stderr
-    assert job["requests"]["succeeded"] == 24
+    assert job["requests"]["succeeded"] == 200
     assert [shard["batch_status"] for shard in job["shards"]] == ["expired", "completed"]
     assert "finishing late" in job["shards"][1]["reason"]
 

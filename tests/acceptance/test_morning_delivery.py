@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.cli import Orch, write_config
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 from tests.support.receiver import Receiver
 
 JOB = """\
@@ -36,9 +36,9 @@ def test_a_report_arrives_once_whatever_becomes_of_the_engine(
         # Each start of the engine looks at once; the next look is a minute later.
         for wanted in (1, 2):
             engine = run_orch.start("up", env=env)
-            wait_until(lambda wanted=wanted: len(receiver.deliveries) == wanted, 30)  # type: ignore[misc]
+            wait_until(lambda wanted=wanted: len(receiver.deliveries) == wanted)  # type: ignore[misc]
             engine.terminate()
-            assert engine.wait(15) == 0
+            assert engine.wait(PATIENCE) == 0
         assert [delivery.status for delivery in receiver.deliveries] == [503, 204]
         told = json.loads(receiver.deliveries[1].body)["text"]
     assert told.startswith("*letters, ")

@@ -32,7 +32,7 @@ class Provider:
     env: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        ran = self.orch(*arguments, env=self.env, timeout=100)
+        ran = self.orch(*arguments, env=self.env)
         assert "sk-reconcile" not in ran.stdout + ran.stderr
         return ran
 

@@ -14,7 +14,7 @@ from orchestrator.cli.check import _examine_upstream
 from tests.support import canned
 from tests.support.batchapi import jsonl, row
 from tests.support.cli import Orch, write_config
-from tests.support.process import upstreams
+from tests.support.process import PATIENCE, upstreams
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def shell(orch: Orch, command: str) -> subprocess.CompletedProcess[str]:
     script = f'set -o pipefail; orch() {{ "{sys.executable}" -m orchestrator.cli "$@"; }}; {command}'
     return subprocess.run(
         ["bash", "-c", script], env=orch._environment(None), cwd=orch.home.parent, capture_output=True, text=True,
-        check=False, timeout=60,
+        check=False, timeout=PATIENCE,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.batchapi import create, ended, health, row, run_batch, sdk_at
 from tests.support.cli import Orch, kill_group
-from tests.support.process import Upstream, wait_until
+from tests.support.process import PATIENCE, Upstream, wait_until
 from tests.support.serving import serve
 
 # A script that knows nothing of orch: what it talks to is in its environment.
@@ -76,7 +76,7 @@ def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstrea
         batch = create(sdk, rows)
         wait_until(lambda: len(upstream.requests()) >= 10)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert run_orch.output(process).endswith("orch: stopped; nothing is lost\n")
     assert len(upstream.requests()) < 1000
     _, url = serve(run_orch, "--upstream", upstream.base_url)
@@ -114,7 +114,7 @@ def test_a_second_interrupt_does_not_wait(run_orch: Orch, upstream: Upstream) ->
 
     wait_until(refused)  # the first one was heard
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    assert process.wait(PATIENCE) == 130
     _, url = serve(run_orch, "--upstream", upstream.base_url)
     with sdk_at(url) as sdk:
         ended(sdk, batch.id).check(["r0"])
@@ -139,7 +139,7 @@ def test_a_unix_socket_for_this_user_alone(run_orch: Orch, upstream: Upstream, t
     path = tmp_path / "orch.sock"
     for _ in range(2):  # the second time, the file of a killed server is in the way
         process = run_orch.start("serve", "--uds", str(path), "--upstream", upstream.base_url)
-        wait_until(lambda process=process: "at the Unix socket" in run_orch.output(process), 30)
+        wait_until(lambda process=process: "at the Unix socket" in run_orch.output(process))
         assert path.stat().st_mode & 0o777 == 0o600
         with sdk_at(path) as sdk:
             run_batch(sdk, [row("r0")]).check(["r0"])
@@ -158,7 +158,7 @@ def test_both_addresses_at_once(run_orch: Orch, upstream: Upstream, tmp_path: Pa
         with sdk_at(address) as sdk:
             assert health(sdk)["status"] == "ok"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert not path.exists()
 
 
@@ -214,9 +214,9 @@ def test_limits_of_size_and_rows(run_orch: Orch, upstream: Upstream) -> None:
 
 def test_a_log_of_json(run_orch: Orch, upstream: Upstream) -> None:
     process = run_orch.start("serve", "--port", "0", "--log-format", "json", "--upstream", upstream.base_url)
-    wait_until(lambda: "ready (test-model)" in run_orch.output(process), 30)
+    wait_until(lambda: "ready (test-model)" in run_orch.output(process))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     lines = [json.loads(line) for line in run_orch.output(process).splitlines()]
     assert any("OPENAI_BASE_URL" in line["message"] for line in lines)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.batchapi import create, ended, health, retrieve, row, run_batch, sdk_at
 from tests.support.cli import Orch, kill_group
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder, refuse, starts
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 from tests.support.serving import serve, url_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
@@ -52,7 +52,7 @@ def test_an_engine_for_each_gpu_serves_and_ends_with_the_server(
         ]
         assert [one["url"] for one in engines] == [one["url"] for one in health(sdk)["upstreams"]]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert not any(is_running(start["pid"]) for start in starts(tmp_path))
     assert sorted(start["gpus"] for start in starts(tmp_path)) == ["0", "1"]
 
@@ -130,7 +130,7 @@ def test_engines_that_are_all_given_up_end_the_server(
     process, _ = serve(run_orch, *engine, env=NO_GPU)
     refuse(tmp_path, "RuntimeError: the GPU fell off the bus", code=2)
     os.kill(starts(tmp_path)[0]["pid"], signal.SIGKILL)
-    assert process.wait(60) == 4
+    assert process.wait(PATIENCE) == 4
     assert "the GPU fell off the bus" in run_orch.output(process)
 
 
@@ -138,5 +138,5 @@ def test_ctrl_c_while_engines_start(run_orch: Orch, engine: tuple[str, ...], tmp
     process = run_orch.start("serve", "--port", "0", *engine, env=NO_GPU)
     pid = wait_until(lambda: starts(tmp_path))[0]["pid"]
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert not is_running(pid)

@@ -13,7 +13,7 @@ from orchestrator.vllm import EngineDir, EngineUnavailable, find_model, require_
 from tests.acceptance.conftest import NO_ENGINE, ROOT
 from tests.support.batchapi import create, ended, health, retrieve, row, sdk_at
 from tests.support.cli import Orch
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 from tests.support.serving import serve
 
 pytestmark = [pytest.mark.soak, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -58,5 +58,5 @@ def test_an_engine_killed_in_the_middle_costs_no_row(
         assert {line["response"]["body"]["usage"]["completion_tokens"] for line in done.output} == {120}
         assert health(sdk)["engines"][0]["starts"] == 2
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
     assert not Path(f"/proc/{engine_pid(log)}").exists()

@@ -46,7 +46,7 @@ class Provider:
             found = self.backend.retrieve(batch.id)
             return found if found.status.is_final else None
 
-        return wait_until(look, 60)
+        return wait_until(look)
 
 
 @pytest.fixture(scope="module", params=["orch", "openai", "azure"])

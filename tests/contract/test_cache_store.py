@@ -10,7 +10,7 @@ from sqlalchemy import event, text
 
 from orchestrator.model import Job, JobId, Outcome, Price, RequestState, Span, Usage
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import NOW, failed, job, later, row, sharded, succeeded
 
 SUCCEEDED = RequestState.SUCCEEDED
@@ -36,14 +36,14 @@ def answered(store: Store, of: Job, now: datetime, model: str | None) -> Job:
 
 
 def found(store: Store, *keys: str, home: str = "home", checked: bool = False) -> dict[tuple[str, str, str], str]:
-    return {mark: answer.job_id for mark, answer in store.rows.answers(home, keys, checked=checked).items()}
+    return {mark: answer.job_id for mark, answer in store.known.answers(home, keys, checked=checked).items()}
 
 
 def test_an_answer_is_found_by_its_request_backend_and_model(store: Store) -> None:
     asked(store, "a-1", "k1", "k2", None)
     asked(store, "b-1", "k1", model="big")
     assert found(store, "k1", "k9") == {("k1", "gpu", "tiny"): "a-1", ("k1", "gpu", "big"): "b-1"}
-    [answer] = store.rows.answers("home", ["k2"], checked=True).values()
+    [answer] = store.known.answers("home", ["k2"], checked=True).values()
     assert (answer.state, answer.custom_id, answer.facts["sent_model"]) == (SUCCEEDED, "r1", "tiny")
     assert (answer.facts["result_shard"], answer.facts["result_offset"]) == ("a-1.001", 10)
 
@@ -72,7 +72,7 @@ def test_answers_that_passed_no_check_are_kept_apart(store: Store) -> None:
 
 def test_what_was_taken_over_is_not_taken_from_again(store: Store) -> None:
     asked(store, "a-1", "k")
-    [answer] = store.rows.answers("home", ["k"], checked=False).values()
+    [answer] = store.known.answers("home", ["k"], checked=False).values()
     second = job("b-1", series="b")
     store.jobs.add(second, {})
     store.rows.add(second.id, [row(0, custom_id="mine", cache_key="k")], {"mine": answer}, NOW)
@@ -84,7 +84,7 @@ def test_what_was_taken_over_is_not_taken_from_again(store: Store) -> None:
     # Tried again it is the job's own, and forgets what it had taken.
     store.jobs.finish(second.id, "x", NOW)
     assert store.rows.retry(second.id, [SUCCEEDED]) == 1
-    assert store.rows.originals(second.id, ["k"]) == {("k", "m", "t"): 0}
+    assert store.known.originals(second.id, ["k"]) == {("k", "m", "t"): 0}
 
 
 def test_answers_are_found_without_looking_at_every_row(store: Store) -> None:
@@ -93,8 +93,8 @@ def test_answers_are_found_without_looking_at_every_row(store: Store) -> None:
     with_rows(store, "a-1", "k")
     listener = lambda connection, cursor, statement, parameters, *rest: seen.append((statement, parameters))  # noqa: E731
     event.listen(database._engine, "before_cursor_execute", listener)
-    store.rows.answers("home", ["k1", "k2"], checked=True)
-    store.rows.originals(JobId("a-1"), ["k1", "k2"])
+    store.known.answers("home", ["k1", "k2"], checked=True)
+    store.known.originals(JobId("a-1"), ["k1", "k2"])
     event.remove(database._engine, "before_cursor_execute", listener)
     queries = [one for one in seen if one[0].startswith("SELECT")]
     assert len(queries) == 2
@@ -127,7 +127,7 @@ def test_the_bound_at_which_answers_were_cut_off(store: Store, ends: list[Any], 
     store.rows.add(of.id, [row(seq, max_output=100) for seq in range(3)], {}, NOW)
     batch = sharded(store, of)
     store.rows.settle(batch.id, of.id, "gpu", [cut(seq, *end) for seq, end in enumerate(ends)], NOW)
-    assert store.rows.cut_at([of.id], "t", "v") == bound
-    assert store.rows.cut_at([of.id], "t", "w") is None
-    assert store.rows.cut_at([of.id], "u", "v") is None
-    assert store.rows.cut_at([], "t", "v") is None
+    assert store.sizes.cut_at([of.id], "t", "v") == bound
+    assert store.sizes.cut_at([of.id], "t", "w") is None
+    assert store.sizes.cut_at([of.id], "u", "v") is None
+    assert store.sizes.cut_at([], "t", "v") is None

@@ -42,8 +42,8 @@ def test_they_are_spread_over_tasks_and_lengths(store: Store) -> None:
     # Of task a the places 0 2 4 … 10 and of b 1 3 5 … 11, each by rising length.
     assert first(store, new) == [2, 3, 8, 9]
     assert store.rows.has_waiting(new.id, canary=True)
-    assert sum(part.rows for part in store.rows.open_work(new.id, canary=True)) == 4
-    assert sum(part.rows for part in store.rows.open_work(new.id)) == 12
+    assert sum(part.rows for part in store.sizes.open_work(new.id, canary=True)) == 4
+    assert sum(part.rows for part in store.sizes.open_work(new.id)) == 12
     store.checked.all_follow(new.id)
     assert not store.rows.has_waiting(new.id, canary=True)
     assert store.checked.canary(new.id) is None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.model import RequestState, Why
 from orchestrator.store import Store
 from orchestrator.store.jobs import Mark, SeenDocument
-from orchestrator.store.rows import Before
+from orchestrator.store.records import Before
 from tests.contract.test_store_jobs import seen
 from tests.support.stored import NOW, added, failed, job, later, row, settle, sharded
 
@@ -57,11 +57,11 @@ def test_what_rows_were_made_of_is_told(store: Store) -> None:
     assert [found.why for found in store.rows.finished(first.id)] == [Why.NEW, None, Why.ASKED]
     settle(store, sharded(store, first), failed(1))
     pending = RequestState.PENDING
-    assert store.rows.before(first.id, ["r0", "r1", "r9"]) == {
+    assert store.known.before(first.id, ["r0", "r1", "r9"]) == {
         "r0": Before("f0", "c0", "w", "v", "m", pending),
         "r1": Before("f1", None, "", "v1", "m", RequestState.FAILED),
     }
-    assert store.rows.before(added(store, job_id="a-2").id, []) == {}
+    assert store.known.before(added(store, job_id="a-2").id, []) == {}
 
 
 def test_documents_that_went_are_named_once_and_in_order(store: Store) -> None:
@@ -69,5 +69,5 @@ def test_documents_that_went_are_named_once_and_in_order(store: Store) -> None:
     for each, documents in ((first, "dbbac"), (second, "ce")):
         store.jobs.add(each, {})
         store.rows.add(each.id, [row(seq, document=name) for seq, name in enumerate(documents)], {}, NOW)
-    assert list(store.rows.gone(second.id, first.id)) == ["a", "b", "d"]
-    assert list(store.rows.gone(first.id, first.id)) == []
+    assert list(store.known.gone(second.id, first.id)) == ["a", "b", "d"]
+    assert list(store.known.gone(first.id, first.id)) == []

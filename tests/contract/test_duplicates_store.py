@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.model import Counts, Job, JobId, RequestState, ShardState, Span, Usage
 from orchestrator.sharding import pack
 from orchestrator.store import Store
-from tests.support.stored import NOW, failed, job, row, settle, shard, sharded, succeeded
+from tests.support.stored import NOW, avoided, failed, job, row, settle, shard, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED
 CANCELLED = RequestState.CANCELLED
@@ -35,14 +35,14 @@ def states(store: Store, job_id: str = "twins-1") -> list[RequestState]:
 def test_only_the_first_of_the_same_requests_waits_for_a_shard(store: Store) -> None:
     of = added(store, "abaab")
     assert [waiting.seq for waiting in store.rows.waiting(of.id)] == [0, 1]
-    assert [(work.rows, work.bytes) for work in store.rows.open_work(of.id)] == [(2, 198)]
+    assert [(work.rows, work.bytes) for work in store.sizes.open_work(of.id)] == [(2, 198)]
     batch = sharded(store, of)
     assert [found.seq for found in store.rows.of_shard(batch.id)] == [0, 1]
     assert not store.rows.has_waiting(of.id)
-    assert store.rows.avoided(of.id) == []
+    assert avoided(store, of.id) == set()
     assert store.jobs.counts([of.id])[of.id] == Counts(pending=5)
     assert [found.carried_from for found in store.rows.finished(of.id)] == [None] * 5
-    assert store.rows.originals(of.id, ["ka", "kb", "kc"]) == {("ka", "m", "t"): 0, ("kb", "m", "t"): 1}
+    assert store.known.originals(of.id, ["ka", "kb", "kc"]) == {("ka", "m", "t"): 0, ("kb", "m", "t"): 1}
 
 
 def test_twins_end_with_the_row_that_was_sent_and_cost_nothing(store: Store) -> None:
@@ -56,7 +56,7 @@ def test_twins_end_with_the_row_that_was_sent_and_cost_nothing(store: Store) -> 
     assert (first.cost, first.carried_from) == (2, None)
     assert store.ledger.spent(of.id) == 2
     assert store.rows.usage(of.id) == Usage(100, 40, 7)
-    assert store.rows.output_lengths([of.id], "t", "v") == {7: 1}
+    assert store.sizes.output_lengths([of.id], "t", "v") == {7: 1}
     before = list(store.rows.finished(of.id))
     assert settle(store, batch, failed(0)) == 0
     assert list(store.rows.finished(of.id)) == before
@@ -77,7 +77,7 @@ def test_a_row_that_goes_on_elsewhere_keeps_its_twins_waiting(store: Store, verb
     of = added(store, "aba")
     batch = sharded(store, of, state=ShardState.PENDING if verb == "dissolve" else ShardState.SUBMITTED)
     if verb == "free":
-        store.rows.free(batch.id, [0, 1], count_attempt=True)
+        store.rows.free(batch, [0, 1], count_attempt=True)
     elif verb == "release":
         store.rows.release(batch.id, count_attempt=True)
     else:
@@ -118,7 +118,7 @@ def test_rows_that_are_tried_again_are_sent_once_again(store: Store) -> None:
 def test_a_twins_outcome_is_carried_over_like_any_other(store: Store) -> None:
     of = added(store, "aa")
     settle(store, sharded(store, of), succeeded(0))
-    known = store.rows.earlier([of.id], {"r1": "f1"})
+    known = store.known.earlier([of.id], {"r1": "f1"})
     second = job("twins-2")
     store.jobs.add(second, {})
     store.rows.add(second.id, [row(0, custom_id="r1", fingerprint="f1")], known, NOW)
@@ -173,7 +173,7 @@ def test_each_body_is_with_one_batch_at_a_time_and_every_row_ends_as_the_one_tha
             case "release" if one is not None:
                 store.rows.release(one.id, count_attempt=True)
             case "free" if one is not None:
-                store.rows.free(one.id, held[:1], count_attempt=False)
+                store.rows.free(one, held[:1], count_attempt=False)
             case "answer" | "fail" if one is not None:
                 end = succeeded if act == "answer" else failed
                 settle(store, one, *(end(seq) for seq in held[:2]))

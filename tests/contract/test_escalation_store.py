@@ -9,8 +9,8 @@ import pytest
 from orchestrator.ladder import Step
 from orchestrator.model import Outcome, Price, RequestState, Shard, ShardState, Usage
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
-from tests.support.stored import NOW, added, later, settle, sharded, succeeded
+from orchestrator.store.records import Settled
+from tests.support.stored import NOW, added, avoided, later, settle, sharded, succeeded
 
 STEP = Step("m@2", ("big",), None)
 CENT = Price(Decimal("0.01"), "list")
@@ -54,7 +54,7 @@ def test_again_after_a_crash_it_changes_and_books_nothing(store: Store, ended: S
 def test_rows_that_have_an_outcome_or_are_in_another_shard_stay_there(store: Store, ended: Shard) -> None:
     job = store.jobs.get(ended.job_id)
     settle(store, ended, succeeded(0, "0.5"))
-    store.rows.free(ended.id, [1], count_attempt=False)
+    store.rows.free(ended, [1], count_attempt=False)
     second = sharded(store, job, 2)
 
     assert store.climbs.climb(ended, [bad(0), bad(1)], STEP, NOW) == 0
@@ -69,7 +69,7 @@ def test_nothing_climbs_where_nothing_is_said(store: Store, ended: Shard) -> Non
 
 def test_a_row_keeps_away_from_backends_that_have_nothing_stronger(store: Store, ended: Shard) -> None:
     store.climbs.climb(ended, [bad(0)], Step("m@2", ("big",), "flex,gpu"), NOW)
-    assert store.rows.avoided(ended.job_id) == ["flex,gpu"]
+    assert avoided(store, ended.job_id) == {"flex,gpu"}
     assert waiting(store, ended, "flex,gpu") == [(0, "m@2", 0)]
 
 
@@ -96,7 +96,7 @@ def test_the_answer_of_the_next_rung_is_a_line_of_its_own(store: Store, ended: S
 
 def test_a_retry_begins_again_with_the_first_model(store: Store, ended: Shard) -> None:
     store.climbs.climb(ended, [bad(0), bad(1)], Step("m@2", ("big",), "gpu"), NOW)
-    store.rows.free(ended.id, [2], count_attempt=False)
+    store.rows.free(ended, [2], count_attempt=False)
     store.rows.end_open(ended.job_id, RequestState.CANCELLED, "cancelled", "by the user", NOW)
 
     store.rows.retry(ended.job_id, [RequestState.CANCELLED])

@@ -25,7 +25,7 @@ def finished(store: Store, job_id: str, *, rows: int = 2, **facts: object) -> No
 
 def carry(store: Store, origin: str, carrier: str, **facts: object) -> None:
     """A job whose row carries the first row of another."""
-    finished_rows = store.rows.earlier([JobId(origin)], {"r0": "f0"})
+    finished_rows = store.known.earlier([JobId(origin)], {"r0": "f0"})
     new = job(carrier, **facts)
     store.jobs.add(new, {})
     store.rows.add(new.id, [row(0), row(1)], finished_rows, NOW)
@@ -71,7 +71,7 @@ def test_a_cleared_job_keeps_its_figures_and_gives_no_answer(store: Store) -> No
     assert found.output_path is None
     assert store.jobs.counts([found.id])[found.id].succeeded == 2
     assert store.ledger.spent(found.id) == 1
-    assert store.rows.earlier([found.id], {"r0": "f0"}) == {}
+    assert store.known.earlier([found.id], {"r0": "f0"}) == {}
     assert store.rows.retry(found.id, [RequestState.SUCCEEDED]) == 0
 
 

@@ -42,7 +42,7 @@ def states(store: Store, of: Job) -> list[RequestState]:
 def test_a_row_without_a_line_is_neither_sent_nor_counted_as_work(store: Store) -> None:
     of = added(store)
     assert waiting(store, of) == [1, 2, 3, 5, 6, 7]
-    assert [work.rows for work in store.rows.open_work(of.id)] == [6]
+    assert [work.rows for work in store.sizes.open_work(of.id)] == [6]
     assert store.checked.mark_canary(of.id, 5) == 5
     batch = sharded(store, of)
     assert not store.rows.has_waiting(of.id)
@@ -86,7 +86,7 @@ def test_then_it_has_a_line_or_an_end_once(store: Store) -> None:
     first, *_ = store.rows.finished(of.id)
     assert (first.state, first.error_code, first.error_message) == (FAILED, "part_failed", "part 2 of 2 failed")
     assert first.settled_at == later(1)
-    [work] = [work for work in store.rows.open_work(of.id) if work.shard_id is None]
+    [work] = [work for work in store.sizes.open_work(of.id) if work.shard_id is None]
     assert (work.rows, work.bytes) == (1, 77)
     second = sharded(store, of, 2)
     assert [(found.seq, found.span) for found in store.rows.of_shard(second.id)] == [(4, Span(900, 77))]

@@ -15,7 +15,7 @@ def run(store: Store, number: int, *outcomes: object, fingerprint: str = "f", **
     runs = [other.id for other in reversed(store.jobs.of_series(new.series))]
     store.jobs.add(new, {})
     rows = [row(seq, fingerprint=f"{fingerprint}{seq}") for seq in range(3)]
-    known = store.rows.earlier(runs, {made.custom_id: made.fingerprint for made, _ in rows})
+    known = store.known.earlier(runs, {made.custom_id: made.fingerprint for made, _ in rows})
     store.rows.add(new.id, rows, known, later(24 * number))
     store.jobs.mark_built(new.id, later(24 * number))
     if store.rows.has_waiting(new.id):

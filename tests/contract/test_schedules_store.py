@@ -14,6 +14,7 @@ import pytest
 from orchestrator.errors import StateConflict, UsageError
 from orchestrator.model import JobId, Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store import Store
+from tests.support.process import PATIENCE
 from tests.support.stored import NOW, added, later
 
 LETTERS = Schedule(
@@ -121,7 +122,7 @@ def test_of_two_processes_that_claim_at_once_one_has_each_night(store: Store, st
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    had = [int(process.communicate(timeout=60)[0]) for process in started]
+    had = [int(process.communicate(timeout=PATIENCE)[0]) for process in started]
     assert sum(had) == 20
     assert len(store.schedules.nights()) == 20
 

@@ -18,6 +18,7 @@ from orchestrator.server.merged import INDEX_NAME
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import Served
 from tests.support.batchapi import CHAT, OPEN, Ended, Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at
+from tests.support.clock import HeldClock
 from tests.support.process import Upstream, wait_until
 
 BAD = "[[fault:status:400]]"
@@ -166,13 +167,15 @@ class TestRetry:
         assert sorted((served.folder / "files").iterdir()) == before, "a refused retry left a file"
 
 
-def test_expired_rows_get_another_window(tmp_path: Path, upstream: Upstream) -> None:
+def test_expired_rows_get_another_window(tmp_path: Path, upstream: Upstream, held_clock: HeldClock) -> None:
     # A server that sends no row lets every batch expire.
     for dispatch in (False, True):
         settings = Settings(upstreams=(upstream.base_url,), dispatch=dispatch)
         with ServerThread(tmp_path / "s", settings) as server, sdk_at(server.socket) as sdk:
             if not dispatch:
-                old = run_batch(sdk, [row("a"), row("b")], "1s")
+                begun = create(sdk, [row("a"), row("b")], "1s")
+                held_clock.move(seconds=2)
+                old = ended(sdk, begun.id)
                 assert old.batch.status == "expired"
                 continue
             new = retry(sdk, old.batch.id, completion_window="2h", only=["expired"])

@@ -16,6 +16,7 @@ from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import CHAT, Sdk, create, ended, health, retrieve, row, run_batch, sdk_at
 from tests.support.canned import canned
+from tests.support.clock import HeldClock
 from tests.support.process import Upstream, wait_until
 
 PROVENANCE = {"extra_body": {"include_provenance": True}}
@@ -31,7 +32,7 @@ def nothing_unforeseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @contextmanager
 def served(folder: Path, *urls: str, **settings: Any) -> Iterator[Sdk]:
-    given = {"retry_delay": 0.01, "request_timeout": 5.0, "paid": True, "upkeep_seconds": 0.05, **settings}
+    given = {"retry_delay": 0.01, "request_timeout": 60.0, "paid": True, "upkeep_seconds": 0.05, **settings}
     with ServerThread(folder / "server", Settings(upstreams=urls, **given)) as server, sdk_at(server.socket) as sdk:
         yield sdk
 
@@ -200,7 +201,7 @@ UNCERTAIN = {
 
 def test_how_often_a_row_may_be_billed_without_an_answer(tmp_path: Path, upstream: Upstream) -> None:
     lines = [row(name, f"{name} {script}") for name, (script, *_) in UNCERTAIN.items()]
-    with served(tmp_path, upstream.base_url, request_timeout=0.5) as sdk:
+    with served(tmp_path, upstream.base_url, request_timeout=3.0) as sdk:
         end = run_batch(sdk, lines, **PROVENANCE)
     end.check(list(UNCERTAIN))
     output = {line["custom_id"] for line in end.output}
@@ -234,13 +235,16 @@ def test_embeddings_that_are_cut_off_with_their_pack(tmp_path: Path, make_upstre
 
 
 @pytest.mark.parametrize("how", ["cancelled", pytest.param("expired", marks=pytest.mark.slow)])
-def test_rows_that_are_taken_back_in_flight(tmp_path: Path, upstream: Upstream, how: str) -> None:
+def test_rows_that_are_taken_back_in_flight(
+    tmp_path: Path, upstream: Upstream, held_clock: HeldClock, how: str
+) -> None:
     lines = [row(name, f"{name} [[fault:hang]]") for name in ids(6)]
     with served(tmp_path, upstream.base_url, request_timeout=60.0, max_concurrency=2) as sdk:
         batch = create(sdk, lines, "2s" if how == "expired" else "24h", **PROVENANCE)
         upstream.wait_for_requests(2)
         if how == "cancelled":
             sdk(lambda api: api.batches.cancel(batch.id))
+        held_clock.move(seconds=3)
         end = ended(sdk, batch.id)
     end.check(ids(6))
     assert {line["error"]["code"] for line in end.errors} == {f"batch_{how}"}

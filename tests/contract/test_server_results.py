@@ -14,6 +14,7 @@ from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served
 from tests.support.answers import echo
 from tests.support.batchapi import Sdk, create, ended, retrieve, row, run_batch, sdk_at
+from tests.support.clock import HeldClock
 from tests.support.process import wait_until
 
 
@@ -152,12 +153,15 @@ def test_what_a_running_batch_has_done(sdk: Sdk) -> None:
     assert len(whole.content.splitlines()) == len(end.errors) == 2
 
 
-def test_expiry_keeps_what_is_done(sdk: Sdk) -> None:
+def test_expiry_keeps_what_is_done(sdk: Sdk, held_clock: HeldClock) -> None:
     done = ["a", "b", "c"]
-    # Rows that are refused for ever wait between their tries, so nothing is in flight when the window ends.
+    # Refused for ever, and waiting between their tries.
     late = ["late-1", "late-2"]
-    lines = [row(custom_id) for custom_id in done] + [row(c, "[[fault:status:503:Retry-After=60]]") for c in late]
-    end = run_batch(sdk, lines, "1s")
+    lines = [row(custom_id) for custom_id in done] + [row(c, "[[fault:status:503:Retry-After=1]]") for c in late]
+    batch = create(sdk, lines, "1s")
+    wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed == len(done))
+    held_clock.move(seconds=2)
+    end = ended(sdk, batch.id)
     end.check([*done, *late])
     assert (end.batch.status, end.counts) == ("expired", (5, 3, 2))
     assert end.batch.expired_at >= end.batch.expires_at
@@ -173,14 +177,20 @@ def test_expiry_keeps_what_is_done(sdk: Sdk) -> None:
 
 
 @pytest.mark.slow
-def test_a_window_that_ends_over_a_hanging_upstream(make_upstream: MakeUpstream, tmp_path: Any) -> None:
+def test_a_window_that_ends_over_a_hanging_upstream(
+    make_upstream: MakeUpstream, tmp_path: Any, held_clock: HeldClock
+) -> None:
     upstream = make_upstream()
     with (
         ServerThread(tmp_path / "s", Settings(upstreams=(upstream.base_url,))) as server,
         sdk_at(server.socket) as sdk,
     ):
         lines = [row("a"), row("hangs", "[[fault:hang]]"), row("slow", "[[fault:slow:2500]]")]
-        end = run_batch(sdk, lines, "1s")
+        batch = create(sdk, lines, "1s")
+        upstream.wait_for_requests(3)
+        wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed == 1)
+        held_clock.move(seconds=2)
+        end = ended(sdk, batch.id)
         end.check(["a", "hangs", "slow"])
         # What was in flight was let end for a while: the slow row's answer was paid for.
         assert {line["custom_id"] for line in end.output} == {"a", "slow"}

@@ -17,6 +17,7 @@ from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.server.webhooks import LONGEST_DELAY, MAX_ATTEMPTS, delay_after
 from tests.support.batchapi import Sdk, create, ended, health, row, run_batch, sdk_at
+from tests.support.clock import HeldClock
 from tests.support.process import Upstream, wait_until
 from tests.support.receiver import PATH, SECRET, Receiver
 
@@ -34,7 +35,7 @@ def nothing_waits(sdk: Sdk) -> bool:
     return bool(health(sdk)["webhooks"]["waiting"] == 0)
 
 
-def end_of(sdk: Sdk, status: str) -> Any:
+def end_of(sdk: Sdk, status: str, clock: HeldClock) -> Any:
     """A batch that ends so."""
     match status:
         case "completed":
@@ -42,7 +43,9 @@ def end_of(sdk: Sdk, status: str) -> Any:
         case "failed":
             return run_batch(sdk, [row("a"), row("a")]).batch
         case "expired":
-            return run_batch(sdk, [row("a"), row("late", REFUSED)], "1s").batch
+            batch = create(sdk, [row("a"), row("late", REFUSED)], "1s")
+            clock.move(seconds=2)
+            return ended(sdk, batch.id).batch
         case _:
             batch = create(sdk, [row("late", REFUSED)])
             sdk(lambda api: api.batches.cancel(batch.id))
@@ -50,9 +53,11 @@ def end_of(sdk: Sdk, status: str) -> Any:
 
 
 @pytest.mark.parametrize("secret", [SECRET, "any text at all"])
-def test_every_end_of_a_batch_is_told_once(tmp_path: Path, upstream: Upstream, secret: str) -> None:
+def test_every_end_of_a_batch_is_told_once(
+    tmp_path: Path, upstream: Upstream, held_clock: HeldClock, secret: str
+) -> None:
     with Receiver() as receiver, serving(tmp_path / "s", upstream, receiver.url, secret) as sdk:
-        batches = [end_of(sdk, status) for status in ("completed", "failed", "expired", "cancelled")]
+        batches = [end_of(sdk, status, held_clock) for status in ("completed", "failed", "expired", "cancelled")]
         wait_until(lambda: len(receiver.deliveries) == 4)
         wait_until(lambda: nothing_waits(sdk))
         by_batch = {event.data.id: event for event in receiver.events(secret)}
@@ -95,7 +100,7 @@ def test_an_event_is_sent_until_it_is_taken(tmp_path: Path, upstream: Upstream) 
 def test_a_receiver_that_does_not_answer(tmp_path: Path, upstream: Upstream) -> None:
     with Receiver(None) as receiver, serving(tmp_path / "s", upstream, receiver.url) as sdk:
         batch = run_batch(sdk, [row("a")]).batch
-        state = wait_until(lambda: (found := health(sdk)["webhooks"])["problem"] and found, 30)
+        state = wait_until(lambda: (found := health(sdk)["webhooks"])["problem"] and found)
         assert state["problem"].endswith("did not answer within 10 s")
         wait_until(lambda: nothing_waits(sdk))
         assert [event.data.id for event in receiver.events()] == [batch.id]

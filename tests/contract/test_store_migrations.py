@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -14,10 +15,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from orchestrator.errors import StorageError
+from orchestrator.model import Counts, Failing
 from orchestrator.store import Store
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
-from tests.support.stored import added
+from tests.support.process import PATIENCE
+from tests.support.stored import NOW, added
 
 OPEN = "import sys; from orchestrator.store import Store; Store.open(sys.argv[1]).close()"
 
@@ -124,7 +127,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
 
 def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: str) -> None:
     started = [subprocess.Popen([sys.executable, "-c", OPEN, database_url]) for _ in range(3)]
-    assert [process.wait(60) for process in started] == [0, 0, 0]
+    assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
     assert differences(database_url) == []
 
 
@@ -135,3 +138,58 @@ def test_a_migration_that_is_killed_is_done_at_the_next_start(database_url: str,
     with Store.open(database_url) as store:
         added(store)
     assert differences(database_url) == []
+
+
+OLD_ROW = (
+    "INSERT INTO requests (job_id, seq, custom_id, document, task, endpoint, model, fingerprint, prompt_version,"
+    ' "offset", length, state, attempt, shard_id, settled_at, error_code, canary, input_tokens, cached_tokens,'
+    " output_tokens, cost) VALUES ('old-1', {seq}, 'r{seq}', 'd{seq}', 't', '/v1/x', 'm', 'f{seq}', 'v', 0, 9,"
+    " '{state}', 0, {shard}, {settled}, {code}, {canary}, 0, 0, 0, 0)"
+)
+
+
+def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> None:
+    at = int(NOW.timestamp() * 1_000_000)
+    upgraded(database_url, "0003")
+    true = "1" if database_url.startswith("sqlite") else "true"
+    for statement in (
+        "INSERT INTO jobs (id, home, series, identity, name, kind, source, spec, options, created_at, built_at)"
+        f" VALUES ('old-1', 'home', 's', 'i', 'old', 'documents', '/job.yaml', '{{}}', '{{}}', {at}, {at})",
+        "INSERT INTO shards (id, job_id, number, backend, endpoint, model, state, reason, rows, bytes, created_at,"
+        " window_seconds, provider_completed, provider_failed, provider_input_tokens, provider_output_tokens,"
+        f" provider_seconds) VALUES ('old-1.001', 'old-1', 1, 'gpu', '/v1/x', 'm', 'submitted', 'x', 1, 9, {at}, 9,"
+        " 0, 0, 0, 0, 0)",
+        *(
+            OLD_ROW.format(seq=seq, state=state, shard=shard, settled=settled, code=code, canary=canary)
+            for seq, (state, shard, settled, code, canary) in enumerate(
+                [
+                    ("pending", "NULL", "NULL", "NULL", true),
+                    ("pending", "'old-1.001'", "NULL", "NULL", "NULL"),
+                    ("failed", "NULL", at, "'refusal'", "NULL"),
+                    # Of a time in which nothing said when.
+                    ("failed", "NULL", "NULL", "'empty'", "NULL"),
+                ]
+            )
+        ),
+    ):
+        execute(database_url, statement)
+    with Store.open(database_url) as store:
+        old = store.jobs.get("old-1")
+        assert store.jobs.counts([old.id])[old.id] == Counts(pending=2, failed=2)
+        assert [row.seq for row in store.rows.waiting(old.id)] == [0]
+        assert [row.seq for row in store.rows.waiting(old.id, canary=True)] == [0]
+        assert [row.seq for row in store.rows.of_shard(store.shards.of_job(old.id)[0].id)] == [1]
+        store.failures.trace(old)
+        assert store.failures.of_jobs([old.id])[old.id] == Failing(new=2)
+    assert differences(database_url) == []
+
+
+def upgraded(url: str, version: str) -> None:
+    """An empty database of a version."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()))
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, version)
+    engine.dispose()

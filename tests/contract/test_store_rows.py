@@ -11,8 +11,9 @@ from orchestrator.errors import InputError
 from orchestrator.model import Counts, JobId, Outcome, Price, RequestState, ShardState, Span, Usage
 from orchestrator.sharding import Waiting
 from orchestrator.store import Store
-from orchestrator.store.rows import InShard
-from tests.support.stored import CHAT, NOW, added, failed, job, later, row, settle, sharded, succeeded
+from orchestrator.store.failures import Reason
+from orchestrator.store.records import InShard
+from tests.support.stored import CHAT, NOW, added, avoided, failed, job, later, row, settle, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED
 CANCELLED, EXPIRED = RequestState.CANCELLED, RequestState.EXPIRED
@@ -67,7 +68,7 @@ def test_two_jobs_may_have_the_same_custom_ids(store: Store) -> None:
     added(store, 2, "a-1")
     added(store, 2, "a-2")
     assert states(store, "a-2") == [PENDING, PENDING]
-    assert store.rows.known_ids(JobId("a-2"), ["r1", "r9"]) == {"r1"}
+    assert store.known.known_ids(JobId("a-2"), ["r1", "r9"]) == {"r1"}
     store.rows.clear(JobId("a-2"))
     assert (len(states(store, "a-1")), len(states(store, "a-2"))) == (2, 0)
 
@@ -193,7 +194,7 @@ def test_only_rows_that_no_backend_can_have_are_ended(store: Store, state: str, 
     number = store.rows.end_open(found.id, CANCELLED, "cancelled", "by the user", NOW)
     assert number == (4 if ended else 1)
     assert states(store) == ([CANCELLED] * 3 if ended else [PENDING] * 3) + [CANCELLED]
-    assert store.rows.reasons(found.id) == [("cancelled", "by the user", number)]
+    assert store.failures.reasons(found.id) == [Reason("cancelled", "by the user", number, number, None)]
 
 
 def test_ending_leaves_outcomes_and_other_jobs_alone(store: Store) -> None:
@@ -235,15 +236,16 @@ def test_reasons_are_counted_most_first(store: Store) -> None:
     found = added(store, 6)
     batch = sharded(store, found)
     settle(store, batch, failed(0, "b", "y"), failed(1, "a"), failed(2, "b", "x"), failed(3, "b", "z"), succeeded(4))
-    assert store.rows.reasons(found.id) == [("b", "x", 3), ("a", "no", 1)]
-    assert store.rows.reasons(found.id, limit=1) == [("b", "x", 3)]
+    b, a = Reason("b", "x", 3, 3, None), Reason("a", "no", 1, 1, None)
+    assert store.failures.reasons(found.id) == [b, a]
+    assert store.failures.reasons(found.id, limit=1) == [b]
 
 
 def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> None:
     first = added(store, 3, "a-1", built_at=NOW)
     batch = sharded(store, first)
     settle(store, batch, succeeded(0, "2"), failed(1, "http_400", "too long"))
-    known = store.rows.earlier([first.id], {f"r{n}": f"f{n}" for n in (0, 1, 2, 9)})
+    known = store.known.earlier([first.id], {f"r{n}": f"f{n}" for n in (0, 1, 2, 9)})
     assert {name: (each.state, each.fingerprint, each.error_code) for name, each in known.items()} == {
         "r0": (SUCCEEDED, "f0", None),
         "r1": (FAILED, "f1", "http_400"),
@@ -266,11 +268,11 @@ def test_the_newest_answer_of_the_runs_given_is_the_one_that_is_carried(store: S
         found = added(store, 1, f"a-{number}", created_at=later(number))
         settle(store, sharded(store, found), succeeded(0, cost, model=f"model-{number}"))
     runs = [JobId("a-1"), JobId("a-2")]
-    known = store.rows.earlier(runs, {"r0": "f0"})["r0"]
+    known = store.known.earlier(runs, {"r0": "f0"})["r0"]
     assert (known.job_id, known.facts["answered_by"]) == ("a-2", "model-2")
-    assert store.rows.earlier(list(reversed(runs)), {"r0": "f0"})["r0"].job_id == "a-1"
-    assert store.rows.earlier([], {"r0": "f0"}) == {}
-    assert store.rows.earlier(runs, {}) == {}
+    assert store.known.earlier(list(reversed(runs)), {"r0": "f0"})["r0"].job_id == "a-1"
+    assert store.known.earlier([], {"r0": "f0"}) == {}
+    assert store.known.earlier(runs, {}) == {}
 
 
 def test_what_was_carried_is_carried_on_from_where_it_was_answered(store: Store) -> None:
@@ -279,7 +281,7 @@ def test_what_was_carried_is_carried_on_from_where_it_was_answered(store: Store)
     for number in (2, 3):
         runs = [JobId(f"a-{earlier}") for earlier in range(1, number)]
         store.jobs.add(job(f"a-{number}", created_at=later(number)), {})
-        store.rows.add(JobId(f"a-{number}"), [row(0)], store.rows.earlier(runs, {"r0": "f0"}), later(number))
+        store.rows.add(JobId(f"a-{number}"), [row(0)], store.known.earlier(runs, {"r0": "f0"}), later(number))
     [third] = store.rows.finished(JobId("a-3"))
     assert third.carried_from == "a-1"
     assert third.result is not None
@@ -290,7 +292,7 @@ def test_a_carried_row_that_is_retried_is_the_jobs_own_again(store: Store) -> No
     settle(store, sharded(store, first), failed(0, "http_400"))
     second = job("a-2")
     store.jobs.add(second, {})
-    store.rows.add(second.id, [row(0)], store.rows.earlier([first.id], {"r0": "f0"}), NOW)
+    store.rows.add(second.id, [row(0)], store.known.earlier([first.id], {"r0": "f0"}), NOW)
     assert store.rows.retry(second.id, [FAILED]) == 1
     settle(store, sharded(store, second), succeeded(0, "5"))
     assert store.rows.carried(second.id) == 0
@@ -322,9 +324,9 @@ def test_rows_that_are_freed_wait_again_without_blame(store: Store) -> None:
     found = added(store, 4)
     batch = sharded(store, found)
     settle(store, batch, succeeded(3))
-    store.rows.free(batch.id, [0, 3], count_attempt=False)
-    store.rows.free(batch.id, [1], count_attempt=True, avoid="gpu")
-    assert store.rows.avoided(found.id) == [None, "gpu"]
+    store.rows.free(batch, [0, 3], count_attempt=False)
+    store.rows.free(batch, [1], count_attempt=True, avoid="gpu")
+    assert avoided(store, found.id) == {None, "gpu"}
     assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id)] == [(0, 0)]
     assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id, "gpu")] == [(1, 1)]
     assert [each.seq for each in store.rows.of_shard(batch.id)] == [2, 3]

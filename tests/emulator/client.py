@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 from tests.emulator.clock import START, ClockFile
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class Emulator:
@@ -93,7 +93,7 @@ class Emulator:
         assert process.stdout is not None
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(START_SECONDS)
         finally:
             process.kill()
             process.stdout.close()

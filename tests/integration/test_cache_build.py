@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import pytest
 
 from orchestrator.config import Config, load
 from orchestrator.home import Home
-from orchestrator.model import Job, RequestState, Span
+from orchestrator.model import Job, RequestState, Span, Why
 from orchestrator.pipeline import build, intake, reuse
 from orchestrator.pipeline.build import BuildReport
 from orchestrator.place import Place
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import NOW, later, ranges, shard, succeeded
 
 TOML = """
@@ -49,6 +50,11 @@ input = 1
 output = 1
 batch = { input = 1, output = 1 }
 """
+
+
+def settled_ns() -> int:
+    """A time at which files that were just written are taken for old."""
+    return time.time_ns() + 10**10
 
 
 class Works:
@@ -90,12 +96,15 @@ class Works:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return path
 
-    def build(self, path: Path, **options: Any) -> tuple[Job, BuildReport]:
+    def build(
+        self, path: Path, *, clock_ns: Callable[[], int] = time.time_ns, **options: Any
+    ) -> tuple[Job, BuildReport]:
         self.hours += 1
         now = later(self.hours)
         job = intake.draft(path, self.config, self.home, intake.Options(**options), now)
         self.store.jobs.add(job, {})
-        report = build.build(self.store, self.home, job, now, asked=reuse.asked_of(self.config, job))
+        asked = reuse.asked_of(self.config, job)
+        report = build.build(self.store, self.home, job, now, asked=asked, clock_ns=clock_ns)
         self.store.jobs.mark_built(job.id, now)
         return self.store.jobs.get(job.id), report
 
@@ -136,7 +145,7 @@ def test_what_another_job_has_had_answered_is_not_asked_again(works: Works) -> N
     second, report = works.build(works.job_file("b"))
     assert (report.requests, report.carried, report.cached, report.twins) == (2, 0, 1, 0)
     assert works.ends(second) == [("pending", None), ("succeeded", first.id)]
-    assert report.input_bytes == sum(work.bytes for work in works.store.rows.open_work(second.id))
+    assert report.input_bytes == sum(work.bytes for work in works.store.sizes.open_work(second.id))
     assert works.store.ledger.spent(second.id) == 0
     works.answer(second)
     # And so is what that job asked: by either of them, wherever it comes from.
@@ -166,6 +175,60 @@ def test_a_run_that_finds_what_the_last_one_lacked_is_another_one(works: Works) 
     again, report = works.build(path)
     assert (report.carried, report.cached) == (0, 1)
     assert build.same_as(works.store, again, report) is None
+
+
+def test_another_jobs_answer_carries_over_like_any_other(works: Works) -> None:
+    works.documents("It was agreed.", "Nothing was.")
+    origin = works.answer(works.build(works.job_file("a"))[0])
+    path = works.job_file("b")
+    first, report = works.build(path)
+    assert (report.cached, report.whys) == (2, {Why.NEW: 2})
+    works.store.jobs.finish(first.id, "x", NOW)
+    again, report = works.build(path)
+    assert (report.carried, report.cached, report.whys, report.changes) == (2, 0, {Why.UNCHANGED: 2}, [])
+    assert works.ends(again) == [("succeeded", origin.id)] * 2
+    assert build.same_as(works.store, again, report) == works.store.jobs.get(first.id)
+    # One edit, and the others are as they were: the night after that too.
+    (works.folder / "docs" / "0.txt").write_text("It was not.")
+    for whys in ({Why.DOCUMENT: 1, Why.UNCHANGED: 1}, {Why.UNCHANGED: 2}):
+        job, report = works.build(path)
+        assert report.whys == whys
+        works.answer(job)
+
+
+def test_files_whose_answers_are_another_jobs_are_not_read_again(works: Works) -> None:
+    works.documents("It was agreed.", "Nothing was.")
+    works.answer(works.build(works.job_file("a"))[0])
+    path = works.job_file("b")
+    works.build(path, clock_ns=settled_ns)
+    assert works.build(path, clock_ns=settled_ns)[1].unread == 2
+
+
+WITHDRAWN: dict[str, dict[str, Any]] = {
+    "the task wants its own now": {"task": {"cache": False}},
+    "that backend may not be asked now": {"allow": {"backends": ["gpu"]}},
+}
+
+
+@pytest.mark.parametrize("spec", WITHDRAWN.values(), ids=WITHDRAWN.keys())
+@pytest.mark.parametrize("clock_ns", [time.time_ns, settled_ns], ids=["read", "not read"])
+def test_another_jobs_answer_that_may_not_be_taken_now_is_asked_for(
+    works: Works, spec: dict[str, Any], clock_ns: Callable[[], int]
+) -> None:
+    works.documents("It was agreed.")
+    works.answer(works.build(works.job_file("a"))[0])
+    works.build(works.job_file("b"), clock_ns=clock_ns)
+    job, report = works.build(works.job_file("b", **spec), clock_ns=clock_ns)
+    assert (works.ends(job), report.whys) == ([("pending", None)], {Why.UNANSWERED: 1})
+
+
+def test_a_row_whose_files_are_gone_has_no_answer_and_did_not_change(works: Works) -> None:
+    works.documents("It was agreed.")
+    path = works.job_file("a")
+    first = works.answer(works.build(path)[0])
+    works.store.jobs.finish(first.id, "x", NOW)
+    assert works.store.house.clear(first.id, works.folder, NOW)
+    assert works.build(path)[1].whys == {Why.UNANSWERED: 1}
 
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[Works], Path], dict[str, Any], bool]] = {
@@ -223,7 +286,7 @@ def test_the_same_question_twice_is_sent_once(works: Works) -> None:
     job, report = works.build(works.job_file("a", {"cache": True}))
     assert (report.requests, report.twins) == (5, 3)
     assert [waiting.seq for waiting in works.store.rows.waiting(job.id)] == [0, 3]
-    assert report.input_bytes == sum(work.bytes for work in works.store.rows.open_work(job.id))
+    assert report.input_bytes == sum(work.bytes for work in works.store.sizes.open_work(job.id))
     works.answer(job)
     assert works.ends(job) == [
         ("succeeded", None),

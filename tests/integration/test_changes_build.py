@@ -25,7 +25,7 @@ from orchestrator.pipeline import build, intake
 from orchestrator.pipeline.build import BuildReport
 from orchestrator.place import Place
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import failed, later, ranges, shard, succeeded
 
 TOML = """
@@ -109,7 +109,7 @@ class Nights:
 
     def rows(self, job: Job) -> list[tuple[object, ...]]:
         """All that counts of a job's rows."""
-        before = self.store.rows.before(job.id, [row.custom_id for row in self.store.rows.finished(job.id)])
+        before = self.store.known.before(job.id, [row.custom_id for row in self.store.rows.finished(job.id)])
         return [
             (row.seq, row.custom_id, row.document, row.task, row.model, row.prompt_version, row.cut_from_tokens,
              row.state, row.error_code, row.carried_from, row.result, row.why, before[row.custom_id])
@@ -214,6 +214,34 @@ def test_a_document_that_can_no_longer_be_read_has_changed(nights: Nights) -> No
     assert (report.unread, [problem[0] for problem in report.problems]) == (1, ["docs/a.txt"])
 
 
+@pytest.mark.parametrize("task", [task for task, why in TASKS.values() if why is not Why.NEW])
+def test_a_document_that_cannot_be_read_does_not_change_with_the_question(
+    nights: Nights, task: dict[str, Any]
+) -> None:
+    nights.write(a="", b="two")
+    first, _ = nights.answered()
+    nights.task |= task
+    second, _ = nights.answered()
+    assert nights.whys(second)["a.txt"] == Why.UNCHANGED
+    [failed, _] = nights.store.rows.finished(second.id)
+    assert (failed.error_code, failed.carried_from) == ("empty", first.id)
+    nights.write(a="now it says something")
+    assert nights.whys(nights.night()[0]) == {"a.txt": Why.DOCUMENT, "b.txt": Why.UNCHANGED}
+
+
+def test_what_keeps_a_document_from_being_read_is_told_as_it_is_now(nights: Nights) -> None:
+    nights.write(a="one two three")
+    nights.source["max_bytes"] = 3
+    nights.answered()
+    nights.write(a="one two three and four")
+    job, report = nights.night()
+    [row] = nights.store.rows.finished(job.id)
+    assert (report.carried, row.error_code, row.error_message) == (1, "too_large", report.problems[0][2])
+    nights.source["max_bytes"] = 100
+    (nights.docs / "a.txt").write_bytes(b"\xff\xfe\x00")
+    assert nights.whys(nights.night()[0]) == {"a.txt": Why.DOCUMENT}
+
+
 def test_a_file_that_did_not_move_is_not_read(nights: Nights) -> None:
     nights.write(a="one", b="two words", c="three")
     nights.task["max_document_tokens"] = 1
@@ -221,7 +249,7 @@ def test_a_file_that_did_not_move_is_not_read(nights: Nights) -> None:
     second, report = nights.night()
     # The failure holds, and keeps its request: `orch retry` may want to send it.
     assert (report.unread, report.carried) == (2, 3)
-    lengths = [work.bytes for work in nights.store.rows.open_work(second.id)]
+    lengths = [work.bytes for work in nights.store.sizes.open_work(second.id)]
     assert (lengths, nights.store.rows.retry(second.id, [RequestState.FAILED])) == ([], 1)
     assert [row[6] for row in nights.rows(second)] == [row[6] for row in nights.rows(first)] != [None] * 3
     assert nights.build(nights.draft(verify=True), remember=False).unread == 0

@@ -22,7 +22,7 @@ from orchestrator.pipeline import collect
 from orchestrator.results import OutputCheck
 from orchestrator.store import Store
 from tests.support.lanes import lane
-from tests.support.stored import NOW, added, ranges, shard
+from tests.support.stored import NOW, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
@@ -144,7 +144,7 @@ def test_what_is_no_answer_is_no_bad_answer(desk: Desk) -> None:
 def test_rows_that_wait_for_room_keep_from_backends_that_lack_their_model(desk: Desk) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job), [line(row, "full") for row in range(ROWS)], LACKING, is_own=False)
-    assert desk.store.rows.avoided(job.id) == ["flex"]
+    assert avoided(desk.store, job.id) == {"flex"}
 
 
 def test_a_cancelled_job_asks_no_further(desk: Desk) -> None:
@@ -186,13 +186,13 @@ def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
 ) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
-    assert desk.store.rows.avoided(job.id) == [avoid]
+    assert avoided(desk.store, job.id) == {avoid}
 
 
 def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
-    assert desk.store.rows.avoided(job.id) == [None]
+    assert avoided(desk.store, job.id) == {None}
 
 
 @pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])

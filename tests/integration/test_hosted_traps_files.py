@@ -154,7 +154,7 @@ def test_trap_1_25_a_download_that_ends_too_soon_is_read_again_and_nothing_is_se
 
 @pytest.mark.parametrize("fault", ["cut_body", "cut_before", "hang_before", "status"])
 def test_trap_1_36_a_download_that_breaks_is_done_again_and_nothing_is_sent_twice(desk: Desk, fault: str) -> None:
-    desk.backend(request_timeout=0.5)
+    desk.backend(request_timeout=3.0)
     script(desk, fault, verb="content", times=2, **({"status": 502} if fault == "status" else {}))
     job = desk.run(plain(5))
     assert desk.ends(job) == all_are("succeeded", 5)

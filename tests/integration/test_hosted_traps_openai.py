@@ -233,7 +233,7 @@ def test_trap_1_36_a_batch_whose_results_cannot_be_read_keeps_no_other_waiting(d
 
 @pytest.mark.parametrize("do", ["cut_after", "hang_after"])
 def test_trap_a0_a_create_without_an_answer_is_not_made_twice(desk: Desk, do: str) -> None:
-    desk.backend(request_timeout=0.5)
+    desk.backend(request_timeout=3.0)
     script(desk, do, verb="create")
     job = desk.submit(plain(3))
     desk.settle(job)

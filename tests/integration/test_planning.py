@@ -121,7 +121,7 @@ def keep_from(desk: Desk, shard: Shard, avoid: str) -> None:
     desk.store.shards.dissolve(shard, "a test")
     seqs = [row.seq for row in desk.store.rows.finished(shard.job_id)]
     again = sent(desk, desk.store.jobs.get(shard.job_id), shard.backend, shard.rows)
-    desk.store.rows.free(again.id, seqs, count_attempt=False, avoid=avoid)
+    desk.store.rows.free(again, seqs, count_attempt=False, avoid=avoid)
     desk.store.shards.move(again, ShardState.CANCELLED)
 
 

@@ -22,7 +22,7 @@ from tests.support.canned import MODELS, canned
 from tests.support.process import Upstream, wait_until
 
 EMBEDDINGS = "/v1/embeddings"
-FAST = {"retry_delay": 0.01, "request_timeout": 5.0}
+FAST = {"retry_delay": 0.01, "request_timeout": 60.0}
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from tests.support.canned import canned
 from tests.support.process import Upstream, upstreams, wait_until
 
 serial = count(1)
-FAST = {"retry_delay": 0.01, "request_timeout": 0.3}
+# No row that is answered may be taken for one that hangs, however slow the machine is.
+FAST = {"retry_delay": 0.01, "request_timeout": 60.0}
 
 
 @contextmanager
@@ -63,7 +64,6 @@ PASSING = {
     "cut": ("[[fault:cut:2]]", 3),
     "reset": ("[[fault:reset:2]]", 3),
     "garbage": ("[[fault:garbage:2]]", 3),
-    "hang": ("[[fault:hang:1]]", 2),
     "one-after-the-other": ("[[fault:cut:1]][[fault:status:500:1]][[fault:html:1]][[fault:status:429:1]]", 5),
     "overload-is-counted-by-itself": (
         "[[fault:status:503:Retry-After=0:9]][[fault:cut:3]][[fault:status:500:4]]",
@@ -136,7 +136,6 @@ UNANSWERED = {
     "short": ("[[fault:short]]", 4, "cut: "),
     "cut": ("[[fault:cut]]", 4, "cut: "),
     "reset": ("[[fault:reset]]", 4, "cut: "),
-    "hang": ("[[fault:hang]]", 3, "timed out: no answer within 0.3 s"),
 }
 
 
@@ -152,6 +151,17 @@ def test_a_row_that_gets_no_answer(scripted: tuple[Sdk, Upstream], text: str, tr
     assert line["error"]["message"].startswith(message)
     assert "never" not in line["error"]["message"], "nothing of the prompt stands in an error"
     assert [upstream.counts()[custom_id] for custom_id in ids] == [1, tries, 1]
+
+
+def test_rows_that_hang_are_given_up_in_time(tmp_path: Path, upstream: Upstream) -> None:
+    texts = {"a": None, "once": "[[fault:hang:1]]", "ever": "[[fault:hang]]", "b": None}
+    with served(tmp_path, upstream.base_url, request_timeout=2.0) as sdk:
+        end = run_batch(sdk, [row(name, text) for name, text in texts.items()])
+    end.check(list(texts))
+    assert end.counts == (4, 3, 1)
+    error = end.by_id["ever"]["error"]
+    assert (error["code"], error["message"]) == ("upstream_error", "timed out: no answer within 2 s")
+    assert (upstream.counts()["once"], upstream.counts()["ever"]) == (2, 3)
 
 
 def test_every_fault_in_one_batch(scripted: tuple[Sdk, Upstream]) -> None:
@@ -255,7 +265,7 @@ def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_u
     ids = [f"r{number}" for number in range(60)]
     poison = {"r7", "r31"}
     lines = [row(custom_id, f"{custom_id}[[fault:die]]" if custom_id in poison else None) for custom_id in ids]
-    with served(tmp_path, upstream.base_url, request_timeout=5.0) as sdk:
+    with served(tmp_path, upstream.base_url) as sdk:
         batch = create(sdk, lines)
 
         def over() -> bool:
@@ -263,7 +273,7 @@ def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_u
                 upstream.restart()
             return bool(retrieve(sdk, batch.id).status == "completed")
 
-        wait_until(over, 40)
+        wait_until(over)
         end = ended(sdk, batch.id)
     end.check(ids)
     assert {line["custom_id"] for line in end.errors} == poison
@@ -279,7 +289,7 @@ def test_the_last_try_of_a_row_that_was_cut_is_made_alone(tmp_path: Path, make_u
     ids = [f"r{number}" for number in range(150)]
     cut = {"r3", "r4"}
     lines = [row(custom_id, f"{custom_id}[[fault:cut:3]]" if custom_id in cut else None) for custom_id in ids]
-    with served(tmp_path, upstream.base_url, request_timeout=5.0) as sdk:
+    with served(tmp_path, upstream.base_url) as sdk:
         end = run_batch(sdk, lines)
     end.check(ids)
     assert end.counts == (150, 150, 0)
@@ -345,7 +355,7 @@ def test_the_files_of_a_batch_stay_after_a_restart(tmp_path: Path, upstream: Ups
 @pytest.mark.soak  # it is asked ten times before, with all the patience that there is
 def test_an_upstream_that_hangs_is_asked_with_one_row_at_a_time(tmp_path: Path, upstream: Upstream) -> None:
     ids = [f"r{number}" for number in range(24)]
-    with served(tmp_path, upstream.base_url, max_concurrency=12) as sdk:
+    with served(tmp_path, upstream.base_url, max_concurrency=12, request_timeout=2.0) as sdk:
         batch = create(sdk, [row(name, f"{name}[[fault:hang:1]]") for name in ids])
         told = wait_until(lambda: next((p for p in problems(sdk) if p and "in a row failed" in p), None))
         end = ended(sdk, batch.id)

@@ -96,7 +96,8 @@ def test_rows_in_flight_at_the_end_are_in_doubt_also_where_the_batch_is_cancelle
 ) -> None:
     ids = [f"r{number}" for number in range(MAX_CONCURRENCY + 5)]
     lines = [row(name, f"{name}[[fault:hang]]") for name in ids]
-    with PaidServer(tmp_path / "s", upstream.base_url) as server:
+    # However long it takes until the blow: none of them may be given up before.
+    with PaidServer(tmp_path / "s", upstream.base_url, request_timeout=600.0) as server:
         with sdk_at(server.socket) as sdk:
             batch = create(sdk, lines, **PROVENANCE)
         upstream.wait_for_requests(MAX_CONCURRENCY)

@@ -23,6 +23,7 @@ from orchestrator.wire import BatchStatus
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, jsonl, retrieve, row, run_batch, sdk_at
 from tests.support.batchserver import BatchServer
+from tests.support.clock import HeldClock
 from tests.support.process import Upstream, wait_until
 
 LATE = "[[fault:status:503:Retry-After=60:1]]"  # refused at first, so that it waits; answered at its next try
@@ -36,7 +37,7 @@ def client(server: BatchServer) -> Iterator[Sdk]:
 
 @contextmanager
 def in_process(folder: Path, upstream: Upstream, **more: Any) -> Iterator[Sdk]:
-    settings = Settings(upstreams=(upstream.base_url,), **{"retry_delay": 0.01, "request_timeout": 5.0, **more})
+    settings = Settings(upstreams=(upstream.base_url,), **{"retry_delay": 0.01, "request_timeout": 60.0, **more})
     with ServerThread(folder, settings) as server, sdk_at(server.socket) as sdk:
         yield sdk
 
@@ -180,9 +181,14 @@ def test_results_stay_where_the_input_file_is_broken_at_the_next_start(tmp_path:
     assert len(upstream.requests()) == 10 + 1
 
 
-def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(tmp_path: Path, upstream: Upstream) -> None:
+def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(
+    tmp_path: Path, upstream: Upstream, held_clock: HeldClock
+) -> None:
     with in_process(tmp_path, upstream) as sdk:
-        batch = run_batch(sdk, [row("a"), row("late", LATE)], "1s").batch
+        begun = create(sdk, [row("a"), row("late", "[[fault:status:503:Retry-After=1]]")], "1s")
+        wait_until(lambda: retrieve(sdk, begun.id).request_counts.completed == 1)
+        held_clock.move(seconds=2)
+        batch = ended(sdk, begun.id).batch
     assert batch.status == "expired"
     database = Database(tmp_path / FILE_NAME)
     recorded = Records(database).batch(batch.id)
@@ -218,7 +224,7 @@ def test_the_first_look_after_a_kill_has_the_right_counts(tmp_path: Path, make_u
         with client(server) as sdk:
             # So many, and so long, that reading them takes longer than a client takes to ask.
             batch = create(sdk, [row(f"r{number}", "long " * 400) for number in range(20_000)])
-            wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed > 12_000, 60)
+            wait_until(lambda: retrieve(sdk, batch.id).request_counts.completed > 12_000)
         server.kill()
         done = result_path(tmp_path / "s", batch.id).read_bytes().count(b"\n")
         server.start()

@@ -16,7 +16,7 @@ import httpx2
 import openai
 import pytest
 
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 
 CHAT = "/v1/chat/completions"
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
@@ -147,7 +147,7 @@ class Ended:
         assert all(line["error"] is not None or line["response"]["status_code"] >= 300 for line in self.errors)
 
 
-def ended(sdk: Sdk, batch_id: str, timeout: float = 30.0) -> Ended:
+def ended(sdk: Sdk, batch_id: str, timeout: float = PATIENCE) -> Ended:
     """Wait for a batch's end and read its files."""
 
     def over() -> Any:

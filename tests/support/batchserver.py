@@ -21,10 +21,10 @@ from typing import Self
 from orchestrator.server.host import ServerThread, socket_path
 from orchestrator.server.settings import Settings
 from tests.support.forking import Forked, fork
+from tests.support.process import PATIENCE
 from tests.support.receiver import SECRET
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30.0
 
 
 class BatchServer:
@@ -62,7 +62,7 @@ class BatchServer:
         os.close(told)
 
     def _wait_for_it(self) -> None:
-        ready, _, _ = select.select([self._stdout], [], [], START_SECONDS)
+        ready, _, _ = select.select([self._stdout], [], [], PATIENCE)
         if not ready or not self._stdout.readline():
             self.kill()
             raise RuntimeError("the batch server did not start")
@@ -102,7 +102,7 @@ class BatchServer:
             process.send_signal(blow)
         self._stdin.close()
         try:
-            return process.wait(30)
+            return process.wait(PATIENCE)
         finally:
             process.kill()
             self._stdout.close()

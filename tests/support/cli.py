@@ -51,7 +51,7 @@ class Orch:
         self,
         *arguments: str,
         env: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
+        timeout: float = 200.0,
         cwd: Path | None = None,
         stdin: str | None = None,
         prefix: Sequence[str] = (),

@@ -60,7 +60,7 @@ class Nights:
             )  # fmt: skip
             rows.append(made)
         runs = [run.id for run in reversed(self.store.jobs.of_series(new.series)) if run.id != new.id]
-        known = self.store.rows.earlier(runs, {one.custom_id: one.fingerprint for one, _ in rows})
+        known = self.store.known.earlier(runs, {one.custom_id: one.fingerprint for one, _ in rows})
         self.store.rows.add(new.id, rows, known, at)
         self.store.jobs.mark_built(new.id, at)
         if self.store.rows.has_waiting(new.id):

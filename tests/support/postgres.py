@@ -11,14 +11,14 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 from psycopg import sql
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 # The server ends with this shell's stdin and takes its folder along, so a killed test run leaves neither
 # behind. pg_ctl would make the server a daemon, which outlives whoever started it.
@@ -32,7 +32,7 @@ rm -rf "$folder"
 """
 
 # Tests kill processes, never the kernel: what is committed need not be forced to the disk.
-_OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200")
+OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200")
 
 
 class PostgresServer:
@@ -70,13 +70,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(options: Sequence[str] = OPTIONS) -> Iterator[PostgresServer]:
     """Start a server in a temporary folder (under a second), end it and remove the folder."""
     folder = Path(tempfile.mkdtemp(prefix="orch-pg-"))
     keeper: subprocess.Popen[bytes] | None = None
     try:
         binaries, user = _new_cluster(folder / "data")
-        keeper = _start(folder, binaries, user)
+        keeper = _start(folder, binaries, user, options)
         server = PostgresServer(folder)
         try:
             yield server
@@ -86,7 +86,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         if keeper is not None:
             assert keeper.stdin is not None
             keeper.stdin.close()
-            keeper.wait(30)
+            keeper.wait(START_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -105,12 +105,12 @@ def _new_cluster(data: Path) -> tuple[Path, str | None]:
     return cluster.bin_path, cluster.system_user
 
 
-def _start(folder: Path, binaries: Path, user: str | None) -> subprocess.Popen[bytes]:
+def _start(folder: Path, binaries: Path, user: str | None, options: Sequence[str]) -> subprocess.Popen[bytes]:
     account = None if user is None else pwd.getpwnam(user)
     if account is not None:
         os.chown(folder, account.pw_uid, account.pw_gid)
     command = [str(binaries / "postgres"), "-D", str(folder / "data"), "-h", "", "-k", str(folder)]
-    for option in _OPTIONS:
+    for option in options:
         command += ["-c", option]
     return subprocess.Popen(
         ["/bin/sh", "-c", _KEEPER, "keeper", str(folder), *command],

@@ -19,7 +19,8 @@ from urllib.request import urlopen
 from tests.support.accesslog import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 20.0
+PATIENCE = 120.0
+"""Seconds that a condition is waited for: many, as only a test that fails takes them."""
 T = TypeVar("T")
 _SAMPLE = re.compile(r"^(vllm:\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 _REASON = re.compile(r'finished_reason="(\w+)"')
@@ -89,9 +90,9 @@ class Upstream:
 
     def _announced_port(self, process: subprocess.Popen[bytes]) -> int:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
         if not ready:
-            raise TimeoutError(f"the upstream did not listen within {START_SECONDS:g} s")
+            raise TimeoutError(f"the upstream did not listen within {PATIENCE:g} s")
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the upstream ended before it listened, exit status {process.wait()}")
@@ -110,7 +111,7 @@ class Upstream:
         self.kill()
         self.start()
 
-    def wait_dead(self, timeout: float = 10.0) -> int:
+    def wait_dead(self, timeout: float = PATIENCE) -> int:
         """Wait until it ended by itself (fault `die`) and return its exit status."""
         assert self._process is not None
         return self._process.wait(timeout)
@@ -124,7 +125,7 @@ class Upstream:
         assert process.stdout is not None
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -138,7 +139,7 @@ class Upstream:
         """How often each marker (a body's `user`, or the first 80 characters of its last text) arrived."""
         return Counter(entry["marker"] for entry in self.requests())
 
-    def wait_for_requests(self, number: int, timeout: float = 20.0) -> list[dict[str, Any]]:
+    def wait_for_requests(self, number: int, timeout: float = PATIENCE) -> list[dict[str, Any]]:
         """The log as soon as it holds `number` entries."""
         return wait_until(lambda: _at_least(self.requests(), number), timeout)
 
@@ -157,7 +158,7 @@ def _at_least(entries: list[dict[str, Any]], number: int) -> list[dict[str, Any]
     return entries if len(entries) >= number else None
 
 
-def wait_until(condition: Callable[[], T | None], timeout: float = 20.0) -> T:
+def wait_until(condition: Callable[[], T | None], timeout: float = PATIENCE) -> T:
     """The first true value of `condition`, asked every 10 ms; TimeoutError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

@@ -22,7 +22,7 @@ from orchestrator.model import (
 )
 from orchestrator.sharding import Range, pack
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 
 CHAT = "/v1/chat/completions"
 NOW = datetime(2026, 11, 21, 20, 0, 0, 123456, tzinfo=UTC)
@@ -95,3 +95,8 @@ def failed(seq: int, code: str = "http_400", message: str = "no", **facts: Any) 
 
 def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW) -> int:
     return store.rows.settle(of.id, of.job_id, of.backend, [Settled(*outcome) for outcome in outcomes], now)
+
+
+def avoided(store: Store, job_id: JobId) -> set[str | None]:
+    """What rows that wait keep away from; None stands for rows that may go anywhere."""
+    return {work.avoid for work in store.sizes.open_work(job_id) if work.shard_id is None}

@@ -13,7 +13,7 @@ from orchestrator.model import Job, ShardState, Span
 from orchestrator.pipeline import build, finish, intake, reuse
 from orchestrator.place import Place
 from orchestrator.store import Store
-from orchestrator.store.rows import Settled
+from orchestrator.store.records import Settled
 from tests.support.stored import NOW, ranges, shard, succeeded
 
 TOML = """

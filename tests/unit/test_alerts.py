@@ -65,8 +65,8 @@ def test_a_job_that_its_first_rows_have_stopped() -> None:
 
 def test_a_job_that_is_over_is_told_of_too() -> None:
     events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rescued", "y")]
-    assert [one.what for one in at_end(JOB, events, None)] == ["stopped"]
-    [one] = at_end(JOB, [], "90.0% is below the threshold of 95.0%")
+    assert [one.what for one in at_end(Watched(JOB, OPEN, events=events), SETTINGS, None)] == ["stopped"]
+    [one] = at_end(Watched(JOB, OPEN), SETTINGS, "90.0% is below the threshold of 95.0%")
     assert (one.kind, one.what) == (AlertKind.QUALITY, "withheld")
     assert one.message == "judged by known answers: 90.0% is below the threshold of 95.0%"
 

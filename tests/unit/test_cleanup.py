@@ -151,3 +151,22 @@ def test_a_document_that_only_fits_when_it_is_clean_has_saved_what_would_have_be
     text = "a" + " " * 400 + "b"
     row = built(text, clean={"whitespace": True}, task={"max_document_tokens": 20}).row
     assert (row.cut_from_tokens, row.trimmed_tokens) == (None, 19)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("a" + " " * 300_000 + "b\n") * 3,
+        "\f".join([" ".join(map(str, range(100_000)))] * 4),
+        "\f".join(["9 " * 990] * 400),
+        "\f" * 300_000,
+        "\n" * 300_000 + "x",
+        ("\u3000" * 1000 + "x\u00a0\n") * 300,
+        "```\n" * 100_000,
+    ],
+    ids=["gaps", "numbers", "many numbers", "pages", "lines", "wide blanks", "fences"],
+)
+def test_time_grows_with_the_text_alone(text: str) -> None:
+    """Each of them took a minute at least, or memory without end, where time grew with the square."""
+    cleaned = clean(text, whitespace=True, boilerplate=True)
+    assert len(cleaned) <= len(text)

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, read
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.encoding import SAMPLE_BYTES, clean, decode
 from orchestrator.documents.types import ExtractionError
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
+from tests.support.documents import read
 
 FRENCH = "Le présent contrat est conclu entre la société Müller et le café de Besançon, où l'été sera déterminé.\n"
 GERMAN = "Der Vertrag über Geräte ist gültig für die Öffentlichkeit; Gebühren sind gemäß Absatz drei fällig.\n"

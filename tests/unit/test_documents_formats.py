@@ -13,9 +13,18 @@ from docx.document import Document as WordDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, docx_text, html_text, pdf_text, read
+from orchestrator.documents import (
+    Document,
+    DocumentProblem,
+    UnreadableDocument,
+    docx_text,
+    html_text,
+    pdf_text,
+    word_package,
+)
 from orchestrator.documents.types import ExtractionError
 from orchestrator.jobspec import DocumentSource
+from tests.support.documents import read
 
 PAGE = """<!doctype html><html><head><title> Q3
  report </title><style>p {color: red}</style><script>var x = "<p>no</p>";</script></head>
@@ -283,10 +292,7 @@ def test_word_keeps_what_a_reader_sees(xml: str, text: str) -> None:
 
 
 def bomb() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as package:
-        package.writestr("word/document.xml", b" " * (docx_text.MAX_UNPACKED + 1))
-    return out.getvalue()
+    return word_with_body(" " * (word_package.RATIO_FROM + 1))
 
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 from orchestrator import jobspec
-from orchestrator.documents import EXTRACTOR_VERSION, Document, read
+from orchestrator.documents import EXTRACTOR_VERSION, Document
+from tests.support.documents import read
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 KINDS = ("contracts", "invoices", "reports")

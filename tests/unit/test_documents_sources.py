@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.documents import Document, fields_of, files, read
+from orchestrator.documents import Document, files
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
+from tests.support.documents import fields_of, read
 
 
 def keys(base: Path, path: str, **settings: object) -> list[str]:

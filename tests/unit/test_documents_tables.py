@@ -24,14 +24,13 @@ from orchestrator.documents import (
     DocumentProblem,
     UnreadableDocument,
     csv_rows,
-    fields_of,
     lines,
     parquet_rows,
-    read,
     tables,
 )
 from orchestrator.errors import InputError
 from orchestrator.jobspec import DocumentSource
+from tests.support.documents import fields_of, read
 
 EMPTY, BAD, LARGE = DocumentProblem.EMPTY, DocumentProblem.BAD_ROW, DocumentProblem.TOO_LARGE
 
@@ -127,7 +126,7 @@ def test_a_digest_does_not_depend_on_the_order_of_columns(table: Path) -> None:
 
 
 def test_western_csv_is_read_also_when_the_accents_come_late(table: Path) -> None:
-    plain = "text,id\n" + "only ascii here,1\n" * 100_000
+    plain = "text,id\n" + f"only ascii here{' and here' * 20},1\n" * 10_000
     assert len(plain) > lines.CHUNK
     table.write_bytes((plain + "Le café à Besançon où l'été a été déterminé par la société,2\n" * 9).encode("cp1252"))
     last = rows(table)[-1]
@@ -138,7 +137,8 @@ def test_western_csv_is_read_also_when_the_accents_come_late(table: Path) -> Non
 def test_csv_that_changes_its_encoding_is_told_where(table: Path) -> None:
     # The last part alone could be read; but the file began as UTF-8, so it is two files in one.
     western = "Le café à Besançon où l'été a été déterminé par la société et les parties,2\n" * 9
-    table.write_bytes("text,id\né,1\n".encode() + b"ascii,1\n" * 200_000 + western.encode("cp1252"))
+    ascii_rows = b"ascii" * 40 + b",1\n"
+    table.write_bytes("text,id\né,1\n".encode() + ascii_rows * 10_000 + western.encode("cp1252"))
     found = rows(table)
     assert isinstance(found[0], Document)
     assert isinstance(found[-1], UnreadableDocument)
@@ -168,10 +168,11 @@ def test_any_csv_comes_back(
     path = tmp_path_factory.mktemp("csv") / "t.csv"
     path.write_bytes(out.getvalue().encode())
     found = rows(path)
-    if not cells:
+    filled = [row for row in cells if "".join(row).strip()]  # others are blank lines, however they are written
+    if not filled:
         return
-    assert len(found) == len(cells)
-    for (text, b, _), document in zip(cells, found, strict=True):
+    assert len(found) == len(filled)
+    for (text, b, _), document in zip(filled, found, strict=True):
         plain = text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
         if isinstance(document, Document):
             assert document.text == plain

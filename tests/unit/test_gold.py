@@ -52,7 +52,7 @@ def test_a_mistake_is_told_with_its_place(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read: No such file"):
+    with pytest.raises(InputError, match="there is no such file"):
         read(tmp_path / "none.jsonl", ["t"])
 
 

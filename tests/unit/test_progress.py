@@ -11,8 +11,9 @@ import pytest
 from orchestrator.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.console_progress import Progress, job_view
 from orchestrator.layout import Line, cell_width
-from orchestrator.model import Counts, JobState, ShardState, Usage
+from orchestrator.model import Counts, Failing, JobState, ShardState, Usage
 from orchestrator.overview import JobDetail, JobLine
+from orchestrator.store.failures import Reason
 from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard
 
@@ -21,7 +22,7 @@ LONG = job("a-job-with-a-name-as-long-as-it-may-be-12-12345678", name="long", cr
 
 def line_of(state: JobState = JobState.RUNNING, **counts: int) -> JobLine:
     found = Counts(**counts)
-    return JobLine(LONG, state, found, found.done, Decimal("1.5"), 2.0, 30.0)
+    return JobLine(LONG, state, found, Failing(), found.failed, found.done, Decimal("1.5"), 2.0, 30.0)
 
 
 def detail(line: JobLine, **facts: Any) -> JobDetail:
@@ -35,7 +36,7 @@ def shown(lines: list[Line]) -> list[str]:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_running_job_fits_the_terminal(width: int) -> None:
-    reasons = [(f"code_{number}", "x", 7) for number in range(6)]
+    reasons = [Reason(f"code_{number}", "x", 7, 7, None) for number in range(6)]
     view = job_view(detail(line_of(pending=90, succeeded=10), reasons=reasons, problem="w" * 200), 2.0, "30 s", width)
     lines = shown(view)
     assert max(map(cell_width, lines)) <= width

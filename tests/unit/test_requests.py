@@ -202,13 +202,13 @@ def test_a_fingerprint_is_the_same_in_every_process() -> None:
 
 
 def test_a_problem_has_a_fingerprint_of_its_own() -> None:
-    def broken(message: str) -> Built:
-        return next(Builder(spec(), EXTRACTOR).build(
-            UnreadableDocument("docs/a.txt", "a.txt", DocumentProblem.EMPTY, message, 0)
-        ))  # fmt: skip
+    def broken(code: DocumentProblem, message: str = "x") -> str:
+        document = UnreadableDocument("docs/a.txt", "a.txt", code, message, 0)
+        return next(Builder(spec(), EXTRACTOR).build(document)).row.fingerprint
 
-    assert broken("x").row.fingerprint == broken("x").row.fingerprint
-    assert len({broken("x").row.fingerprint, broken("y").row.fingerprint, fingerprint()}) == 3
+    empty = broken(DocumentProblem.EMPTY)
+    assert broken(DocumentProblem.EMPTY, "in other words") == empty, "a sentence is not what is wrong"
+    assert len({empty, broken(DocumentProblem.ENCODING), fingerprint()}) == 3
 
 
 def test_the_prompts_version_changes_with_the_question_alone() -> None:

@@ -9,16 +9,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.vllm import EngineDir, EngineUnavailable, Launch, LocalModel, VllmProcess, vllm_launch
 from orchestrator.vllm.process import engine_environment, free_port, log_tail
+from tests.support.process import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
 
+STOP_TIMEOUT = 100.0
 # Serves /health on argv[1]; its grandchild is in a session of its own; both ignore SIGTERM if argv[3] says so.
 # The process ids of both go to the file argv[2].
 STAND_IN = """
@@ -72,15 +73,6 @@ def running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def test_the_command_line(tmp_path: Path) -> None:
     model = LocalModel("gem", tmp_path / "gem", tmp_path / "gem" / "t.jinja", 4096)
     launch = vllm_launch(EngineDir.at(tmp_path), model, port=8111, served_name="x", extra=("--max-num-seqs", "4"))
@@ -114,13 +106,15 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 
 
 def test_ready_and_stopped(tmp_path: Path) -> None:
-    with VllmProcess(stand_in(tmp_path / "pids", stubborn=False), log=tmp_path / "log") as engine:
+    with VllmProcess(
+        stand_in(tmp_path / "pids", stubborn=False), log=tmp_path / "log", stop_timeout=STOP_TIMEOUT
+    ) as engine:
         pids = json.loads((tmp_path / "pids").read_text())
         assert engine.healthy()
         engine.check()
         assert all(map(running, pids))
         started = time.monotonic()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < STOP_TIMEOUT, "it ended when it was asked to, and was not killed"
     assert not engine.running
     assert not any(map(running, pids))
     assert (tmp_path / "log").read_text() == "serving\n"
@@ -154,7 +148,7 @@ def test_the_starter_is_killed(tmp_path: Path) -> None:
         pids = json.loads((tmp_path / "pids").read_text())
         assert all(map(running, pids))
         starter.kill()
-    assert eventually(lambda: not any(map(running, pids)))
+    wait_until(lambda: not any(map(running, pids)))
 
 
 def test_the_leash_is_killed(tmp_path: Path) -> None:
@@ -162,7 +156,7 @@ def test_the_leash_is_killed(tmp_path: Path) -> None:
         main, below = json.loads((tmp_path / "pids").read_text())
         leash = int(Path(f"/proc/{main}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(leash, signal.SIGKILL)
-        assert eventually(lambda: not running(main))
+        wait_until(lambda: not running(main))
         os.kill(below, signal.SIGKILL)  # the stand-in does not stop its own child on SIGTERM, as vLLM does
         with pytest.raises(EngineUnavailable):
             engine.check()

@@ -1,0 +1,78 @@
+"""What a parent and its workers say to each other: a head of five bytes, and a pickle of plain values.
+
+A worker has read a stranger's bytes, so what it says is not trusted: `loads` knows a handful of harmless types and
+refuses all others, where a pickle could otherwise name any function to be called.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import pickle
+import struct
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any
+from uuid import UUID, SafeUUID
+from zoneinfo import ZoneInfo
+
+HEAD = struct.Struct("<BI")  # kind, bytes that follow
+MOST = (1 << 32) - 1
+
+
+class Kind(IntEnum):
+    """Of a message."""
+
+    READY = 1  # worker: it has started
+    CALL = 2  # parent: (function, arguments)
+    VALUE = 3  # worker: a value that the function gave
+    ALIVE = 4  # worker: the function is at work and has no value to give
+    END = 5  # worker: the function is done; the seconds of CPU time that it took, and the worker's page faults so far
+    FAULT = 6  # worker: the function raised an error that it should not have; the name of its type
+    TOO_LARGE = 7  # worker: it gave a value larger than the limit
+
+
+_KNOWN = frozenset(
+    {datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone, Decimal, UUID, SafeUUID}
+)
+_NAMED = {(kind.__module__, kind.__qualname__): kind for kind in (*_KNOWN, ZoneInfo, str)}
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is ZoneInfo and value.key:
+            return ZoneInfo, (value.key,)
+        if type(value) in _KNOWN or (isinstance(value, type) and value in _NAMED.values()):
+            return NotImplemented
+        # Anything else goes as its text: what a template would have made of it in the end.
+        return str, (str(value),)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = _NAMED.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")
+        return found
+
+
+def dumps(value: object) -> bytes:
+    """A value as bytes; what is not plain in it is replaced by its text. Raises MemoryError."""
+    out = io.BytesIO()
+    _Pickler(out, protocol=5).dump(value)
+    return out.getvalue()
+
+
+def loads(data: bytes) -> Any:
+    """The value. Raises ValueError for what is no pickle of plain values."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a broken pickle may raise anything)
+        raise ValueError(f"not a message of plain values: {error}") from None
+
+
+def packed(kind: Kind, payload: bytes = b"") -> bytes:
+    """A message as it is sent."""
+    return HEAD.pack(kind, len(payload)) + payload

@@ -1,0 +1,98 @@
+"""What worker processes run: files read and tables cut into rows, given back as plain values.
+
+Arguments and values are tuples, since only plain values go between processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from itertools import islice
+
+from orchestrator.documents import files, tables
+from orchestrator.documents.files import File
+from orchestrator.documents.tables import TableFile
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+
+BATCH_ROWS = 200
+BATCH_BYTES = 100_000
+BATCH_SECONDS = 0.2
+LOOK_ROWS = 8
+"""After so many rows the clock is looked at."""
+Plain = tuple[object, ...]
+
+
+def file(*about: object) -> Iterator[list[Plain]]:
+    """The document of a `File`, or its problem."""
+    yield [_plain(files.read(File(*about)))]  # type: ignore[arg-type]
+
+
+def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
+    """The documents of a `TableFile`, or their problems, some at a time; at last that of the table, if it has one."""
+    batch: list[Plain] = []
+    size, began = 0, time.monotonic()
+    for found in _rows(TableFile(*about), wanted, first):  # type: ignore[arg-type]
+        if found is not None:
+            batch.append(_plain(found))
+            size += found.size or 0
+        if (
+            found is None
+            or size > BATCH_BYTES
+            or len(batch) >= BATCH_ROWS
+            or (not len(batch) % LOOK_ROWS and time.monotonic() - began > BATCH_SECONDS)
+        ):
+            yield batch or None
+            batch, size, began = [], 0, time.monotonic()
+    if batch:
+        yield batch
+
+
+def _rows(
+    table: TableFile, wanted: AbstractSet[str] | None, first: int
+) -> Iterator[Document | UnreadableDocument | None]:
+    try:
+        yield from tables.documents(table, wanted, first)
+    except ExtractionError as error:
+        yield unreadable(table.key, error)
+    except OSError as error:
+        yield unreadable(table.key, files.io_problem(error))
+
+
+def keys(*about: object) -> Iterator[list[str]]:
+    """The keys of a `TableFile`'s rows, some at a time. What is wrong with the table is told when it is read."""
+    try:
+        found = tables.keys(TableFile(*about))  # type: ignore[arg-type]
+        while batch := list(islice(found, BATCH_ROWS)):
+            yield batch
+    except (ExtractionError, OSError):
+        return
+
+
+def columns(*about: object) -> Iterator[tuple[str, ...]]:
+    """The names of a `TableFile`'s columns; nothing where only its rows can tell, or it cannot be opened."""
+    try:
+        found = tables.open_table(TableFile(*about), keys_only=True).columns  # type: ignore[arg-type]
+    except (ExtractionError, OSError):
+        return
+    if found is not None:
+        yield found
+
+
+def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
+    """What is told of a file, folder or table as a whole."""
+    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
+
+
+def _plain(found: Document | UnreadableDocument) -> Plain:
+    if isinstance(found, Document):
+        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields)
+    return found.key, found.name, found.code.value, found.message, found.size
+
+
+def from_plain(found: Plain) -> Document | UnreadableDocument:
+    """What a worker meant."""
+    if len(found) == 6:
+        return Document(*found)  # type: ignore[arg-type]
+    key, name, code, message, size = found
+    return UnreadableDocument(key, name, DocumentProblem(code), message, size)  # type: ignore[arg-type]

@@ -1,0 +1,104 @@
+"""Pages nested so deep, or with so many formatting marks left open, that a parser's time grows with their square.
+
+HTML's rules make a parser look through all open elements at most tags, and open every formatting mark (`<b>`) that
+was left open anew in each paragraph. Browsers stop nesting at a depth of 512; here the tags beyond such a depth are
+taken out before the page is parsed. The text stays the same, and pages that people write are not touched.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_DEPTH = 512
+MAX_FORMATTING = 32
+MAX_TAG = 16 * 1024
+"""Characters of a tag with its attributes; a longer one stands without them."""
+
+_FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
+# They end by themselves where the next one begins, or have no end at all.
+_NO_DEPTH = frozenset(
+    "p li dt dd tr td th thead tbody tfoot option optgroup rp rt rb rtc colgroup caption html head body "
+    "area base br col embed hr img input link meta param source track wbr".split()
+)
+# Past these an end tag does not look for its start.
+_WALLS = frozenset("applet marquee object table template".split())
+_BLOCKS = _WALLS | frozenset(
+    "address article aside blockquote button center details dialog dir div dl fieldset figcaption figure footer form "
+    "frameset h1 h2 h3 h4 h5 h6 header hgroup listing main menu nav noscript ol pre search section select summary "
+    "ul".split()
+)
+_RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
+_START = re.compile(r"<(?:!--|/?[A-Za-z])")
+# A tag with its attributes: only behind an equals sign does a quote hold what looks like an end.
+_TAG = re.compile(
+    r"<(?P<close>/?)(?P<name>[^\s/>]++)(?P<rest>(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])))*+)>"
+)
+
+
+def tamed(page: str) -> str:
+    """The page as it is, or without the tags that lie too deep."""
+    if page.count("<") <= MAX_DEPTH and len(page) <= MAX_TAG:
+        return page
+    return _Tamer(page).tamed()
+
+
+class _Tamer:
+    """Knows which elements are open much as a parser does; where the two differ, a few tags more are taken out."""
+
+    def __init__(self, page: str) -> None:
+        self._page = page
+        self._open: list[str] = []
+        self._formatting = 0
+        self._kept: list[str] = []
+        self._copied = 0
+
+    def tamed(self) -> str:
+        page, at = self._page, 0
+        while at >= 0 and (start := _START.search(page, at)) is not None:
+            if start[0] == "<!--":
+                at = page.find("-->", start.end())
+            elif (found := _TAG.match(page, start.start())) is not None:
+                at = self._tag(found)
+            else:
+                break  # the tag never ends, nor does a parser find another behind it
+        return "".join([*self._kept, page[self._copied :]]) if self._kept else page
+
+    def _tag(self, found: re.Match[str]) -> int:
+        """Take a tag in; gives where to look for the next, below zero where there is none."""
+        name = found["name"].lower()
+        if name in _RAW and not found["close"]:
+            end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, found.end())
+            return -1 if end is None else end.start()
+        if name == "plaintext":
+            return -1
+        if len(found["rest"]) > MAX_TAG:
+            self._replace(found, f"<{found['close']}{name}>")
+        if name not in _NO_DEPTH:
+            self._end(name) if found["close"] else self._begin(found, name)
+        return found.end()
+
+    def _begin(self, found: re.Match[str], name: str) -> None:
+        if len(self._open) >= MAX_DEPTH or (name in _FORMATTING and self._formatting >= MAX_FORMATTING):
+            self._replace(found, "<br>" if name in _BLOCKS else "")
+            return
+        self._open.append(name)
+        self._formatting += name in _FORMATTING
+
+    def _end(self, name: str) -> None:
+        walls = _WALLS if name in _BLOCKS or name in _FORMATTING else _BLOCKS
+        for at in range(len(self._open) - 1, -1, -1):
+            one = self._open[at]
+            if one == name:
+                # Formatting marks and forms end alone; with all others ends what is open inside.
+                gone = self._open[at : at + 1 if name in _FORMATTING or name == "form" else None]
+                del self._open[at : at + len(gone)]
+                self._formatting -= sum(other in _FORMATTING for other in gone)
+                return
+            if one in walls:
+                return
+
+    def _replace(self, found: re.Match[str], by: str) -> None:
+        if self._copied == found.end():
+            self._kept.pop()  # what stands in its place already
+        self._kept += [self._page[self._copied : found.start()], by]
+        self._copied = found.end()

@@ -1,0 +1,77 @@
+"""What a source's folder holds that is not a document: counted, so that nobody believes it was asked about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+MOST_KINDS = 30
+"""Endings that are counted apart; the others are counted together."""
+MOST_NAMES = 20
+OTHER = "other"
+
+
+class Reason(StrEnum):
+    """Why something is not a document."""
+
+    KIND = "kind"  # a kind of file that is not read here
+    LOCK = "lock"  # what an office program leaves beside a document that is open
+    LINK = "link"  # it leads out of the source's folder, or into the system's own
+    SPECIAL = "special"  # a pipe, socket or device
+
+
+class Ignored:
+    """How much of a source is not documents: files by their ending, and the rest by reason.
+
+    `kinds` are counted by ending, in small letters, "" for none. `names` are the first links and special files, as a
+    document's key would be.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.counts: Counter[Reason] = Counter()
+        self.names: list[str] = []
+
+    def add(self, reason: Reason, key: str, ending: str) -> None:
+        """Count one."""
+        self.counts[reason] += 1
+        if reason is Reason.KIND:
+            ending = ending.lower()
+            self.kinds[ending if ending in self.kinds or len(self.kinds) < MOST_KINDS else OTHER] += 1
+        elif reason is not Reason.LOCK and len(self.names) < MOST_NAMES:
+            self.names.append(key)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            "total": self.counts.total(),
+            "kinds": dict(sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))),
+            "lock_files": self.counts[Reason.LOCK],
+            "links": self.counts[Reason.LINK],
+            "special_files": self.counts[Reason.SPECIAL],
+            "first": list(self.names),
+        }
+
+
+def told(ignored: Mapping[str, Any] | None) -> str:
+    """The JSON form in words; empty where nothing was ignored."""
+    return "" if ignored is None else ", ".join(_parts(ignored))
+
+
+def _parts(ignored: Mapping[str, Any]) -> Iterable[str]:
+    for ending, number in ignored["kinds"].items():
+        yield f"{number:,} {ending}" if ending else f"{number:,} without an ending"
+    for name, one, many in (
+        ("lock_files", "lock file", "lock files"),
+        ("links", "link out of the folder", "links out of the folder"),
+        ("special_files", "pipe, socket or device", "pipes, sockets or devices"),
+    ):
+        if number := ignored[name]:
+            yield f"{number:,} {one if number == 1 else many}"
+
+
+def is_lock(name: str) -> bool:
+    """Whether a name is that of an office program's lock: `~$a.docx` (Word), `.~lock.a.odt#` (LibreOffice)."""
+    return name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#"))

@@ -1,0 +1,172 @@
+"""Many files read at once, in worker processes with limits, their documents in the order of the files.
+
+Plain text in UTF-8 is read here: that takes no more than its bytes, and less than to hand it over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from orchestrator import interrupts
+from orchestrator.bounded.pool import Call, Pool, Task
+from orchestrator.bounded.process import Limits, Trip, Tripped
+from orchestrator.documents.confined import from_plain, unreadable
+from orchestrator.documents.files import File, read_plain
+from orchestrator.documents.opening import Opener
+from orchestrator.documents.tables import TableFile
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+
+if TYPE_CHECKING:
+    from orchestrator.config import Reading
+
+_HERE = "orchestrator.documents.confined:"
+_PLAIN_AHEAD = 64
+"""So many plain texts are passed over in looking for work that worker processes can do meanwhile."""
+_MOST_ODD = 3
+"""After so many texts in a row that are not UTF-8, all others go to worker processes at once."""
+Documents = Iterator[Document | UnreadableDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table to read; of its rows those alone whose keys are `wanted`, unless that is None."""
+
+    table: TableFile
+    wanted: frozenset[str] | None = None
+
+
+Order = File | Rows | UnreadableDocument
+"""What is to be read; an UnreadableDocument is known to be none already."""
+
+
+class Readers:
+    """Reads files as `limits` allow, with at most so many worker processes (default: one a core).
+
+    For one thread; all of it raises StorageError where no process can be started, and what `check` raises, which is
+    called while documents are waited for.
+    """
+
+    def __init__(
+        self, workers: int | None = None, limits: Limits | None = None, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._limits = limits or Limits()
+        self._pool = Pool(workers, self._limits, check)
+        self._opener = Opener()
+        self._odd = 0
+
+    @classmethod
+    def of(cls, settings: Reading) -> Readers:
+        """As orch.toml has it; reading ends where this process is asked to end."""
+        limits = Limits(memory=settings.max_memory, seconds=settings.max_seconds)
+        return cls(settings.workers, limits, interrupts.check)
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all worker processes now."""
+        self._pool.close()
+        self._opener.close()
+
+    def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
+        """The documents of each file, or their problems, in the order of the files.
+
+        What is not taken of one before the next is asked for is lost. A file that a reader dies of gives a problem
+        in its own place, and no other does.
+        """
+        self._odd = 0
+        under_way: deque[tuple[Order, Task | None]] = deque()
+        for order in orders:
+            under_way.append((order, self._begun(order)))
+            while under_way and (len(under_way) > _PLAIN_AHEAD or not self._pool.has_room):
+                yield self._documents(*under_way.popleft())
+        while under_way:
+            yield self._documents(*under_way.popleft())
+
+    def rows(self, rows: Rows, first: int) -> Documents:
+        """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
+        return self._given(rows, self._pool.call(_call(rows, first)))
+
+    def columns(self, table: TableFile) -> tuple[str, ...] | None:
+        """The names of a table's columns; None where only its rows can tell, or it cannot be opened."""
+        try:
+            return next((tuple(names) for names in self._pool.call(Call(_HERE + "columns", tuple(table)))), None)
+        except Tripped:
+            return None
+
+    def keys(self, table: TableFile) -> Iterator[str]:
+        """The keys of a table's rows, as far as it can be read."""
+        try:
+            for some in self._pool.call(Call(_HERE + "keys", tuple(table))):
+                yield from some
+        except Tripped:
+            return
+
+    def _begun(self, order: Order) -> Task | None:
+        if isinstance(order, UnreadableDocument):
+            return None
+        if isinstance(order, File) and order.may_be_plain and self._odd < _MOST_ODD:
+            return None
+        return self._pool.submit(_call(order))
+
+    def _documents(self, order: Order, task: Task | None) -> Documents:
+        if isinstance(order, UnreadableDocument):
+            return iter((order,))
+        if task is not None:
+            return self._given(order, self._pool.results(task))
+        assert isinstance(order, File)
+        found = read_plain(order, self._opener)
+        self._odd = self._odd + 1 if found is None else 0
+        return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
+
+    def _given(self, order: File | Rows, values: Iterator[list[tuple[object, ...]]]) -> Documents:
+        key = order.key if isinstance(order, File) else order.table.key
+        try:
+            for some in values:
+                yield from map(from_plain, some)
+        except Tripped as tripped:
+            yield unreadable(key, problem_of(tripped, self._limits, is_table=isinstance(order, Rows)))
+
+
+def _call(order: File | Rows, first: int = 0) -> Call:
+    if isinstance(order, File):
+        return Call(_HERE + "file", tuple(order))
+    return Call(_HERE + "rows", (tuple(order.table), order.wanted, first))
+
+
+def problem_of(tripped: Tripped, limits: Limits, *, is_table: bool) -> ExtractionError:
+    """What is told of a document that a reader died of. The same each time, so that it is known again."""
+    rest = "; the rows from there on are not read" if is_table else ""
+    match tripped.trip:
+        case Trip.TIME:
+            return ExtractionError(
+                DocumentProblem.TIME_LIMIT,
+                f"Reading it takes longer than the {limits.seconds:,} seconds allowed{rest}; simplify or exclude it, "
+                "or raise `max_seconds` under [documents] in orch.toml.",
+            )
+        case Trip.MEMORY:
+            return ExtractionError(
+                DocumentProblem.MEMORY_LIMIT,
+                f"Reading it takes more than the {limits.memory:,} bytes of memory allowed{rest}; split or exclude "
+                "it, or raise `max_memory` under [documents] in orch.toml.",
+            )
+        case Trip.VALUE:
+            return ExtractionError(
+                DocumentProblem.TOO_LARGE,
+                f"Its text has more than {limits.value:,} bytes{rest}; split or exclude it.",
+            )
+        case Trip.CRASH:
+            why = f" ({tripped.detail})" if tripped.detail else ""
+            return ExtractionError(
+                DocumentProblem.READER_CRASHED,
+                f"The reader failed on it{why}{rest}; save the file anew, or exclude it.",
+            )

@@ -1,0 +1,103 @@
+"""A Word document's package: a zip archive of parts that refer to each other, unpacked within limits."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
+from xml.parsers import expat
+
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or will not fit in memory
+MAX_RATIO = 200  # of what is unpacked to what is packed; XML that people wrote has 5 to 30
+RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be as repetitive as it likes
+MAX_PARTS = 10_000
+PIECE = 1 << 16
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class Relation(NamedTuple):
+    """What a part says of another: what it is to it, and its name in the archive."""
+
+    kind: str
+    target: str
+
+
+class Package:
+    """Raises ExtractionError for what is no package, or a locked one; everything may raise it, and what `zipfile` and
+    `expat` raise for damage."""
+
+    def __init__(self, data: bytes) -> None:
+        self._zip = zipfile.ZipFile(io.BytesIO(data))
+        entries = self._zip.infolist()
+        if len(entries) > MAX_PARTS:
+            raise _too_large(f"{len(entries):,} parts, more than {MAX_PARTS:,}")
+        if any(entry.flag_bits & 1 for entry in entries):
+            raise ExtractionError(
+                DocumentProblem.ENCRYPTED,
+                "The document's package is locked with a password; save a copy without one, or exclude it.",
+            )
+        self._names = {entry.filename.lower(): entry for entry in entries}
+        self._left = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
+        self._most = self._left
+
+    def main_part(self) -> str:
+        """The name of the document itself."""
+        for relation in self.relations(""):
+            if relation.kind == "officeDocument":
+                return relation.target
+        raise KeyError("officeDocument")
+
+    def relations(self, part: str) -> list[Relation]:
+        """What a part ("" for the package) says of others in the archive, in its order."""
+        folder, name = posixpath.split(part)
+        path = posixpath.join(folder, "_rels", f"{name}.rels")
+        if path.lower() not in self._names:
+            return []
+        found: list[Relation] = []
+
+        def start(tag: str, attributes: dict[str, str]) -> None:
+            target, kind = attributes.get("Target"), attributes.get("Type", "")
+            if tag.rpartition("}")[2] == "Relationship" and target and attributes.get("TargetMode") != "External":
+                to = target[1:] if target.startswith("/") else posixpath.join(folder, target)
+                found.append(Relation(kind.rpartition("/")[2], posixpath.normpath(to)))
+
+        parser = new_parser()
+        parser.StartElementHandler = start
+        for piece in self.pieces(path):
+            parser.Parse(piece)
+        parser.Parse(b"", True)
+        return found
+
+    def pieces(self, part: str) -> Iterator[bytes]:
+        """A part's bytes, counted against what the whole document may unpack to."""
+        entry = self._names[part.lower()]
+        if entry.compress_type not in _PACKINGS:
+            raise zipfile.BadZipFile("a way of packing that no Word document has")
+        with self._zip.open(entry) as stream:
+            while piece := stream.read(PIECE):
+                self._left -= len(piece)
+                if self._left < 0:
+                    raise _too_large(f"more than {self._most:,} bytes when it is unpacked")
+                yield piece
+
+
+def new_parser() -> expat.XMLParserType:
+    """An XML parser that gives tags as `namespace}name` and takes no document type, where entities are made."""
+    parser = expat.ParserCreate(namespace_separator="}")
+    parser.buffer_text = True
+
+    def refuse(*about: object) -> None:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, "The document holds a document type, which Word writes none; save it anew."
+        )
+
+    parser.StartDoctypeDeclHandler = refuse
+    return parser
+
+
+def _too_large(what: str) -> ExtractionError:
+    return ExtractionError(DocumentProblem.TOO_LARGE, f"The document has {what}; split it, or exclude it.")

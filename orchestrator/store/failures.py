@@ -1,0 +1,255 @@
+"""Failed rows: since when a document fails for the same reason, and which of them a person has acknowledged.
+
+A failure is known where its document and task failed with the same code in an earlier run of the job file, and had
+no other outcome since. It is acknowledged where a person said so, for as long as it lasts: one that went away and
+came back is new. `failed_since` of a row is the creation of the first run that had it: a fact of the row, as that run
+may be removed before the failure ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
+
+from orchestrator.model import Failing, Job, JobId, RequestState, scope_words
+from orchestrator.store import bulk
+from orchestrator.store.database import Database
+from orchestrator.store.tables import HAS_FAILED, acknowledgements, jobs, requests
+
+CHUNK = 500
+PAGE = 2000
+RUNS = 30
+"""So many earlier runs are asked for the last outcome of a row: those that were ended before it ran have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Rows that did not succeed for one reason: a message of them, how many, and how many of these are new.
+
+    `since` is when the oldest of the others began.
+    """
+
+    code: str
+    message: str
+    rows: int
+    new: int
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed row of the newest run of a job file, and whether it is known or acknowledged."""
+
+    document: str
+    task: str
+    custom_id: str
+    code: str
+    message: str
+    job: JobId
+    name: str
+    series: str
+    since: datetime
+    is_known: bool
+    acknowledged_at: datetime | None
+    note: str | None
+
+    @property
+    def status(self) -> str:
+        """`new`, `known` or `acknowledged`."""
+        return _ACKNOWLEDGED if self.acknowledged_at is not None else _KNOWN if self.is_known else _NEW
+
+
+class Failures:
+    """Verbs on failed rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def trace(self, job: Job) -> None:
+        """Find out since when the failed rows of a job fail; those of which it is known are left as they are."""
+        c = requests.c
+        columns = (c.seq, c.custom_id, c.error_code, c.state, c.failed_since)
+        query = select(*columns).where(c.job_id == job.id, HAS_FAILED)
+        with self._db.read() as tx:
+            runs = self._runs(tx, job)
+        fresh: list[Any] = []
+        for row in self._db.stream(query, PAGE):
+            if row.state == RequestState.FAILED and row.failed_since is None:
+                fresh.append(row)
+            if len(fresh) == CHUNK:
+                self._began(job, runs, fresh)
+                fresh.clear()
+        if fresh:
+            self._began(job, runs, fresh)
+
+    def _began(self, job: Job, runs: Sequence[tuple[JobId, datetime]], rows: Sequence[Any]) -> None:
+        with self._db.write() as tx:
+            since = self._since(tx, job, runs, {row.custom_id: row.error_code for row in rows})
+            told = ((since[row.custom_id], job.id, row.seq) for row in rows)
+            bulk.change(tx, requests, ("failed_since",), ("job_id", "seq"), told)
+
+    def known(self, job: Job, failing: Mapping[str, str]) -> frozenset[str]:
+        """Those of some rows that failed with the same code in an earlier run; `failing` gives code by custom_id."""
+        names, found = list(failing), set[str]()
+        with self._db.read() as tx:
+            runs = self._runs(tx, job)
+            for start in range(0, len(names), CHUNK):
+                part = {name: failing[name] for name in names[start : start + CHUNK]}
+                since = self._since(tx, job, runs, part)
+                found |= {name for name, at in since.items() if at < job.created_at}
+        return frozenset(found)
+
+    def of_jobs(self, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
+        """How many failed rows of each job are new, known and acknowledged."""
+        c = requests.c
+        told, on = self._acknowledged()
+        query = (
+            select(c.job_id, _status(told.c.at), func.count(), func.min(c.failed_since))
+            .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
+            .where(c.job_id.in_(job_ids), HAS_FAILED, c.state == RequestState.FAILED)
+            .group_by(c.job_id, "status")
+        )
+        found: dict[JobId, Failing] = dict.fromkeys(job_ids, Failing())
+        with self._db.read() as tx:
+            for job_id, status, rows, since in tx.execute(query):
+                facts = {status: rows, **({"since": since} if status == _KNOWN else {})}
+                found[JobId(job_id)] = replace(found[JobId(job_id)], **facts)
+        return found
+
+    def reasons(self, job_id: JobId, limit: int = 20) -> list[Reason]:
+        """Why rows of a job did not succeed, most first; those that never ran are new."""
+        c = requests.c
+        told, on = self._acknowledged()
+        columns = (c.error_code, func.min(c.error_message), func.count(), func.min(c.failed_since))
+        query = (
+            select(_status(told.c.at), *columns)
+            .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
+            .where(c.job_id == job_id, HAS_FAILED)
+            .group_by(c.error_code, "status")
+        )
+        found: dict[str, Reason] = {}
+        with self._db.read() as tx:
+            for status, code, message, rows, since in tx.execute(query):
+                old = found.get(code, Reason(code, message or "", 0, 0, None))
+                begun = [at for at in (old.since, since if status != _NEW else None) if at is not None]
+                new = old.new + (rows if status == _NEW else 0)
+                found[code] = replace(old, rows=old.rows + rows, new=new, since=min(begun, default=None))
+        return sorted(found.values(), key=lambda one: (-one.rows, one.code))[:limit]
+
+    def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:
+        """The failed rows of the newest run of each job file of a home, or of one: newest first, in input order."""
+        c = requests.c
+        told, on = self._acknowledged()
+        columns = (c.document, c.task, c.custom_id, c.error_code, c.error_message, c.failed_since)
+        query = (
+            select(*columns, jobs, told.c.at, told.c.note)
+            .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
+            .where(HAS_FAILED, c.state == RequestState.FAILED)
+            .order_by(c.seq)
+        )
+        for job_id in newest_runs(self._db, home, series):
+            for row in self._db.stream(query.where(c.job_id == job_id), PAGE):
+                since = row.failed_since or row.created_at
+                yield Failure(
+                    row.document, row.task, row.custom_id, row.error_code, row.error_message or "", job_id, row.name,
+                    row.series, since, since < row.created_at, row.at, row.note,
+                )  # fmt: skip
+
+    def acknowledge(self, failures: Sequence[Failure], note: str | None, now: datetime) -> int:
+        """A person knows of these failures; of how many nobody did before."""
+        rows = [
+            {
+                "series": one.series,
+                "custom_id": one.custom_id,
+                "code": one.code,
+                "since": one.since,
+                "at": now,
+                "note": note,
+            }
+            for one in failures
+        ]
+        if rows:
+            add = self._db.upsert(acknowledgements)
+            again = {name: add.excluded[name] for name in ("since", "at", "note")}
+            with self._db.write() as tx:
+                tx.execute(add.on_conflict_do_update(index_elements=_KEYS, set_=again), rows)
+        return sum(one.acknowledged_at is None for one in failures)
+
+    def take_back(self, failures: Sequence[Failure]) -> int:
+        """These failures are acknowledged no longer; how many were."""
+        mine = [one for one in failures if one.acknowledged_at is not None]
+        given = [{"b_series": one.series, "b_custom_id": one.custom_id, "b_code": one.code} for one in mine]
+        if given:
+            same = [acknowledgements.c[name] == bindparam(f"b_{name}") for name in _KEYS]
+            with self._db.write() as tx:
+                tx.execute(delete(acknowledgements).where(*same), given)
+        return len(mine)
+
+    def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
+        return bulk.beside(acknowledgements, lambda told: same_failure(told, requests.c), self._db.dialect)
+
+    def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
+        """The runs of the same job file before a job, newest first, and when they were made."""
+        c = jobs.c
+        query = (
+            select(c.id, c.created_at)
+            .where(c.series == job.series, c.created_at < job.created_at, c.built_at.is_not(None))
+            .order_by(c.created_at.desc())
+            .limit(RUNS)
+        )
+        return [(JobId(job_id), at) for job_id, at in tx.execute(query)]
+
+    def _since(
+        self, tx: Connection, job: Job, runs: Sequence[tuple[JobId, datetime]], failing: Mapping[str, str]
+    ) -> dict[str, datetime]:
+        """Since when rows fail with these codes: each is held against its last outcome before."""
+        c, left = requests.c, dict(failing)
+        since = dict.fromkeys(failing, job.created_at)
+        for job_id, at in runs:
+            if not left:
+                break
+            query = select(c.custom_id, c.state, c.error_code, c.failed_since).where(c.job_id == job_id)
+            for row in tx.execute(bulk.each(query, c.custom_id, list(left), tx.dialect)):
+                if row.state not in (RequestState.SUCCEEDED, RequestState.FAILED):
+                    continue  # it never ran: the run before says more
+                if row.error_code == left[row.custom_id]:
+                    since[row.custom_id] = row.failed_since or at
+                if row.error_code != left[row.custom_id] or row.failed_since is not None:
+                    del left[row.custom_id]
+        return since
+
+
+def newest_runs(database: Database, home: str, series: str | None = None) -> list[JobId]:
+    """The newest built run of each job file of a home, or of one; of limited ones and others, one of the others."""
+    c = jobs.c
+    query = select(c.id, c.series, c.options).where(c.home == home, c.built_at.is_not(None))
+    if series is not None:
+        query = query.where(c.series == series)
+    found: dict[str, JobId] = {}
+    with database.read() as tx:
+        runs = tx.execute(query.order_by(c.created_at.desc(), c.id)).all()
+    for run in sorted(runs, key=lambda run: scope_words(run.options) is not None):
+        found.setdefault(run.series, JobId(run.id))
+    return list(found.values())
+
+
+_NEW, _KNOWN, _ACKNOWLEDGED = "new", "known", "acknowledged"
+_KEYS = ["series", "custom_id", "code"]
+
+
+def same_failure(told: Any, row: Any) -> ColumnElement[bool]:
+    """Whether an acknowledgement is of the failure of a row that is joined with its job."""
+    same = and_(told.series == jobs.c.series, told.custom_id == row.custom_id, told.code == row.error_code)
+    return and_(same, told.since == row.failed_since)
+
+
+def _status(acknowledged_at: ColumnElement[Any]) -> ColumnElement[str]:
+    return case(
+        (acknowledged_at.is_not(None), literal_column(f"'{_ACKNOWLEDGED}'")),
+        (requests.c.failed_since < jobs.c.created_at, literal_column(f"'{_KNOWN}'")),
+        else_=literal_column(f"'{_NEW}'"),
+    ).label("status")

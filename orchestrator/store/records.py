@@ -1,0 +1,196 @@
+"""What the store gives and takes of requests, and how it stands in their table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, Span, Usage, Why
+
+CARRIED = (
+    "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",
+    "answered_by", "upstream", "latency_ms", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
+    "cache_write_tokens", "tier", "error_code", "error_message",
+)  # fmt: skip
+"""The columns of an outcome."""
+_MADE = (
+    "job_id", "seq", "custom_id", "document", "task", "endpoint", "model", "fingerprint", "prompt_version", "offset",
+    "length", "cut_from_tokens", "inputs", "max_output", "trimmed_tokens", "cache_key", "content", "wording", "part",
+    "parts", "why", "twin_of", "carried_from", "attempt", "cost",
+)  # fmt: skip
+ADDED = (*_MADE, *CARRIED)
+"""The columns of a row that is new."""
+SETTLED = (*CARRIED, "cost")
+"""The columns of a row that was settled."""
+BOOKED = (
+    "job_id", "seq", "shard_id", "at", "kind", "backend", "model", "input_tokens", "cached_tokens", "output_tokens",
+    "reasoning_tokens", "cache_write_tokens", "tier", "cost", "price_source", "estimated",
+)  # fmt: skip
+"""The columns of a line of the ledger."""
+FINISHED = (
+    "seq", "custom_id", "document", "task", "model", "prompt_version", "cut_from_tokens", "state", "attempt",
+    "result_shard", "result_kind", "result_offset", "result_length", "answered_by", "upstream", "latency_ms",
+    "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "cache_write_tokens", "tier", "cost",
+    "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
+)  # fmt: skip
+"""The columns that `finished` takes, in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The outcome that an earlier run has for a request; `facts` are the columns that carry over.
+
+    `job_id` is the job that asked. `taken_from` says which backend and model answered another job than a run of this
+    file, None where a run of it asked itself. `cut_from_tokens` is how long the document was before it was cut, where
+    it was.
+    """
+
+    custom_id: str
+    fingerprint: str
+    state: RequestState
+    error_code: str | None
+    job_id: str
+    facts: dict[str, Any]
+    cut_from_tokens: int | None = None
+    taken_from: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a row of an earlier run was made of, and how it ended; its files are gone where `fingerprint` is empty."""
+
+    fingerprint: str
+    content: str | None
+    wording: str | None
+    prompt_version: str
+    model: str
+    state: RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A row's outcome, what it cost (None: nothing is booked), and what sends without an answer may have cost."""
+
+    outcome: Outcome
+    price: Price | None
+    uncertain: Price | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InShard:
+    """A row of a shard: who it is, where its request line lies, and the most tokens that its answer may have.
+
+    `again` counts how often its model was shown what was wrong with its answer; then `first` is where the line lies
+    that does not show that.
+    """
+
+    seq: int
+    custom_id: str
+    task: str
+    attempt: int
+    span: Span
+    state: RequestState
+    max_output: int | None = None
+    again: int = 0
+    first: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Open rows that are alike: `bytes` of their lines, and the most tokens of their answers (None: no bound).
+
+    `shard_id` is None for rows that wait; those keep away from `avoid`.
+    """
+
+    endpoint: str
+    model: str
+    task: str
+    prompt_version: str
+    avoid: str | None
+    shard_id: str | None
+    rows: int
+    bytes: int
+    max_output: int | None
+
+
+def earlier(row: Any) -> Earlier:
+    """From a whole row."""
+    facts = {name: getattr(row, name) for name in CARRIED}
+    state, job_id = RequestState(row.state), row.carried_from or row.job_id
+    return Earlier(row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens)
+
+
+def added(
+    job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None, known: Earlier | None, twin_of: int | None
+) -> tuple[Any, ...]:
+    """The values of `ADDED`: of a row that carries a `known` outcome over, has failed already, or waits."""
+    made = (
+        job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
+        row.prompt_version, span.offset, span.length, row.cut_from_tokens, row.inputs, row.max_output,
+        row.trimmed_tokens, row.cache_key, row.content, row.wording, row.part, row.parts, why,
+    )  # fmt: skip
+    if known is not None:
+        facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
+        return (*made, None, known.job_id, 0, _FREE, *facts.values())
+    if row.problem is None:
+        return (*made, twin_of, None, 0, _FREE, *_WAITS)
+    return (*made, twin_of, None, 0, _FREE, RequestState.FAILED, now, *_WAITS[2:-2], *row.problem)
+
+
+_FREE = Decimal(0)
+_WAITS = (
+    RequestState.PENDING, None, None, None, None, None, None, None, None, None, 0, 0, 0, 0, 0, None, None, None,
+)  # fmt: skip
+
+
+def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -> tuple[Any, ...]:
+    """The values of `SETTLED`."""
+    outcome, span = row.outcome, row.outcome.span
+    return (
+        outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
+        model, outcome.model, outcome.upstream, outcome.latency_ms, *_tokens(outcome.usage), outcome.tier,
+        outcome.error_code, outcome.error_message, row.price.cost if row.price else _FREE,
+    )  # fmt: skip
+
+
+def booked(
+    shard_id: ShardId, job_id: JobId, backend: str, outcome: Outcome, kind: str, price: Price, now: datetime
+) -> tuple[Any, ...]:
+    """The values of `BOOKED`."""
+    # The tokens stand with what was settled: those of a send without an answer nobody knows.
+    usage = Usage() if kind == "uncertain" else outcome.usage
+    return (
+        job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
+        price.cost, price.source, price.estimated,
+    )  # fmt: skip
+
+
+def _tokens(usage: Usage) -> tuple[int, int, int, int, int]:
+    return (
+        usage.input_tokens,
+        usage.cached_tokens,
+        usage.output_tokens,
+        usage.reasoning_tokens,
+        usage.cache_write_tokens,
+    )
+
+
+def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | None = None) -> FinishedRow:
+    """From the values of `FINISHED`."""
+    (
+        seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
+        length, answered_by, upstream, latency_ms, tokens_in, cached, tokens_out, reasoning, written, tier, cost,
+        error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts,
+    ) = values  # fmt: skip
+    # A twin has its outcome from the job itself.
+    is_twin = twin_of is not None and state != RequestState.PENDING
+    return FinishedRow(
+        seq, custom_id, document, task, model, prompt_version, cut_from_tokens, RequestState(state), attempt,
+        None if shard is None or kind is None else (shard, kind, Span(offset, length)),
+        answered_by, upstream, latency_ms, Usage(tokens_in, cached, tokens_out, reasoning, written), tier, cost,
+        error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
+        None if why is None else Why(why), part, parts,
+    )  # fmt: skip

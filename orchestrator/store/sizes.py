@@ -1,0 +1,125 @@
+"""How much work rows are: those that are open, and how long prompts and answers of the same kind were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select, true
+
+from orchestrator.model import JobId, RequestState, Span
+from orchestrator.store.database import Database
+from orchestrator.store.records import Work
+from orchestrator.store.tables import IS_CANARY, IS_ORIGINAL, requests
+
+
+class Sizes:
+    """Verbs on the sizes of requests and answers."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def open_work(self, job_id: JobId, *, canary: bool = False) -> list[Work]:
+        """The rows of a job without outcome that are sent, by what decides their cost and place.
+
+        With `canary`, only those that go first.
+        """
+        c = requests.c
+        groups = (c.endpoint, c.model, c.task, c.prompt_version, c.avoid, c.shard_id)
+        query = (
+            select(
+                *groups,
+                func.count().label("rows"),
+                func.sum(c.length).label("bytes"),
+                func.sum(c.max_output).label("most"),
+                func.count(c.max_output).label("bounded"),
+            )
+            .where(c.job_id == job_id, c.state == RequestState.PENDING, c.twin_of.is_(None), c.length > 0)
+            .where(IS_CANARY if canary else true())
+            .group_by(*groups)
+            .order_by(*groups)
+        )
+        with self._db.read() as tx:
+            return [
+                Work(
+                    row.endpoint, row.model, row.task, row.prompt_version, row.avoid, row.shard_id, row.rows,
+                    int(row.bytes), int(row.most) if row.bounded == row.rows else None,
+                )
+                for row in tx.execute(query)
+            ]  # fmt: skip
+
+    def output_lengths(
+        self, runs: Sequence[JobId], task: str, prompt_version: str, newest: int = 2000
+    ) -> dict[int, int]:
+        """How many of the newest answers that these runs got to a task had so many tokens."""
+        c = requests.c
+        recent = (
+            select(c.output_tokens)
+            .where(
+                c.job_id.in_(runs),
+                c.task == task,
+                c.prompt_version == prompt_version,
+                c.state == RequestState.SUCCEEDED,
+                IS_ORIGINAL,
+            )
+            .order_by(c.settled_at.desc())
+            .limit(newest)
+            .subquery()
+        )
+        with self._db.read() as tx:
+            query = select(recent.c.output_tokens, func.count()).group_by(recent.c.output_tokens)
+            return {int(tokens): count for tokens, count in tx.execute(query)}
+
+    def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
+        """Of the answers that these runs got to a task: how many, their prompts' tokens, the bytes of their lines."""
+        c = requests.c
+        query = select(
+            func.count(), func.coalesce(func.sum(c.input_tokens), 0), func.coalesce(func.sum(c.length), 0)
+        ).where(
+            c.job_id.in_(runs),
+            c.task == task,
+            c.prompt_version == prompt_version,
+            c.state == RequestState.SUCCEEDED,
+            c.input_tokens > 0,
+            IS_ORIGINAL,
+        )
+        with self._db.read() as tx:
+            rows, tokens, size = tx.execute(query).one()
+            return rows, int(tokens), int(size)
+
+    def sample(self, job_id: JobId, task: str, many: int) -> list[Span]:
+        """Where the request lines of up to so many rows of a task lie, spread evenly over the job."""
+        c = requests.c
+        mine = (c.job_id == job_id, c.task == task, c.length > 0)
+        with self._db.read() as tx:
+            rows = tx.scalar(select(func.count()).where(*mine)) or 0
+            step = max(1, rows // many)
+            numbered = select(c.offset, c.length, func.row_number().over(order_by=c.seq).label("nth")).where(*mine)
+            picked = numbered.subquery()
+            query = select(picked.c.offset, picked.c.length).where(picked.c.nth % step == 0).limit(many)
+            return [Span(offset, length) for offset, length in tx.execute(query)]
+
+    def cut_at(self, runs: Sequence[JobId], task: str, prompt_version: str) -> int | None:
+        """The highest bound, in tokens, at which an answer to a task was cut off in these runs; None: none was."""
+        c = requests.c
+        query = select(func.max(c.max_output)).where(
+            c.job_id.in_(runs),
+            c.task == task,
+            c.prompt_version == prompt_version,
+            c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)),
+            c.output_tokens >= c.max_output,
+            IS_ORIGINAL,
+        )
+        with self._db.read() as tx:
+            found = tx.scalar(query)
+        return None if found is None else int(found)
+
+    def mean_outputs(self, job_id: JobId) -> dict[str, float]:
+        """The mean tokens of the answers that a job got itself, by task."""
+        c = requests.c
+        query = (
+            select(c.task, func.avg(c.output_tokens))
+            .where(c.job_id == job_id, c.state == RequestState.SUCCEEDED, IS_ORIGINAL)
+            .group_by(c.task)
+        )
+        with self._db.read() as tx:
+            return {task: float(mean) for task, mean in tx.execute(query)}
