@@ -34,6 +34,7 @@ from orchestrator.place import Place, locate
 # What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
 Count = Annotated[int, Field(ge=1, le=2**53)]
 Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
+Rate = Annotated[float, Field(gt=0, le=1e9)]
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 
 
@@ -63,12 +64,24 @@ class _AnyBackend(_Strict):
 
 
 class _OwnServer(_AnyBackend):
-    """Our own batch server in front of synchronous endpoints."""
+    """Our own batch server in front of synchronous endpoints.
+
+    `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
+    was measured.
+    """
 
     request_timeout: Wait = 600.0
     patience: Wait = 600.0
     retry_delay: Wait = 0.5
     max_concurrency: Count = 1024
+    rows_per_second: Rate | None = None
+    tokens_per_second: Rate | None = None
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> _OwnServer:
+        if self.rows_per_second is not None and self.tokens_per_second is not None:
+            raise ValueError("say how fast it is once: either `rows_per_second` or `tokens_per_second`")
+        return self
 
 
 class LocalBackend(_OwnServer):

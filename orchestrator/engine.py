@@ -56,9 +56,10 @@ from orchestrator.notices import Notices
 from orchestrator.opened import OpenBackends, Opened
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
-from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.lanes import Lane, Lanes, down_for
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.prospects import Memory
 from orchestrator.pipeline.reuse import asked_of
 from orchestrator.pipeline.routes import models_of
 from orchestrator.place import is_same_file
@@ -101,12 +102,16 @@ class Engine:
         self._problems: dict[str, str] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
+        memory = Memory()
         lanes = Lanes(
             open=self.open,
-            planning=lambda job: Planning(store, self._config, job, now(), budgets.left),
+            planning=lambda job: Planning(
+                store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
+            ),
             models=lambda job: models_of(self._config, job),
             asked=lambda job: asked_of(self._config, job),
             shortage=lambda: disk.shortage(self._home, self._config.retention),
+            down=self._given_up,
             leaves=self._backends.leaves,
             reading=lambda: self._config.documents,
         )
@@ -302,15 +307,26 @@ class Engine:
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
         self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
-        if seconds > settings.patience and mine is not None and self._is_there(mine, name):
+        if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
                 hint="start it, then run the same command again: the job goes on where it stopped",
             )
 
-    def _is_there(self, job: Job, backend: str) -> bool:
+    def _is_stuck(self, job: Job, backend: str) -> bool:
+        """Whether a job has rows at a backend, and no other may take them."""
         shards = self._store.shards.of_job(job.id)
-        return any(shard.backend == backend and not shard.state.is_final for shard in shards)
+        is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
+        return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
+
+    def _given_up(self) -> frozenset[str]:
+        """The backends none of whose upstreams has taken a row for longer than their patience."""
+        settings = self._config.backends
+        return frozenset(
+            name
+            for name, seconds in down_for(self._health).items()
+            if isinstance(own := settings.get(name), LocalBackend | SyncBackend) and seconds > own.patience
+        )
 
     @property
     def health(self) -> dict[str, Any]:

@@ -331,8 +331,9 @@ class Happened(Protocol):
 class Forecast:
     """What was foreseen when something was sent, and what came: `actual` is None until it is known.
 
-    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job) or `output` (tokens of an answer to a
-    task, on the mean). `source` says where the figure is from.
+    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job), `output` (tokens of an answer to a task,
+    on the mean), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; 1 came where it
+    did). `source` says where the figure is from. What was cut short is `censored`: it would have been more.
     """
 
     job_id: JobId
@@ -347,6 +348,7 @@ class Forecast:
     shard_id: str = ""
     actual: float | None = None
     known_at: datetime | None = None
+    censored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +358,11 @@ class Shard:
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
     people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
-    is when `provider_status` was first seen as it is, `started_at` when it was first in progress. `pulled_at` is when
-    it was decided to take its rows back, and `pulled_for` why. `failing` counts rows that have failed while the batch
-    runs, by `new` or `known` and by code; None where its results cannot be read before its end.
+    is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
+    first row was seen done, `seen_at` when the backend last answered a question about the batch. `pulled_at` is when
+    it was decided to take its rows back, and `pulled_for` why. `took_seconds` is how long the batch took by the
+    provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by code;
+    None where its results cannot be read before its end.
     """
 
     id: ShardId
@@ -397,6 +401,26 @@ class Shard:
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
+    seen_at: datetime | None = None
+    first_at: datetime | None = None
+    took_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was at a backend of ours at a time: rows done there, their tokens, and rows `left` there.
+
+    `series` is its job file.
+    """
+
+    job_id: JobId
+    series: str
+    backend: str
+    at: datetime
+    done: int
+    left: int
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from orchestrator.model import Counts, Failing, Job, JobId
 from orchestrator.morning import night_of
 from orchestrator.morningpages import headline, markdown, page, subject_of
 from orchestrator.nightly import night_report
+from orchestrator.pipeline.lanes import down_for
 from orchestrator.pipeline.planning import Planning
 from orchestrator.sanitize import shortened
 from orchestrator.store import Store
@@ -138,15 +139,15 @@ class Watch:
         if (text := standstill.jobs.get(job.id)) is not None:
             waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
             troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
-        return Watched(job, *self._counts(job), shards, events, self._chance(job, now), troubles)
+        return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
 
     def _counts(self, job: Job) -> tuple[Counts, Failing]:
         return self._store.jobs.counts([job.id])[job.id], self._store.failures.of_jobs([job.id])[job.id]
 
-    def _chance(self, job: Job, now: datetime) -> float | None:
+    def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
         if job.deadline_at is None or job.deadline_at <= now:
             return None
-        outlook = Planning(self._store, self._config, job, now).outlook()
+        outlook = Planning(self._store, self._config, job, now, down=down_for(standstill.servers)).outlook()
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:

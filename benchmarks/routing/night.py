@@ -1,6 +1,7 @@
-"""One night as it comes: what each route would do, known to nobody but the simulation (and the clairvoyant).
+"""A night as it comes: what each route would do, known to nobody but the simulation (and the clairvoyant).
 
-Times are seconds since the job was submitted, money is dollars as floats: here it only keeps score.
+Times are seconds since the night began, money is dollars as floats: here it only keeps score. Nothing here, nor in
+`world`, shares code with the planner or its forecasts, which it judges.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Windows = Sequence[tuple[float, float]]
-"""When something stands still: from, until."""
+"""From, until."""
+Speed = tuple[tuple[float, float], ...]
+"""From when on, which part of the full rate."""
+FULL: Speed = ((0.0, 1.0),)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNight:
     """A Batch API tonight. A shard takes `seconds` times its own `jitter` (shards of a night are slow together), has
-    its first row after `lag` of that, and stands still in `down`. A cancelled one is free after `cancel` seconds."""
+    its first row after `lag` of that, and stands still in `down`. A cancelled one is over after `cancel` seconds.
+
+    While it is `silent`, no call is answered. With `hidden`, a running batch tells no counts. It is looked at every
+    `poll` seconds.
+    """
 
     name: str
     price: float
@@ -26,7 +34,10 @@ class BatchNight:
     cancel: float = 180.0
     window: float = 86_400.0
     down: Windows = ()
+    silent: Windows = ()
+    hidden: bool = False
     room: int | None = None
+    poll: float = 90.0
     location: str = "hosted"
 
     def takes(self, shard: int) -> float:
@@ -44,54 +55,100 @@ class BatchNight:
             return rows
         return int(rows * max(0.0, (worked / takes - self.lag) / (1 - self.lag)))
 
+    def answers(self, at: float) -> float:
+        """When a call that is made now is answered."""
+        return next((end for begin, end in self.silent if begin <= at < end), at)
+
 
 @dataclass(frozen=True, slots=True)
 class LaneNight:
-    """A paced route tonight: `rate` rows a second but in `down`; others' `ahead` rows and `start` seconds come first.
+    """A paced route tonight: `rate` rows a second times its `speed`; others' `ahead` rows come first.
 
-    `nominal` is the rate that its operator states, which is all that is known of it before it was used.
+    After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
+    states, None where he states none.
     """
 
     name: str
     price: float
     rate: float
-    nominal: float
+    nominal: float | None
     ahead: float = 0.0
     start: float = 60.0
-    down: Windows = ()
+    cools: float = math.inf
+    speed: Speed = FULL
     location: str = "hosted"
 
-    def ready(self, now: float) -> float:
-        """When it begins with rows sent now: it has started, and the others' rows are done."""
-        return max(now + self.start, until(0.0, self.ahead / self.rate, self.down))
+    def rate_at(self, at: float) -> float:
+        """Rows a second then."""
+        part = 1.0
+        for begin, each in self.speed:
+            if begin > at + 1e-9:
+                break
+            part = each
+        return self.rate * part
+
+    def next_change(self, at: float) -> float:
+        """When it changes next."""
+        return next((begin for begin, _ in self.speed if begin > at + 1e-9), math.inf)
 
     def rows_between(self, a: float, b: float) -> float:
-        """Rows done from a to b."""
-        return self.rate * up_between(a, b, self.down)
+        """Rows done from a to b at most."""
+        total, at = 0.0, a
+        while at < b:
+            end = min(b, self.next_change(at))
+            total += self.rate_at(at) * (end - at)
+            at = end
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a night, submitted `at`. Once its rows are answered, `reduces` more follow, whose number is known,
+    and of all answers the share `again` is bad and asked once more."""
+
+    name: str
+    rows: int
+    deadline: float
+    at: float = 0.0
+    budget: float | None = None
+    local_only: bool = False
+    shard_rows: int = 2_000
+    reduces: int = 0
+    again: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """A job of so many rows with a deadline, and the world that it meets; `at` is the number of the night."""
+    """The jobs of a night and the world that they meet; `number` counts nights, which begin at `hour`.
 
-    at: int
-    rows: int
-    deadline: float
+    Collecting a batch and merging a job take `slow` times what they usually do.
+    """
+
+    number: int
+    jobs: tuple[Job, ...]
     batches: tuple[BatchNight, ...]
     lanes: tuple[LaneNight, ...]
-    shard_rows: int = 2_000
-    budget: float | None = None
-    local_only: bool = False
     hour: int = 20
+    slow: float = 1.0
+
+    def collects(self, rows: int) -> float:
+        """Seconds from the end of a batch that was seen until its rows are booked."""
+        return self.slow * (2.0 + rows / 2_000)
+
+    def merges(self, job: Job) -> float:
+        """Seconds from the last row until the file is there."""
+        return self.slow * (2.0 + job.rows / 4_000)
 
 
 @dataclass(slots=True)
 class Score:
-    """What a policy made of a night."""
+    """What a policy made of a job. `told` has the chances that it gave: when, and P(in time)."""
 
+    job: Job
     in_time: bool
     cost: float
     done_at: float
+    told: list[tuple[float, float]] = field(default_factory=list)
     by_route: dict[str, int] = field(default_factory=dict)
 
 
@@ -114,38 +171,62 @@ def until(a: float, seconds: float, down: Windows) -> float:
     return at + seconds
 
 
-def clairvoyant(night: Night) -> Score:
-    """The least that the night can cost: who knows it sends each row where it is done in time, the cheapest first.
+def clairvoyant(night: Night) -> list[float | None]:
+    """The least that each job of the night can cost, None where not even who knows the night is in time.
 
-    A bound: it also takes from a batch that is not done in time the very rows that are, and waits for no look.
+    He sends each row where it is done in time, the cheapest first. A bound: he also takes from a batch that is not
+    done in time the very rows that are, and waits for no look and no merge. Jobs with earlier deadlines go first.
     """
-    routes: list[tuple[float, float, str]] = [
-        (lane.price, lane.rows_between(lane.ready(0.0), night.deadline), lane.name)
-        for lane in night.lanes
-        if lane.location == "local" or not night.local_only
-    ]
-    if not night.local_only:
-        routes += [(batch.price, _batch_rows(batch, night), batch.name) for batch in night.batches]
-    left, cost, by_route = night.rows, 0.0, {}
-    for price, rows, name in sorted(routes):
-        taken = min(left, math.floor(rows))
-        left, cost = left - taken, cost + taken * price
-        by_route[name] = taken
-    affordable = night.budget is None or cost <= night.budget
-    return Score(not left and affordable, cost, night.deadline, by_route)
+    used = {lane.name: 0.0 for lane in night.lanes}
+    found: dict[str, float | None] = {}
+    for job in sorted(night.jobs, key=lambda one: one.deadline):
+        routes = [
+            (lane.price, max(0.0, _lane_rows(lane, job) - used[lane.name]), lane.name)
+            for lane in night.lanes
+            if lane.location == "local" or not job.local_only
+        ]
+        if not job.local_only:
+            routes += [(batch.price, _batch_rows(batch, job), batch.name) for batch in night.batches]
+        left, cost = all_rows(job), 0.0
+        for price, rows, name in sorted(routes):
+            taken = min(left, math.floor(rows))
+            left, cost = left - taken, cost + taken * price
+            if name in used:
+                used[name] += taken
+        affordable = job.budget is None or cost <= job.budget
+        found[job.name] = cost if not left and affordable else None
+    return [found[job.name] for job in night.jobs]
 
 
-def _batch_rows(batch: BatchNight, night: Night) -> float:
-    """Rows of a batch that are done by the deadline, were all sent at once (or in turn, where there is a quota)."""
+def all_rows(job: Job) -> int:
+    """Every row of a job, those that its answers bring about among them."""
+    return int((job.rows + job.reduces) / (1.0 - job.again))
+
+
+def _lane_rows(lane: LaneNight, job: Job) -> float:
+    return lane.rows_between(job.at + lane.start, job.deadline) - lane.ahead
+
+
+def _batch_rows(batch: BatchNight, job: Job) -> float:
+    """Rows of a batch that are known to be done by the deadline, were all sent at once (or in turn, for a quota)."""
+    sent, due = batch.answers(job.at), job.deadline
     if batch.room is None:
-        shards = range(math.ceil(night.rows / night.shard_rows))
         total = 0
-        for shard in shards:
-            end = batch.ends(0.0, shard)
-            stops = end if end <= night.deadline else night.deadline - batch.cancel
-            total += batch.done(0.0, shard, stops, night.shard_rows)
+        for shard in range(math.ceil(all_rows(job) / job.shard_rows)):
+            end = batch.answers(batch.ends(sent, shard))
+            stops = end if end <= due else _last_cancel(batch, due)
+            total += batch.done(sent, shard, stops, job.shard_rows)
         return total
-    at, shard, total = 0.0, 0, 0
-    while total < night.rows and (end := batch.ends(at, shard)) <= night.deadline:
+    at, shard, total = sent, 0, 0
+    while total < all_rows(job) and (end := batch.answers(batch.ends(at, shard))) <= due:
         at, shard, total = end, shard + 1, total + batch.room
-    return total + batch.done(at, shard, night.deadline - batch.cancel, batch.room)
+    return total + batch.done(at, shard, _last_cancel(batch, due), batch.room)
+
+
+def _last_cancel(batch: BatchNight, due: float) -> float:
+    """When a batch has to be cancelled so that what it has done is there when it is due."""
+    at = due - batch.cancel
+    for begin, end in batch.silent:
+        if begin < due < end or begin <= at < end:
+            at = min(at, begin - batch.cancel)
+    return at

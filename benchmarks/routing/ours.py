@@ -1,20 +1,45 @@
-"""Ours: the planner at submission, the guard at each look, and forecasts that learn from night to night."""
+"""Ours: the planner at submission, the guard at each look, and forecasts that learn from night to night.
+
+What the simulation shows is put into the shards that the product would have recorded, and what is known of it is made
+of these by the product's own functions: where its knowledge is wrong, so is this.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from benchmarks.routing.night import BatchNight, LaneNight, Night
-from benchmarks.routing.world import Action, Cancel, Report, ToBatch, ToLane, View
-from orchestrator.forecast import Pace, Seen, longest, pace, turnaround
-from orchestrator.planner import BatchOption, Cost, Open, Option, PacedOption, Running, Terms, plan, replan
+from benchmarks.routing.night import Job as JobNight
+from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
+from orchestrator.forecast import Assumed, Speeds
+from orchestrator.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
+from orchestrator.planner import (
+    BatchOption,
+    Claim,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    PacedOption,
+    Terms,
+    observed,
+    plan,
+    replan,
+)
+from orchestrator.planner.orders import lying, taken_back
+from orchestrator.wire import BatchStatus
 
-FIRST = datetime(2026, 1, 1, 20, tzinfo=UTC)
-REMEMBERED = 120
-"""Nights that are looked back upon: older ones weigh next to nothing."""
-CANCEL = 600.0
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+REMEMBERED = 200
+"""Shards of each backend that are looked back upon."""
+NIGHTS = 30
+"""Nights of which progress is remembered."""
+MOST_LOOKS = 40
+"""Of a job and lane, evenly over an earlier night."""
+UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
 
 
 class Ours:
@@ -22,123 +47,242 @@ class Ours:
 
     def __init__(self, name: str = "ours") -> None:
         self.name = name
-        self._seen: dict[str, list[Seen]] = defaultdict(list)
-        self._rates: dict[str, list[float]] = defaultdict(list)
-        self._cancels: list[float] = []
-        self._paces: dict[str, Pace] = {}
-        self._cancel = CANCEL
+        self._shards: dict[str, list[Shard]] = defaultdict(list)
+        self._progress: dict[str, list[Progress]] = defaultdict(list)
+        self._finished: list[tuple[int, datetime, datetime]] = []
+        self._speeds: dict[tuple[int, str, str], Speeds] = {}
+        self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
 
-    def look(self, view: View) -> tuple[list[Action], float]:
+    # --- a look
+
+    def look(self, view: View) -> Look:
         """Plan on submission, then look after it."""
-        begin = FIRST + timedelta(days=view.night.at)
-        now = begin + timedelta(seconds=view.now)
-        terms = Terms(
-            begin + timedelta(seconds=view.night.deadline),
-            None if view.night.budget is None else Decimal(repr(view.night.budget)) - self._spent(view),
-            local_only=view.night.local_only,
-        )
-        if view.now == 0.0:
-            self._foresee(view.night)
-            planned = plan(view.waiting, self._options(view), terms, now)
-            batches = {batch.name for batch in view.night.batches}
-            actions: list[Action] = [
-                ToBatch(route.backend, route.rows) if route.backend in batches else ToLane(route.backend, route.rows)
-                for route in planned.routes
-            ]
-            return actions, 60.0
-        return self._guard(view, terms, begin, now)
-
-    def learn(self, view: View, report: Report) -> None:
-        """Remember how long batches took, how fast the routes were, and how long a cancel took."""
-        begin = FIRST + timedelta(days=view.night.at)
-        for batch in view.night.batches:
-            slowest = max(
-                self._tonight(view, batch.name, begin), key=lambda one: (one.seconds, not one.ended), default=None
+        books = _Books(view, self)
+        if not any(shard.job == view.job.name for shard in view.shards):
+            planned = plan(
+                view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims
             )
-            if slowest is not None:
-                self._seen[batch.name].append(slowest)
-                del self._seen[batch.name][:-REMEMBERED]
-        for lane, rate in report.rates.items():
-            self._rates[lane].append(rate)
-            del self._rates[lane][:-REMEMBERED]
-        self._cancels = [*self._cancels, *report.cancels][-REMEMBERED:]
+            actions: list[Action] = [Send(route.backend, route.rows) for route in planned.routes]
+            if not actions:
+                actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
+            return Look(actions, 60.0, planned.chance)
+        decision = replan(books.open, books.options, books.terms, books.now)
+        return Look([*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance)
 
-    @staticmethod
-    def _tonight(view: View, backend: str, begin: datetime) -> list[Seen]:
-        rows = view.night.shard_rows
-        seen = [Seen(begin, seconds, ended, rows) for name, seconds, ended in view.over if name == backend]
-        sent = [one.sent for one in view.shards if one.backend == backend and one.sent is not None]
-        return [*seen, *(Seen(begin, view.now - at, False, rows) for at in sent)]
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
+        """Remember the night's shards, and how far jobs were when."""
+        begin = begin_of(night)
+        for sent in shards:
+            if sent.sent is not None:
+                self._shards[sent.backend].append(shard_of(sent, night, begin, begin + timedelta(days=4)))
+        for kept in self._shards.values():
+            del kept[:-REMEMBERED]
+        by_job: dict[tuple[str, str], list[Seen]] = defaultdict(list)
+        for seen in progress:
+            by_job[seen.job, seen.lane].append(seen)
+        for (_, lane), found in by_job.items():
+            for seen in found[:: 1 + len(found) // MOST_LOOKS]:
+                self._progress[lane].append(progress_of(night, begin, seen))
+        for lane, samples in self._progress.items():
+            self._progress[lane] = [one for one in samples if one.at > begin - timedelta(days=NIGHTS)]
+        for terms in night.jobs:
+            mine = [one for one in shards if one.job == terms.name and one.collected is not None]
+            last = max((one.ended or 0.0 for one in mine), default=0.0)
+            done = max((one.collected or 0.0 for one in mine), default=0.0) + night.merges(terms)
+            self._finished.append((terms.rows, begin + timedelta(seconds=last), begin + timedelta(seconds=done)))
+            answered = sum(one.done for one in mine)
+            self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
+        del self._finished[:-REMEMBERED]
 
-    def _foresee(self, night: Night) -> None:
-        for lane in night.lanes:
-            self._paces[lane.name] = pace(self._rates[lane.name], assumed=lane.nominal)
-        self._cancel = longest(self._cancels, assumed=CANCEL)
+    # --- what it remembers
 
-    def _guard(self, view: View, terms: Terms, begin: datetime, now: datetime) -> tuple[list[Action], float]:
-        def at(seconds: float) -> datetime:
-            return begin + timedelta(seconds=seconds)
-
-        first = min((one.sent for one in view.shards if one.sent is not None), default=view.now)
-        coming = [one for one in view.shards if one.cancelled is not None]
-        decision = replan(
-            Open(
-                view.waiting,
-                view.pulled,
-                sum(one.rows - one.done for one in coming),
-                at(max((one.cancelled or 0.0) + self._cancel for one in coming)) if coming else None,
-                tuple(
-                    Running(
-                        str(one.number), one.backend, one.rows - one.done, at(first if one.sent is None else one.sent)
-                    )
-                    for one in view.shards
-                    if one.cancelled is None
-                ),
-                tuple((lane.name, lane.queue) for lane in view.lanes.values() if lane.queue),
-            ),
-            self._options(view),
-            terms,
-            now,
+    def sight(self, backend: str, books: _Books) -> observed.Sight:
+        """What was seen of a backend, this night's last."""
+        return observed.Sight(
+            backend,
+            [*self._shards[backend], *books.shards[backend]],
+            [*self._progress[backend], *books.progress[backend]],
         )
-        actions: list[Action] = [Cancel(int(batch)) for batch in decision.cancel]
-        batches = {batch.name for batch in view.night.batches}
+
+    def speeds(self, lane: str, books: _Books) -> Speeds:
+        """What earlier nights tell of a lane."""
+        key = (books.view.night.number, lane, books.view.job.name)
+        if key not in self._speeds:
+            past = observed.Sight(lane, self._shards[lane], self._progress[lane])
+            self._speeds[key] = observed.speeds(past, books.view.job.name, books.now)
+        return self._speeds[key]
+
+    def margin(self, rows: int, now: datetime) -> float:
+        """Between the last answer and the finished job."""
+        return observed.finish_seconds(self._finished, rows, now)
+
+    def share_again(self, job: str) -> float:
+        """Which part of a job's answers is asked for once more."""
+        return observed.share_again(self._again[job])
+
+
+class _Books:
+    """A look at one job, in the product's terms."""
+
+    def __init__(self, view: View, memory: Ours) -> None:
+        self.view, self._memory = view, memory
+        night = view.night
+        begin = begin_of(night)
+        self.now = begin + timedelta(seconds=view.now)
+        self.shards: dict[str, list[Shard]] = defaultdict(list)
+        for sent in view.shards:
+            self.shards[sent.backend].append(shard_of(sent, night, begin, self.now))
+        self.progress: dict[str, list[Progress]] = defaultdict(list)
+        for seen in view.progress:
+            self.progress[seen.lane].append(progress_of(night, begin, seen))
+        self.mine = job_of(night, view.job, begin)
+        known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
+        self.first = observed.goes_first(known, self.mine) | {JobId(f"{OTHERS}-{night.number}")}
+        self.options: list[Option] = [
+            *(self._batch(batch) for batch in night.batches),
+            *(self._lane(lane) for lane in night.lanes),
+        ]
+        self._deadlines = {job.id: job.deadline_at for job in known if job.id in self.first and job.deadline_at}
+        job, budget = view.job, None
+        if job.budget is not None:
+            budget = max(Decimal(0), Decimal(repr(job.budget)) - Decimal(repr(round(view.spent, 9))))
+        self.terms = Terms(
+            begin + timedelta(seconds=job.deadline), budget, local_only=job.local_only,
+            margin=memory.margin(job.rows, self.now),
+        )  # fmt: skip
+
+    @property
+    def later(self) -> int:
+        """Rows that are made of answers to come."""
+        open_rows = (
+            self.view.waiting
+            + self.view.pulled
+            + sum(
+                one.rows - one.done
+                for one in self.view.shards
+                if one.job == self.view.job.name and one.collected is None
+            )
+        )
+        return self.view.later + int(
+            self._memory.share_again(self.view.job.name) * (open_rows + self.view.later) + 0.5
+        )
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What other jobs may come to need."""
+        others: dict[JobId, list[Shard]] = {job_id: [] for job_id in self.first}
+        for shards in self.shards.values():
+            for shard in shards:
+                if shard.job_id in others:
+                    others[shard.job_id].append(shard)
+        batches = [one for one in self.options if isinstance(one, BatchOption)]
+        return observed.claims(others, self._deadlines, batches, self._paced, self.now)
+
+    @property
+    def _paced(self) -> frozenset[str]:
+        return frozenset(lane.name for lane in self.view.night.lanes)
+
+    @property
+    def open(self) -> Open:
+        """Where the job's rows are."""
+        cancel = {one.backend: one.cancel_seconds for one in self.options}
+        mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
+        rows: dict[str, int] = {shard.id: shard.rows for shard in mine if shard.collected_at is None}
+        return lying(
+            sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
+            waiting=self.view.waiting, pulled=self.view.pulled, later=self.later, claims=self.claims,
+        )  # fmt: skip
+
+    def actions(self, decision: Decision) -> Iterator[Action]:
+        """A decision as orders. What lanes lose waits first, and is sent at the next look."""
+        mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
+        for shard in taken_back(decision, mine):
+            yield Cancel(shard.number)
+        waiting, pulled = self.view.waiting, self.view.pulled
         for send in decision.sends:
-            if send.backend in batches:
-                actions.append(ToBatch(send.backend, send.rows, send.source))
-            else:
-                actions.append(ToLane(send.backend, send.rows, send.source))
-        return actions, (decision.next_look - now).total_seconds()
+            if send.source is not None:
+                continue
+            most = waiting + pulled if send.backend in self._paced else waiting
+            if rows := min(send.rows, most):
+                yield Send(send.backend, rows)
+                if send.backend in self._paced:
+                    back = min(rows, pulled)
+                    pulled -= back
+                    waiting -= rows - back
+                else:
+                    waiting -= rows
 
-    def _options(self, view: View) -> list[Option]:
-        begin = FIRST + timedelta(days=view.night.at)
-        options: list[Option] = [self._batch(batch, view, begin) for batch in view.night.batches]
-        return [*options, *(self._lane(lane, view) for lane in view.night.lanes)]
-
-    def _batch(self, batch: BatchNight, view: View, begin: datetime) -> BatchOption:
-        seen = [*self._seen[batch.name], *self._tonight(view, batch.name, begin)]
+    def _batch(self, batch: BatchNight) -> BatchOption:
+        sight = self._memory.sight(batch.name, self)
+        cancel = observed.cancel_seconds(sight.shards, self.now)
+        there = [shard for shard in self.shards[batch.name] if shard.state is ShardState.SUBMITTED]
         return BatchOption(
             batch.name,
             batch.location,
             _cost(batch.price),
-            turnaround(seen, rows=view.night.shard_rows, at=begin),
-            cancel_seconds=self._cancel,
+            observed.turnaround(sight, self.view.job.shard_rows, self.now),
+            cancel_seconds=cancel,
             room=batch.room,
+            behind=sum(shard.rows for shard in there if shard.job_id != self.mine.id),
+            silent=observed.silence(sight.shards, self.now),
+            slips=observed.slips(sight.shards, self.now, cancel),
         )
 
-    def _lane(self, lane: LaneNight, view: View) -> PacedOption:
-        seen = view.lanes[lane.name]
-        usual = self._paces[lane.name]
-        start = 0.0 if seen.queue else lane.start
-        expected = Pace(usual.rate, usual.spread, usual.source, seen.ahead, start)
-        if not seen.is_up:
-            expected = expected.now(0.0, 60.0)
-        elif seen.worked >= 60.0:
-            expected = expected.now(seen.rate, seen.worked)
-        return PacedOption(lane.name, lane.location, _cost(lane.price), expected)
+    def _lane(self, lane: LaneNight) -> PacedOption:
+        asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
+        assumed = Assumed(UNKNOWN_RATE, UNKNOWN_SPREAD)
+        if lane.nominal is not None:
+            assumed = Assumed(lane.nominal, STATED_SPREAD, "stated")
+        known = self._memory.speeds(lane.name, self)
+        sight = self._memory.sight(lane.name, self)
+        starts = observed.ASSUMED_START if lane.location == "local" else observed.QUICK_START
+        pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
+        leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
+        return PacedOption(lane.name, lane.location, _cost(lane.price), pace, cancel_seconds=leaves)
 
-    @staticmethod
-    def _spent(view: View) -> Decimal:
-        return Decimal(repr(round(view.spent, 9)))
+
+def begin_of(night: Night) -> datetime:
+    """When a night begins."""
+    return FIRST + timedelta(days=night.number, hours=night.hour)
+
+
+def job_of(night: Night, job: JobNight, begin: datetime) -> Job:
+    """A job as it is recorded."""
+    return Job(
+        JobId(f"{job.name}-{night.number}"), "home", job.name, job.name, job.name, JobKind.BATCH, "", {}, {},
+        begin + timedelta(seconds=job.at), begin + timedelta(seconds=job.deadline),
+    )  # fmt: skip
+
+
+def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
+    """A shard as it is recorded."""
+
+    def at(seconds: float | None) -> datetime | None:
+        return None if seconds is None else begin + timedelta(seconds=seconds)
+
+    state, status = ShardState.PENDING, None
+    if sent.sent is not None:
+        state, status = ShardState.SUBMITTED, BatchStatus.IN_PROGRESS
+    if sent.ended is not None:
+        state = ShardState.ENDED
+        status = (
+            BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.pulled else BatchStatus.EXPIRED
+        )
+    if sent.collected is not None:
+        state = ShardState.COLLECTED
+    return Shard(
+        ShardId(f"{night.number}.{sent.number}"), JobId(f"{sent.job}-{night.number}"), sent.number, sent.backend,
+        "/v1", "m", state, "", sent.rows, 0, begin + timedelta(seconds=sent.created),
+        provider_status=status, provider_completed=sent.done, submitted_at=at(sent.sent), first_at=at(sent.first),
+        seen_at=at(sent.seen), pulled_at=at(sent.pulled), ended_at=at(sent.ended),
+        collected_at=at(sent.collected),
+    )  # fmt: skip
+
+
+def progress_of(night: Night, begin: datetime, seen: Seen) -> Progress:
+    """A look at a lane as it is recorded."""
+    job_id = JobId(f"{seen.job}-{night.number}")
+    return Progress(job_id, seen.job, seen.lane, begin + timedelta(seconds=seen.at), seen.done, seen.left)
 
 
 def _cost(price: float) -> Cost:

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.routing.night import Night
-from benchmarks.routing.world import Action, Cancel, Policy, Report, ToBatch, ToLane, View
+from benchmarks.routing.world import Action, Cancel, Look, Policy, Seen, Send, Sent, View
 
 EACH = 300.0
 MARGIN = 1.6
+UNKNOWN_RATE = 1.0
 
 
 class Fixed:
     """Everything to one route, which the night decides."""
 
-    def __init__(self, name: str, route: Callable[[Night], str]) -> None:
+    def __init__(self, name: str, route: Callable[[View], str]) -> None:
         self.name = name
         self._route = route
 
-    def look(self, view: View) -> tuple[list[Action], float]:
+    def look(self, view: View) -> Look:
+        """Send what waits."""
         rows = view.waiting + view.pulled
-        if not rows:
-            return [], 3600.0
-        route = self._route(view.night)
-        if route in view.lanes:
-            return [ToLane(route, rows)], 3600.0
-        return [ToBatch(route, rows)], 3600.0
+        return Look([Send(self._route(view), rows)] if rows else [], 3600.0)
 
-    def learn(self, view: View, report: Report) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """It does not."""
 
 
@@ -39,49 +36,57 @@ class PullBack:
         self._lane = lane
         self._rates: list[float] = []
 
-    def look(self, view: View) -> tuple[list[Action], float]:
+    def look(self, view: View) -> Look:
+        """Pull back when it is time."""
         actions: list[Action] = []
-        if view.now == 0.0:
-            actions.append(ToBatch(view.night.batches[0].name, view.waiting))
+        mine = [one for one in view.shards if one.job == view.job.name]
+        if not mine:
+            actions.append(Send(view.night.batches[0].name, view.waiting))
         elif view.waiting + view.pulled:
-            actions.append(ToLane(self._lane, view.waiting + view.pulled))
-        running = [shard for shard in view.shards if shard.cancelled is None]
-        left = sum(shard.rows - shard.done for shard in running)
-        wait = view.night.deadline - MARGIN * left / self._rate(view.night) - view.now
-        if running and view.now and wait <= 0:
-            actions += [Cancel(shard.number) for shard in running]
-        return actions, min(EACH, max(30.0, wait))
+            actions.append(Send(self._lane, view.waiting + view.pulled))
+        lanes = {lane.name for lane in view.night.lanes}
+        running = [one for one in mine if one.ended is None and one.pulled is None and one.backend not in lanes]
+        left = sum(one.rows - one.done for one in running)
+        wait = view.job.deadline - MARGIN * left / self._rate(view.night) - view.now
+        if running and wait <= 0:
+            actions += [Cancel(one.number) for one in running]
+        return Look(actions, min(EACH, max(30.0, wait)))
 
-    def learn(self, view: View, report: Report) -> None:
-        if self._lane in report.rates:
-            self._rates.append(report.rates[self._lane])
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
+        """Remember how fast the sure route was."""
+        for one in shards:
+            if one.backend == self._lane and one.sent is not None and one.ended is not None and one.done > 100:
+                self._rates.append(one.done / max(1.0, one.ended - one.sent))
 
     def _rate(self, night: Night) -> float:
         rates = self._rates[-50:]
         nominal = next(lane.nominal for lane in night.lanes if lane.name == self._lane)
-        return sum(rates) / len(rates) if rates else nominal
+        return sum(rates) / len(rates) if rates else nominal or UNKNOWN_RATE
 
 
-def _by_class(night: Night) -> str:
-    names = [lane.name for lane in night.lanes]
-    if night.deadline < 3600.0:
+def _by_class(view: View) -> str:
+    names = [lane.name for lane in view.night.lanes]
+    left = view.job.deadline - view.job.at
+    if left < 3600.0:
         return "realtime"
-    if night.deadline < 6 * 3600.0:
+    if left < 6 * 3600.0:
         return "flex" if "flex" in names else "realtime"
-    return night.batches[0].name
+    return view.night.batches[0].name
 
 
 def rules(night: Night) -> list[Policy]:
     """The rules that such nights have the routes for."""
-    lanes = {lane.name for lane in night.lanes if lane.location == "local" or not night.local_only}
+    local_only = any(job.local_only for job in night.jobs)
+    lanes = {lane.name for lane in night.lanes if lane.location == "local" or not local_only}
     found: list[Policy] = []
-    if not night.local_only:
-        found.append(Fixed("always batch", lambda night: night.batches[0].name))
+    if not local_only and night.batches:
+        found.append(Fixed("always batch", lambda view: view.night.batches[0].name))
     if "local" in lanes:
-        found.append(Fixed("always local", lambda night: "local"))
+        found.append(Fixed("always local", lambda view: "local"))
     if "realtime" in lanes:
-        found.append(Fixed("always realtime", lambda night: "realtime"))
-        found.append(Fixed("by deadline class", _by_class))
-    if not night.local_only:
+        found.append(Fixed("always realtime", lambda view: "realtime"))
+        if night.batches:
+            found.append(Fixed("by deadline class", _by_class))
+    if not local_only and night.batches:
         found += [PullBack(lane) for lane in ("local", "realtime") if lane in lanes]
     return found

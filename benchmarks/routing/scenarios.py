@@ -7,26 +7,33 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.routing.night import BatchNight, LaneNight, Night, Windows
+from benchmarks.routing.night import FULL, BatchNight, Job, LaneNight, Night, Speed, Windows
 
 HOUR = 3600.0
 BATCH, REALTIME, FLEX = 0.0005, 0.0010, 0.0006
 
-Draw = Callable[[random.Random, int, int], Night]
-"""A generator, the number of the night, and how many there are -> the night."""
+Draw = Callable[[random.Random, int, int, float], Night]
+"""A generator, the number of the night, how many there are, and what the night has from those before it."""
+Path = Callable[[random.Random, int], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Nights of one kind."""
+    """Nights of one kind. `path` draws what each night has from those before it; with `forgets`, every night is the
+    first of its home."""
 
     name: str
     about: str
     draw: Draw
+    path: Path | None = None
+    forgets: bool = False
 
     def nights(self, seed: int, count: int) -> list[Night]:
         """The nights of this seed, each from a generator of its own."""
-        return [self.draw(random.Random(f"{seed}/{self.name}/{at}"), at, count) for at in range(count)]
+        path = [0.0] * count
+        if self.path is not None:
+            path = self.path(random.Random(f"{seed}/{self.name}"), count)
+        return [self.draw(random.Random(f"{seed}/{self.name}/{at}"), at, count, path[at]) for at in range(count)]
 
 
 def batch(
@@ -40,6 +47,9 @@ def batch(
     down: Windows = (),
     room: int | None = None,
     name: str = "batch",
+    cancel: float = 150.0,
+    silent: Windows = (),
+    hidden: bool = False,
 ) -> BatchNight:
     """A hosted batch: a log-normal time on most nights, hours on a bad one, and on a few it does not end at all."""
     draw = chance.random()
@@ -50,19 +60,32 @@ def batch(
     else:
         seconds = chance.lognormvariate(math.log(median), spread)
     jitter = tuple(chance.lognormvariate(0.0, 0.15) for _ in range(16))
-    lag, cancel = chance.uniform(0.2, 0.9), chance.lognormvariate(math.log(150.0), 0.5)
-    return BatchNight(name, price, seconds, jitter, lag, min(cancel, 600.0), down=down, room=room)
+    lag, takes = chance.uniform(0.2, 0.9), chance.lognormvariate(math.log(cancel), 0.5)
+    return BatchNight(
+        name, price, seconds, jitter, lag, min(takes, 4 * cancel), down=down, room=room, silent=silent, hidden=hidden,
+        poll=chance.uniform(60.0, 150.0),
+    )  # fmt: skip
 
 
 def realtime(chance: random.Random, *, rate: float = 8.0, down: Windows = ()) -> LaneNight:
     """A provider's synchronous API under its rate limit."""
-    return LaneNight("realtime", REALTIME, rate * chance.lognormvariate(0.0, 0.12), rate, start=5.0, down=down)
+    drawn = rate * chance.lognormvariate(0.0, 0.12)
+    return LaneNight("realtime", REALTIME, drawn, rate, start=5.0, speed=stands(down))
+
+
+def stands(*windows: Windows) -> Speed:
+    """At full speed but in these windows, where it stands still."""
+    marks = {0.0: 1.0}
+    for begin, end in sorted(window for one in windows for window in one):
+        marks[begin] = 0.0
+        marks[end] = 1.0
+    return tuple(sorted(marks.items()))
 
 
 def flex(chance: random.Random) -> LaneNight:
     """Cheap, as fast as there is room, and at times there is none."""
     down = outage(chance, 0.4, 4 * HOUR, HOUR, 2 * HOUR)
-    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), 4.0, start=5.0, down=down)
+    return LaneNight("flex", FLEX, 4.0 * chance.lognormvariate(0.0, 0.5), 4.0, start=5.0, speed=stands(down))
 
 
 def local(
@@ -72,11 +95,16 @@ def local(
     *,
     spread: float = 0.2,
     ahead: float = 0.0,
-    down: Windows = (),
+    speed: Speed = FULL,
+    start: float = 90.0,
+    nominal: float | None = 0.0,
+    cools: float = math.inf,
 ) -> LaneNight:
-    """One's own GPU."""
-    drawn = rate * chance.lognormvariate(0.0, spread)
-    return LaneNight("local", price, drawn, rate, ahead=ahead, start=90.0, down=down, location="local")
+    """One's own GPU; `nominal` is what its operator states, the rate unless told otherwise."""
+    drawn, stated = rate * chance.lognormvariate(0.0, spread), rate if nominal == 0.0 else nominal
+    return LaneNight(
+        "local", price, drawn, stated, ahead=ahead, start=start, speed=speed, location="local", cools=cools
+    )
 
 
 def outage(chance: random.Random, share: float, within: float, least: float, most: float) -> Windows:
@@ -87,92 +115,116 @@ def outage(chance: random.Random, share: float, within: float, least: float, mos
     return ((begin, begin + chance.uniform(least, most)),)
 
 
-def _evening(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0008, 1.0), realtime(chance)))
+def one(
+    number: int,
+    rows: int,
+    deadline: float,
+    batches: tuple[BatchNight, ...],
+    lanes: tuple[LaneNight, ...],
+    *,
+    hour: int = 20,
+    slow: float = 1.0,
+    budget: float | None = None,
+    local_only: bool = False,
+    reduces: int = 0,
+    again: float = 0.0,
+) -> Night:
+    """A night of one job."""
+    job = Job("job", rows, deadline, budget=budget, local_only=local_only, reduces=reduces, again=again)
+    return Night(number, (job,), batches, lanes, hour, slow)
 
 
-def _hour(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, HOUR, (batch(chance),), (local(chance, 0.0008, 1.5), realtime(chance)))
+def _evening(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0008, 1.0), realtime(chance)))
 
 
-def _three_hours(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 3 * HOUR, (batch(chance),), (flex(chance), realtime(chance)))
+def _hour(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, HOUR, (batch(chance),), (local(chance, 0.0008, 1.5), realtime(chance)))
 
 
-def _no_choice(chance: random.Random, at: int, count: int) -> Night:
-    return Night(
+def _three_hours(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, 3 * HOUR, (batch(chance),), (flex(chance), realtime(chance)))
+
+
+def _no_choice(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(
         at, 8_000, 0.6 * HOUR, (batch(chance, median=3 * HOUR),), (local(chance, 0.0004, 0.3), realtime(chance))
     )
 
 
-def _long(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 30 * HOUR, (batch(chance, stuck=0.05),), (local(chance, 0.0008, 0.5), realtime(chance)))
+def _long(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, 30 * HOUR, (batch(chance, stuck=0.05),), (local(chance, 0.0008, 0.5), realtime(chance)))
 
 
-def _bad_nights(chance: random.Random, at: int, count: int) -> Night:
-    return Night(
+def _bad_nights(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(
         at, 8_000, 6 * HOUR, (batch(chance, bad=0.22, stuck=0.05),), (local(chance, 0.0008, 1.0), realtime(chance))
     )
 
 
-def _outages(chance: random.Random, at: int, count: int) -> Night:
+def _outages(chance: random.Random, at: int, count: int, state: float) -> Night:
     # The whole provider stands still: its batches and its realtime API.
     down = outage(chance, 0.15, 5 * HOUR, 0.5 * HOUR, 2.5 * HOUR)
     lanes = (local(chance, 0.0009, 0.8), realtime(chance, down=down))
-    return Night(at, 8_000, 5 * HOUR, (batch(chance, down=down),), lanes)
+    return one(at, 8_000, 5 * HOUR, (batch(chance, down=down),), lanes)
 
 
-def _quota(chance: random.Random, at: int, count: int) -> Night:
+def _quota(chance: random.Random, at: int, count: int, state: float) -> Night:
     lanes = (local(chance, 0.0008, 1.0), realtime(chance))
-    return Night(at, 8_000, 6 * HOUR, (batch(chance, room=2_000, median=1200.0),), lanes)
+    return one(at, 8_000, 6 * HOUR, (batch(chance, room=2_000, median=1200.0),), lanes)
 
 
-def _price_change(chance: random.Random, at: int, count: int) -> Night:
+def _price_change(chance: random.Random, at: int, count: int, state: float) -> Night:
     price = BATCH if at < count // 2 else 0.0009
-    return Night(at, 8_000, 5 * HOUR, (batch(chance, price=price),), (local(chance, 0.0006, 0.8), realtime(chance)))
+    return one(at, 8_000, 5 * HOUR, (batch(chance, price=price),), (local(chance, 0.0006, 0.8), realtime(chance)))
 
 
-def _idle_gpu(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 12_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0001, 0.25, spread=0.25), realtime(chance)))
+def _idle_gpu(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 12_000, 8 * HOUR, (batch(chance),), (local(chance, 0.0001, 0.25, spread=0.25), realtime(chance)))
 
 
-def _fast_gpu(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 4 * HOUR, (batch(chance),), (local(chance, 0.0002, 2.0), realtime(chance)))
+def _fast_gpu(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, 4 * HOUR, (batch(chance),), (local(chance, 0.0002, 2.0), realtime(chance)))
 
 
-def _failing_gpu(chance: random.Random, at: int, count: int) -> Night:
+def _failing_gpu(chance: random.Random, at: int, count: int, state: float) -> Night:
     down: Windows = ()
     if chance.random() < 0.2:
         begin = chance.uniform(0, 3 * HOUR)
         down = ((begin, begin + (chance.uniform(HOUR, 2 * HOUR) if chance.random() < 0.5 else 1000 * HOUR)),)
-    return Night(at, 8_000, 5 * HOUR, (batch(chance),), (local(chance, 0.0002, 0.8, down=down), realtime(chance)))
+    return one(
+        at, 8_000, 5 * HOUR, (batch(chance),), (local(chance, 0.0002, 0.8, speed=stands(down)), realtime(chance))
+    )
 
 
-def _growing(chance: random.Random, at: int, count: int) -> Night:
+def _growing(chance: random.Random, at: int, count: int, state: float) -> Night:
     part = at / count
     rows = int(4_000 + 14_000 * part)
     lanes = (local(chance, 0.0003, 1.0, ahead=6_000 * part * chance.uniform(0.7, 1.3)), realtime(chance))
-    return Night(at, rows, 4 * HOUR, (batch(chance),), lanes)
+    return one(at, rows, 4 * HOUR, (batch(chance),), lanes)
 
 
-def _slow_sure(chance: random.Random, at: int, count: int) -> Night:
-    return Night(at, 8_000, 6 * HOUR, (batch(chance),), (local(chance, 0.0010, 1.0, spread=0.25),))
+def _slow_sure(chance: random.Random, at: int, count: int, state: float) -> Night:
+    return one(at, 8_000, 6 * HOUR, (batch(chance),), (local(chance, 0.0010, 1.0, spread=0.25),))
 
 
-def _local_only(chance: random.Random, at: int, count: int) -> Night:
-    lanes = (local(chance, 0.0008, 1.0, down=outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR)), realtime(chance))
-    return Night(at, 8_000, 6 * HOUR, (batch(chance),), lanes, local_only=True)
+def _local_only(chance: random.Random, at: int, count: int, state: float) -> Night:
+    lanes = (
+        local(chance, 0.0008, 1.0, speed=stands(outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR))),
+        realtime(chance),
+    )
+    return one(at, 8_000, 6 * HOUR, (batch(chance),), lanes, local_only=True)
 
 
-def _tight_budget(chance: random.Random, at: int, count: int) -> Night:
+def _tight_budget(chance: random.Random, at: int, count: int, state: float) -> Night:
     # Realtime would cost $8: what the budget pays for is the batch, and the GPU in time.
     lanes = (local(chance, 0.0006, 1.2), realtime(chance))
-    return Night(at, 8_000, 5 * HOUR, (batch(chance),), lanes, budget=6.0)
+    return one(at, 8_000, 5 * HOUR, (batch(chance),), lanes, budget=6.0)
 
 
-def _two_providers(chance: random.Random, at: int, count: int) -> Night:
+def _two_providers(chance: random.Random, at: int, count: int, state: float) -> Night:
     batches = (batch(chance, room=4_000), batch(chance, price=0.00055, name="batch2", median=1800.0, room=6_000))
-    return Night(at, 12_000, 5 * HOUR, batches, (local(chance, 0.0008, 0.6), realtime(chance)))
+    return one(at, 12_000, 5 * HOUR, batches, (local(chance, 0.0008, 0.6), realtime(chance)))
 
 
 SCENARIOS: dict[str, Scenario] = {

@@ -1,22 +1,42 @@
-"""Runs policies over scenarios and says how they compare."""
+"""Runs policies over scenarios and says how they compare, and whether what ours tells comes true."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from benchmarks.routing.night import Night, Score, clairvoyant
+from benchmarks.routing.night import Job, Night, Score, clairvoyant
 from benchmarks.routing.ours import Ours
 from benchmarks.routing.rules import rules
 from benchmarks.routing.scenarios import Scenario
 from benchmarks.routing.world import Policy, World
 
 GOAL_IN_TIME, GOAL_COST = 0.99, 1.15
+SPARE = 300.0
+"""A night counts where who knows it could be in time with so many seconds to spare: nobody merges in none."""
+BUCKETS = (0.999, 0.995, 0.99, 0.95, 0.9, 0.5, 0.0)
+"""What was told, from this on."""
+LOOKS = (0.0, 0.25, 0.5, 0.75, 0.9)
+"""When it is read what is told: at these parts of the time until the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How often something in a bucket was told, and how often it came true; `sum` is the sum of what was told."""
+
+    bucket: float
+    count: int
+    true: int
+    sum: float
+
+    def __add__(self, other: Told) -> Told:
+        return Told(self.bucket, self.count + other.count, self.true + other.true, self.sum + other.sum)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A policy in a scenario; `in_time` and `cost` (times the clairvoyant's) over nights that could be in time."""
+    """A policy in a scenario; `in_time` and `cost` (times the clairvoyant's) over jobs that could be in time."""
 
     policy: str
     in_time: float
@@ -26,15 +46,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A scenario: on `possible` of its `nights` a clairvoyant is in time, for `least` dollars on the mean."""
+    """A scenario: `possible` of its `jobs` a clairvoyant has in time, for `least` dollars on the mean."""
 
     scenario: str
     about: str
     seed: int
     nights: int
+    jobs: int
     possible: int
     least: float
     rows: tuple[Row, ...]
+    told: tuple[Told, ...]
 
     @property
     def ours(self) -> Row:
@@ -49,13 +71,13 @@ class Result:
 
     @property
     def lost(self) -> list[str]:
-        """The goals that were not reached, in words."""
+        """Where ours is not as good as it should be, in words."""
         found = []
         if self.ours.in_time < GOAL_IN_TIME:
-            found.append(f"in time {self.ours.in_time:.2%}, the goal is {GOAL_IN_TIME:.0%}")
+            found.append(f"in time {self.ours.in_time:.2%}, goal {GOAL_IN_TIME:.0%}")
         if self.ours.cost > GOAL_COST:
-            found.append(f"{self.ours.cost:.3f}x the clairvoyant, the goal is {GOAL_COST}x")
-        if self.rival and round(self.rival.cost, 3) < round(self.ours.cost, 3):
+            found.append(f"cost {self.ours.cost:.3f}x, goal {GOAL_COST}x")
+        if self.rival is not None and self.rival.cost < self.ours.cost * 0.999:
             found.append(
                 f"dearer than `{self.rival.policy}` ({self.rival.cost:.3f}x, in time {self.rival.in_time:.2%})"
             )
@@ -66,27 +88,113 @@ class Result:
         return {**asdict(self), "lost": self.lost}
 
 
-def run(scenario: Scenario, seed: int, count: int) -> Result:
-    """Let every policy that has the routes for it live through the same nights."""
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A job as it was lived through, and the least it could have cost (None: nobody could have been in time)."""
+
+    job: Job
+    score: Score
+    least: float | None
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the deadline and the budget were kept."""
+        budget = self.job.budget
+        return self.score.in_time and (budget is None or self.score.cost <= budget + 1e-9)
+
+
+def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False) -> Result:
+    """Let every policy that has the routes for it, or ours `alone`, live through the same nights."""
     nights = scenario.nights(seed, count)
-    bounds = [clairvoyant(night) for night in nights]
-    possible = [at for at, bound in enumerate(bounds) if bound.in_time]
-    least = sum(bounds[at].cost for at in possible)
-    rows = []
-    policies: Sequence[Policy] = (Ours(), *rules(nights[0]))
+    bounds = [_bounds(night) for night in nights]
+    policies: Sequence[Policy] = (Ours(),) if alone else (Ours(), *rules(nights[0]))
+    rows, told = [], ()
     for policy in policies:
-        scores = [World(night).live(policy) for night in nights]
-        rows.append(_row(policy.name, [(nights[at], scores[at]) for at in possible], least))
-    return Result(
-        scenario.name, scenario.about, seed, count, len(possible), least / max(1, len(possible)), tuple(rows)
-    )
+        lived = list(_live(policy, scenario, nights, bounds))
+        rows.append(_row(policy.name, [one for one in lived if one.least is not None]))
+        told = told or tuple(reliability(lived))
+    least = [each for night in bounds for each in night if each is not None]
+    jobs = sum(len(night.jobs) for night in nights)
+    mean = sum(least) / max(1, len(least))
+    return Result(scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told)
 
 
-def _row(name: str, lived: Sequence[tuple[Night, Score]], least: float) -> Row:
+def _bounds(night: Night) -> list[float | None]:
+    """The least each job costs who knows the night, None where not even he has it in time with some to spare."""
+    sooner = replace(night, jobs=tuple(replace(job, deadline=job.deadline - SPARE) for job in night.jobs))
+    pairs = zip(clairvoyant(night), clairvoyant(sooner), strict=True)
+    return [None if spare is None else least for least, spare in pairs]
+
+
+def _live(
+    policy: Policy, scenario: Scenario, nights: Sequence[Night], bounds: Sequence[list[float | None]]
+) -> list[Lived]:
+    found = []
+    for night, least in zip(nights, bounds, strict=True):
+        if scenario.forgets and isinstance(policy, Ours):
+            policy = Ours()
+        scores = World(night).live(policy)
+        found += [Lived(job, score, each) for job, score, each in zip(night.jobs, scores, least, strict=True)]
+    return found
+
+
+def _row(name: str, lived: Sequence[Lived]) -> Row:
     count = max(1, len(lived))
-    in_time = sum(
-        score.in_time and (night.budget is None or score.cost <= night.budget + 1e-9) for night, score in lived
-    )
-    late = sum(max(0.0, score.done_at - night.deadline) for night, score in lived) / 3600.0
-    cost = sum(score.cost for _, score in lived) / least if least else 1.0
+    in_time = sum(one.in_time for one in lived)
+    late = sum(min(96.0, max(0.0, one.score.done_at - one.job.deadline) / 3600.0) for one in lived)
+    least = sum(one.least or 0.0 for one in lived)
+    cost = sum(one.score.cost for one in lived) / least if least else 1.0
     return Row(name, in_time / count, cost, late / count)
+
+
+def reliability(lived: Sequence[Lived]) -> list[Told]:
+    """What was told when a job was submitted and at later looks, by bucket, and how often it came true."""
+    found = {bucket: Told(bucket, 0, 0, 0.0) for bucket in BUCKETS}
+    for one in lived:
+        for chance in told_at(one):
+            bucket = next(each for each in BUCKETS if chance >= each)
+            found[bucket] += Told(bucket, 1, int(one.score.in_time), chance)
+    return list(found.values())
+
+
+def told_at(one: Lived) -> list[float]:
+    """What was told last by each of `LOOKS`."""
+    begin, length = one.job.at, one.job.deadline - one.job.at
+    found = []
+    for part in LOOKS:
+        at = begin + part * length
+        said = [chance for when, chance in one.score.told if when <= at + 1e-6]
+        if said and one.score.done_at > at:
+            found.append(said[-1])
+    return found
+
+
+def together(results: Sequence[Result]) -> list[Told]:
+    """The reliability of what was told in all of them."""
+    found = []
+    for place, bucket in enumerate(BUCKETS):
+        whole = Told(bucket, 0, 0, 0.0)
+        for result in results:
+            whole += result.told[place]
+        found.append(whole)
+    return found
+
+
+def spelled(told: Sequence[Told]) -> str:
+    """A reliability table: told, how often, told on the mean, came true."""
+    lines = [f"  {'told':>10}{'times':>9}{'on the mean':>14}{'came true':>12}\n"]
+    for one in told:
+        if one.count:
+            bucket, mean, true = f"≥ {one.bucket:.1%}", one.sum / one.count, one.true / one.count
+            lines.append(f"  {bucket:>10}{one.count:>9,}{mean:>14.2%}{true:>12.2%}\n")
+    return "".join(lines)
+
+
+def wilson(true: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Between which shares the true one lies (95 %)."""
+    if not count:
+        return 0.0, 1.0
+    share, spread = true / count, z * z / count
+    middle = (share + spread / 2) / (1 + spread)
+    reach = z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / 4 / count)
+    return middle - reach, middle + reach

@@ -1,281 +1,396 @@
-"""The simulation: a night is lived through by a policy, which sees what an orchestrator sees and no more."""
+"""The simulation: a night is lived through by a policy, which sees what an orchestrator sees and no more.
+
+Between an order and its effect lies what lies there on real nights: batches are looked at every so often, a cancel
+takes its time, results are collected, rows begin after the engine has loaded, and the last row is not yet the file.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.routing.night import BatchNight, LaneNight, Night, Score, until
+from benchmarks.routing.engine import Engine
+from benchmarks.routing.night import BatchNight, Job, LaneNight, Night, Score
 
 END = 4 * 86_400.0
 """What is not done by then is counted as it is: far too late."""
+REACTS, SOONEST = 1.0, 30.0
+"""Seconds until an order leaves, and until a policy may look again without a reason."""
+SAMPLED = 60.0
+"""How often the progress of lanes is noted."""
+OTHERS = "others"
+"""Whose rows are ahead at a lane."""
+QUICK = 60.0
+"""A batch that was asked to end is looked at as often as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a job was in a lane at a time: rows that it has done, and that it has yet to do."""
+
+    at: float
+    job: str
+    lane: str
+    done: int
+    left: int
 
 
 @dataclass(slots=True)
-class Shard:
-    """A batch as it is seen. `sent` is None while it waits for room; `done` rows are told by the provider."""
+class Sent:
+    """A shard in an orchestrator's books. Times are seconds of the night, None for what has not come yet.
 
-    number: int
-    backend: str
-    rows: int
-    sent: float | None
-    done: int = 0
-    cancelled: float | None = None
-
-
-@dataclass(slots=True)
-class Lane:
-    """A paced route as it is seen: `queue` rows of ours in it, `is_up` as its health check says.
-
-    `rate` is what it did since it began, over `worked` seconds; `ahead` rows of others go first.
+    `done` rows are told by its backend, which answered last when it was `seen`; `first` is when the first row was.
+    `ended` is when it was seen to be over, by itself where `whole`.
     """
 
-    name: str
-    queue: int = 0
-    ahead: float = 0.0
-    is_up: bool = True
-    rate: float = 0.0
-    worked: float = 0.0
+    number: int
+    job: str
+    backend: str
+    rows: int
+    created: float
+    sent: float | None = None
+    first: float | None = None
+    seen: float | None = None
+    done: int = 0
+    pulled: float | None = None
+    ended: float | None = None
+    whole: bool = False
+    collected: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows of it may still come."""
+        return self.collected is None
 
 
 @dataclass(slots=True)
 class View:
-    """What a policy may look at. `waiting` rows are free, `pulled` ones came back from a cancelled batch; `spent`
-    dollars are settled, `over` has the shards that are: (backend, seconds, whether it ended by itself)."""
+    """What a policy may look at, of one job. `waiting` rows are free, `pulled` ones came back from a cancelled batch,
+    `later` ones will come once others are answered; `spent` dollars are settled.
+
+    `shards` are those of all jobs of the night, `progress` how far each job was in each lane.
+    """
 
     now: float
     night: Night
+    job: Job
     waiting: int
     pulled: int
-    shards: list[Shard]
-    lanes: dict[str, Lane]
+    later: int
+    shards: list[Sent]
+    progress: list[Seen]
     spent: float = 0.0
-    over: list[tuple[str, float, bool]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class ToBatch:
-    """Send rows to a Batch API: waiting ones, or those of a lane."""
+class Send:
+    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were pulled back."""
 
     backend: str
     rows: int
-    source: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToLane:
-    """Send rows to a paced route: waiting and pulled ones, or those of another lane."""
-
-    lane: str
-    rows: int
-    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Pull a shard back."""
+    """Take a shard's rows back."""
 
     shard: int
 
 
-Action = ToBatch | ToLane | Cancel
+Action = Send | Cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a policy does, in how many seconds it looks again, and the P(in time) that it tells (None: nothing)."""
+
+    actions: list[Action]
+    wait: float
+    chance: float | None = None
 
 
 class Policy(Protocol):
-    """A way to run a job. It may read of a night what is public: rows, deadline, prices, limits, names."""
+    """A way to run jobs. It may read of a night what is public: rows, deadlines, prices, limits, names."""
 
     name: str
 
-    def look(self, view: View) -> tuple[list[Action], float]:
-        """What to do now, and in how many seconds to look again; something that happens makes it look sooner."""
+    def look(self, view: View) -> Look:
+        """What to do now with one job; where rows come to wait it is asked sooner."""
         ...
 
-    def learn(self, view: View, report: Report) -> None:
+    def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """The night is over."""
         ...
 
 
 @dataclass(slots=True)
-class Report:
-    """What a night has taught: rows a second by lane, and how many seconds cancels took."""
+class _Job:
+    """A job in progress. `owed` are rows that its answers bring about, of which `made` were."""
 
-    rates: dict[str, float] = field(default_factory=dict)
-    cancels: list[float] = field(default_factory=list)
+    terms: Job
+    waiting: int
+    pulled: int = 0
+    finished: int = 0
+    owed: float = 0.0
+    reduces: int = 0
+    cost: float = 0.0
+    last: float = 0.0
+    look: float = 0.0
+    done_at: float | None = None
+    told: list[tuple[float, float]] = field(default_factory=list)
+    by_route: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _Queue:
-    night: LaneNight
-    seen: Lane
-    begins: float = 0.0  # when it works on ours
-    done: float = 0.0
-    ours: float = 0.0  # seconds of work on ours
+class _Batch:
+    """What nobody sees of a batch: when it was cancelled there, and when it is looked at next."""
+
+    shard: Sent
+    night: BatchNight
+    cancelled: float | None = None
+    poll: float = math.inf
+
+    def over(self) -> float:
+        """When it is over at its provider."""
+        assert self.shard.sent is not None
+        end = self.night.ends(self.shard.sent, self.shard.number)
+        return end if self.cancelled is None else min(end, self.cancelled + self.night.cancel)
+
+    def done(self, at: float) -> int:
+        """Rows done there."""
+        assert self.shard.sent is not None
+        return self.night.done(self.shard.sent, self.shard.number, min(at, self.over()), self.shard.rows)
 
 
 class World:
     """A night in progress."""
 
     def __init__(self, night: Night) -> None:
-        self.night = night
-        self.view = View(0.0, night, night.rows, 0, [], {lane.name: Lane(lane.name) for lane in night.lanes})
-        self.report = Report()
-        self.cost = 0.0
-        self.finished = 0
-        self.last = 0.0
-        self.by_route: dict[str, int] = {}
-        self._batches = {batch.name: batch for batch in night.batches}
-        self._queues = {lane.name: _Queue(lane, self.view.lanes[lane.name]) for lane in night.lanes}
-        self._count = 0
+        self.night, self.now = night, 0.0
+        self.jobs = {job.name: _Job(job, job.rows, reduces=job.reduces, look=job.at) for job in night.jobs}
+        self.shards: list[Sent] = []
+        self.progress: list[Seen] = []
+        self._batches: dict[int, _Batch] = {}
+        self._nights = {batch.name: batch for batch in night.batches}
+        deadlines = {job.name: job.deadline for job in night.jobs}
+        self._engines = {lane.name: Engine(lane, deadlines) for lane in night.lanes}
+        self._collecting: list[tuple[float, int]] = []
+        for lane in night.lanes:
+            if lane.ahead:  # others' rows, which go first
+                self.shards.append(Sent(len(self.shards), OTHERS, lane.name, int(lane.ahead), 0.0, 0.0, seen=0.0))
+        self._sample = 0.0
 
-    def live(self, policy: Policy) -> Score:
-        """Let the policy run the night, until every row is done."""
-        view = self.view
-        look = 0.0
-        while self.finished < self.night.rows and view.now < END:
-            for queue in self._queues.values():
-                queue.seen.is_up = not any(a <= view.now < b for a, b in queue.night.down)
-                queue.seen.ahead = max(0.0, queue.night.ahead - queue.night.rows_between(0.0, view.now))
-            actions, wait = policy.look(view)
-            for action in actions:
-                self._act(action)
-            look = view.now + max(30.0, wait)
-            self._advance(min(look, self._next_event()))
-        policy.learn(view, self._reported())
-        in_time = self.finished >= self.night.rows and self.last <= self.night.deadline + 1.0
-        return Score(in_time, self.cost, self.last, self.by_route)
-
-    def _act(self, action: Action) -> None:
-        view = self.view
-        match action:
-            case ToBatch(backend, rows, source):
-                assert rows > 0
-                assert not self.night.local_only
-                if source is None:
-                    assert rows <= view.waiting
-                    view.waiting -= rows
-                else:
-                    self._leave(source, rows)
-                size = self._batches[backend].room or self.night.shard_rows
-                while rows > 0:
-                    view.shards.append(Shard(self._count, backend, min(rows, size), None))
-                    self._count += 1
-                    rows -= size
-                self._release()
-            case ToLane(lane, rows, source):
-                queue = self._queues[lane]
-                assert rows > 0
-                assert queue.night.location == "local" or not self.night.local_only
-                if source is None:
-                    assert rows <= view.waiting + view.pulled
-                    pulled = min(rows, view.pulled)
-                    view.pulled -= pulled
-                    view.waiting -= rows - pulled
-                else:
-                    self._leave(source, rows)
-                if not queue.seen.queue:
-                    queue.begins = queue.night.ready(view.now)
-                queue.seen.queue += rows
-            case Cancel(number):
-                shard = next(one for one in view.shards if one.number == number)
-                if shard.sent is None:
-                    view.shards.remove(shard)
-                    view.pulled += shard.rows
-                elif shard.cancelled is None:
-                    shard.cancelled = view.now
-
-    def _leave(self, lane: str, rows: int) -> None:
-        assert rows <= self.view.lanes[lane].queue
-        self.view.lanes[lane].queue -= rows
-
-    def _release(self) -> None:
-        """Send the shards that there is room for."""
-        for name, batch in self._batches.items():
-            room = math.inf if batch.room is None else batch.room
-            room -= sum(one.rows for one in self.view.shards if one.backend == name and one.sent is not None)
-            for shard in self.view.shards:
-                if shard.backend == name and shard.sent is None and shard.rows <= room:
-                    shard.sent = self.view.now
-                    room -= shard.rows
-
-    def _next_event(self) -> float:
-        """When something happens that shows: a batch or a lane is done, or a lane stops or comes back."""
-        now = self.view.now
-        times = [END]
-        for shard in self.view.shards:
-            if shard.sent is not None:
-                times.append(self._over(shard))
-        for queue in self._queues.values():
-            if queue.seen.queue:
-                times.append(self._empties(queue))
-            times += [mark for window in queue.night.down for mark in window if mark > now]
-        return max(now, min(times))
-
-    def _over(self, shard: Shard) -> float:
-        batch = self._batches[shard.backend]
-        assert shard.sent is not None
-        end = batch.ends(shard.sent, shard.number)
-        return end if shard.cancelled is None else min(end, shard.cancelled + batch.cancel)
+    def live(self, policy: Policy) -> list[Score]:
+        """Let the policy run the night, until every job is done."""
+        while self.now < END and any(job.done_at is None for job in self.jobs.values()):
+            for job in self.jobs.values():
+                if job.done_at is None and job.look <= self.now:
+                    self._look(policy, job)
+            self._advance(min(self._next(), END))
+        policy.learn(self.night, self.shards, self.progress)
+        return [self._score(job) for job in self.jobs.values()]
 
     @staticmethod
-    def _empties(queue: _Queue) -> float:
-        left = queue.seen.queue - (queue.done - int(queue.done))
-        return until(queue.begins, left / queue.night.rate, queue.night.down)
+    def _score(job: _Job) -> Score:
+        at = math.inf if job.done_at is None else job.done_at
+        return Score(job.terms, at <= job.terms.deadline, job.cost, at, job.told, job.by_route)
+
+    def _look(self, policy: Policy, job: _Job) -> None:
+        view = View(
+            self.now,
+            self.night,
+            job.terms,
+            job.waiting,
+            job.pulled,
+            job.reduces,
+            self.shards,
+            self.progress,
+            job.cost,
+        )
+        look = policy.look(view)
+        if look.chance is not None:
+            job.told.append((self.now, look.chance))
+        for action in look.actions:
+            self._act(job, action)
+        job.look = self.now + max(SOONEST, look.wait)
+
+    # --- orders
+
+    def _act(self, job: _Job, action: Action) -> None:
+        match action:
+            case Send(backend, rows):
+                assert rows > 0
+                self._take(job, rows, backend)
+                size = job.terms.shard_rows
+                if backend in self._nights:
+                    size = min(size, self._nights[backend].room or size)
+                while rows > 0:
+                    self._send(job, backend, min(rows, size))
+                    rows -= size
+            case Cancel(number):
+                self._pull(self.shards[number])
+
+    def _take(self, job: _Job, rows: int, backend: str) -> None:
+        if backend in self._nights:
+            assert rows <= job.waiting, "what was pulled back goes to no batch"
+            assert not job.terms.local_only
+            job.waiting -= rows
+            return
+        assert rows <= job.waiting + job.pulled
+        assert self._engines[backend].lane.location == "local" or not job.terms.local_only
+        pulled = min(rows, job.pulled)
+        job.pulled -= pulled
+        job.waiting -= rows - pulled
+
+    def _send(self, job: _Job, backend: str, rows: int) -> None:
+        shard = Sent(len(self.shards), job.terms.name, backend, rows, self.now)
+        self.shards.append(shard)
+        if backend in self._engines:
+            shard.sent = shard.seen = self.now + REACTS
+            self._engines[backend].take(shard)
+        else:
+            self._batches[shard.number] = _Batch(shard, self._nights[backend])
+
+    def _pull(self, shard: Sent) -> None:
+        if shard.pulled is not None or shard.ended is not None:
+            return
+        shard.pulled = self.now
+        batch = self._batches.get(shard.number)
+        if batch is None:
+            self._over(shard, self._engines[shard.backend].leave(shard))
+        elif shard.sent is None:
+            self._over(shard, 0)
+        else:
+            batch.cancelled = batch.night.answers(self.now + REACTS)
+            batch.poll = min(batch.poll, batch.cancelled)
+
+    def _release(self) -> None:
+        """Send the batches that there is room for."""
+        for night in self._nights.values():
+            if night.answers(self.now) > self.now:
+                continue
+            mine = [one for one in self._batches.values() if one.night is night and one.shard.ended is None]
+            room = math.inf if night.room is None else night.room
+            room -= sum(one.shard.rows for one in mine if one.shard.sent is not None)
+            for one in mine:
+                if one.shard.sent is None and one.shard.rows <= room and one.shard.created + REACTS <= self.now:
+                    one.shard.sent = one.shard.seen = self.now
+                    one.poll = self.now + night.poll
+                    room -= one.shard.rows
+
+    # --- what happens
+
+    def _next(self) -> float:
+        times = [job.look for job in self.jobs.values() if job.done_at is None]
+        times += [at for at, _ in self._collecting]
+        for one in self._batches.values():
+            if one.shard.ended is None:
+                unsent = max(one.shard.created + REACTS, one.night.answers(self.now))
+                times.append(one.poll if one.shard.sent is not None else unsent)
+        for engine in self._engines.values():
+            times.append(engine.next_event(self.now))
+            if engine.is_busy or engine.ahead > 0:
+                times.append(self._sample)
+        # What is due now has been done, or waits for something else.
+        return min((time for time in times if time > self.now + 1e-9), default=END)
 
     def _advance(self, to: float) -> None:
-        view = self.view
-        for queue in self._queues.values():
-            self._work(queue, to)
-        view.now = to
-        for shard in [one for one in view.shards if one.sent is not None]:
-            batch = self._batches[shard.backend]
-            assert shard.sent is not None
-            stop = to if shard.cancelled is None else min(to, shard.cancelled + batch.cancel)
-            shard.done = batch.done(shard.sent, shard.number, stop, shard.rows)
-            if to >= self._over(shard) - 1e-6:
-                self._collect(shard, batch)
+        for engine in self._engines.values():
+            for shard in engine.work(self.now, to):
+                self._over(shard, shard.rows)
+        self.now = to
         self._release()
+        for one in list(self._batches.values()):
+            if one.shard.ended is None and one.shard.sent is not None and one.poll <= to:
+                self._poll(one)
+        if to >= self._sample:
+            self._sample = to + SAMPLED
+            self._note()
+        due = [number for at, number in self._collecting if at <= to]
+        self._collecting = [(at, number) for at, number in self._collecting if at > to]
+        for number in due:
+            self._collect(self.shards[number])
 
-    def _work(self, queue: _Queue, to: float) -> None:
-        seen, lane = queue.seen, queue.night
-        if not seen.queue:
+    def _note(self) -> None:
+        for one in self.shards:
+            if one.job == OTHERS:
+                self._strangers(one)
+        for name, engine in self._engines.items():
+            here = {shard.job for shard in engine.shards()} | ({OTHERS} if engine.ahead > 0 else set())
+            for job in here:
+                of_job = [one for one in self.shards if one.job == job and one.backend == name]
+                left = sum(one.rows - one.done for one in of_job if one.ended is None)
+                self.progress.append(Seen(self.now, job, name, sum(one.done for one in of_job), left))
+
+    def _strangers(self, one: Sent) -> None:
+        engine = self._engines[one.backend]
+        if one.collected is None:
+            self._told(one, one.rows - math.ceil(engine.ahead))
+            if engine.ahead <= 0:
+                one.ended = one.collected = self.now
+                one.whole = True
+
+    def _poll(self, one: _Batch) -> None:
+        """Ask a provider how a batch is."""
+        shard, night, at = one.shard, one.night, self.now
+        answers = night.answers(at)
+        if answers > at:
+            one.poll = answers
             return
-        if to > queue.begins:
-            before = int(queue.done)
-            queue.done += min(lane.rows_between(queue.begins, to), seen.queue - (queue.done - before) + 1e-6)
-            queue.ours += to - queue.begins - sum(max(0.0, min(to, b) - max(queue.begins, a)) for a, b in lane.down)
-            queue.begins = to
-            self._finish(lane.name, int(queue.done + 1e-6) - before, lane.price, to)
-            seen.queue -= int(queue.done + 1e-6) - before
-            queue.done = max(queue.done, float(int(queue.done + 1e-6)))
-            seen.worked = queue.ours
-            seen.rate = queue.done / queue.ours if queue.ours else 0.0
+        shard.seen = at
+        if at >= one.over():
+            self._over(shard, one.done(at))
+            return
+        if not night.hidden:
+            self._told(shard, one.done(at))
+        one.poll = at + (QUICK if one.cancelled is not None else night.poll)
 
-    def _collect(self, shard: Shard, batch: BatchNight) -> None:
-        assert shard.sent is not None
-        took = self.view.now - shard.sent
-        ended = shard.done == shard.rows
-        self.view.over.append((shard.backend, took, ended))
-        if shard.cancelled is not None:
-            self.report.cancels.append(self.view.now - shard.cancelled)
-        self.view.shards.remove(shard)
-        self._finish(shard.backend, shard.done, batch.price, self.view.now)
-        if shard.cancelled is None:
-            self.view.waiting += shard.rows - shard.done
+    def _told(self, shard: Sent, done: int) -> None:
+        shard.done = done
+        if done and shard.first is None:
+            shard.first = self.now
+
+    def _over(self, shard: Sent, done: int) -> None:
+        """A shard was seen to be over; its rows are booked a while later."""
+        self._told(shard, done)
+        shard.ended, shard.whole = self.now, done == shard.rows
+        self._collecting.append((self.now + self.night.collects(shard.rows), shard.number))
+
+    def _collect(self, shard: Sent) -> None:
+        job, price = self.jobs[shard.job], self._price(shard.backend)
+        shard.collected = self.now
+        job.cost += shard.done * price
+        job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
+        self._answered(job, shard.done)
+        left = shard.rows - shard.done
+        if shard.pulled is not None and shard.backend in self._nights:
+            job.pulled += left
         else:
-            self.view.pulled += shard.rows - shard.done
+            job.waiting += left
+        if job.waiting + job.pulled:
+            job.look = min(job.look, self.now + REACTS)
+        self._finish(job)
 
-    def _finish(self, route: str, rows: int, price: float, at: float) -> None:
-        if rows:
-            self.finished += rows
-            self.cost += rows * price
-            self.view.spent = self.cost
-            self.last = at
-            self.by_route[route] = self.by_route.get(route, 0) + rows
+    def _answered(self, job: _Job, rows: int) -> None:
+        if not rows:
+            return
+        job.finished += rows
+        job.last = self.now
+        job.owed += rows * job.terms.again
+        more = int(job.owed)
+        job.owed -= more
+        job.waiting += more
+        if job.finished >= job.terms.rows and job.reduces:
+            job.waiting += job.reduces
+            job.reduces = 0
 
-    def _reported(self) -> Report:
-        for shard in self.view.shards:
-            if shard.sent is not None:
-                self.view.over.append((shard.backend, self.view.now - shard.sent, False))
-        self.report.rates = {q.seen.name: q.seen.rate for q in self._queues.values() if q.ours >= 120.0}
-        return self.report
+    def _finish(self, job: _Job) -> None:
+        mine = (one for one in self.shards if one.job == job.terms.name)
+        if not (job.waiting or job.pulled or job.reduces) and all(one.collected is not None for one in mine):
+            job.done_at = self.now + self.night.merges(job.terms)
+
+    def _price(self, backend: str) -> float:
+        routes: Iterable[BatchNight | LaneNight] = (*self.night.batches, *self.night.lanes)
+        return next(route.price for route in routes if route.name == backend)

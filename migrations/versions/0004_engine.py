@@ -1,4 +1,4 @@
-"""failures by name and since when, several runs a day, runs after others, outputs, and harmless plans"""
+"""failures by name and since when, several runs a day, jobs after others, outputs, and what plans are made from"""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
 
 
 def upgrade() -> None:
-    """What the engine, failures and Postgres need to know."""
+    """What the engine, failures, Postgres and the planner need to know."""
     _engine()
     _indexes()
     _failures()
+    _plans()
     _statistics()
 
 
@@ -43,6 +44,30 @@ def _engine() -> None:
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("home", "key", name=op.f("pk_outputs")),
     )
+
+
+def _plans() -> None:
+    """Times of batches, the progress of engines, and whether a forecast was cut short."""
+    for column in (
+        sa.Column("seen_at", sa.BigInteger(), nullable=True),
+        sa.Column("first_at", sa.BigInteger(), nullable=True),
+        sa.Column("took_seconds", sa.Float(), nullable=True),
+    ):
+        op.add_column("shards", column)
+    op.add_column("forecasts", sa.Column("censored", sa.Boolean(), server_default=sa.false(), nullable=False))
+    op.create_table(
+        "progress",
+        sa.Column("job_id", sa.String(length=80), nullable=False),
+        sa.Column("backend", sa.String(length=40), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("done", sa.Integer(), nullable=False),
+        sa.Column("left", sa.Integer(), nullable=False),
+        sa.Column("input_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("output_tokens", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_progress_job_id_jobs"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", "backend", "at", name=op.f("pk_progress")),
+    )
+    op.create_index(op.f("ix_progress_backend_at"), "progress", ["backend", "at"], unique=False)
 
 
 def _indexes() -> None:

@@ -35,6 +35,7 @@ class RemoteBatch:
     """A batch as its backend tells it. `upstream_seconds` is known of our own server only.
 
     `shard` is our own id where the batch carries one; `rows` how many it has, None while the backend does not say.
+    `over_at` is when it came to its end, by the backend's clock, as `created_at` is.
     """
 
     id: str
@@ -50,6 +51,7 @@ class RemoteBatch:
     shard: str | None = None
     rows: int | None = None
     created_at: datetime | None = None
+    over_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

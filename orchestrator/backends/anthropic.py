@@ -72,6 +72,7 @@ class _Batch(msgspec.Struct):
     processing_status: str
     request_counts: _Counts
     created_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    ended_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     archived_at: datetime | None = None
 
 
@@ -287,6 +288,7 @@ def _remote(batch: _Batch) -> RemoteBatch:
         error_file_id=f"{_RESULTS}{batch.id}:{kind}" if ended else None,
         rows=counts.total,
         created_at=batch.created_at,
+        over_at=batch.ended_at,
     )
 
 

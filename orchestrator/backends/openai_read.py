@@ -71,6 +71,7 @@ def remote_batch(batch: Batch) -> RemoteBatch:
         # Nothing is counted before the file has been read.
         rows=(counts.total or None) if counts else None,
         created_at=time_of(batch.created_at),
+        over_at=time_of(batch.completed_at or batch.cancelled_at or batch.expired_at or batch.failed_at),
     )
 
 

@@ -107,8 +107,19 @@ class Context:
         from orchestrator.pipeline.budget import SharedBudgets
         from orchestrator.pipeline.planning import Planning
 
-        at = now()
-        return Planning(self.store, settings, job, at, SharedBudgets(self.store, settings, now).left).outlook()
+        at, left = now(), SharedBudgets(self.store, settings, now).left
+        return Planning(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
+
+    def _down(self, job: Job, settings: Config) -> dict[str, float]:
+        """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
+        from orchestrator.config import LocalBackend, SyncBackend
+        from orchestrator.health import fetch_health
+        from orchestrator.pipeline.lanes import down_for
+
+        at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
+        own = [name for name in at if isinstance(settings.backends.get(name), LocalBackend | SyncBackend)]
+        told = {name: fetch_health(self.home, name) for name in own}
+        return down_for({name: health for name, health in told.items() if health is not None})
 
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""

@@ -25,11 +25,24 @@ from orchestrator.errors import (
     InputError,
     StateConflict,
     StorageError,
+    UsageError,
 )
 from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import again, beginning, budget, build, canary, collect, finish, stages, submit, track
+from orchestrator.pipeline import (
+    again,
+    beginning,
+    budget,
+    build,
+    canary,
+    collect,
+    finish,
+    foreseen,
+    stages,
+    submit,
+    track,
+)
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.governor import Governor
@@ -38,6 +51,8 @@ from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
 from orchestrator.pipeline.progress import Progress
+from orchestrator.pipeline.sampling import Samples
+from orchestrator.planner.observed import silence
 from orchestrator.quota import Split
 from orchestrator.requests import resolve_model
 from orchestrator.store import Store
@@ -59,6 +74,7 @@ class Pipeline:
         self._now = now
         self._governor = Governor(store, now)
         self._guard = Guard()
+        self._samples = Samples(store)
         self._progress = Progress(store)
         self._gate = Gate(store, now)
         self.looks = track.Looks()
@@ -92,6 +108,7 @@ class Pipeline:
         if refused:
             raise refused[0]
         shards = self._store.shards.of_job(job.id)
+        self._samples.take(job, shards, self._is_own, self._now())
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
         if counts.pending == 0 and all(shard.state.is_final for shard in shards):
@@ -151,7 +168,8 @@ class Pipeline:
             return True
         goes_first, moved = stage is canary.Stage.RUNS, moved or stage is canary.Stage.FOLLOWS
         waiting = self._store.rows.has_waiting(job.id, canary=goes_first)
-        if not self._guard.is_due(job, now, waiting=waiting, moved=moved):
+        trouble = self._trouble(job, now)
+        if not self._guard.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
             return False
         planning = self._lanes.planning(job)
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
@@ -159,7 +177,7 @@ class Pipeline:
             return True
         if orders.sends and not beginning.may_ask(self._store, self._gate, job, now):
             return True
-        self._guard.looked(job, orders.next_look)
+        self._guard.looked(job, orders.next_look, trouble)
         acted = False
         for shard in orders.pulls:
             acted |= self._pull(job, shard, orders.reason)
@@ -167,12 +185,25 @@ class Pipeline:
             acted |= self._route(job, order, planning)
         return acted
 
+    def _trouble(self, job: Job, now: datetime) -> frozenset[str]:
+        """The backends with rows of a job that do not get on."""
+        shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
+        at = {shard.backend for shard in shards}
+        silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
+        return frozenset(silent | (at & self._lanes.down()))
+
+    def _is_own(self, shard: Shard) -> bool:
+        try:
+            return self._lane(shard).is_own
+        except (BackendError, UsageError):
+            return False  # orch.toml has its backend no more
+
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
         added = submit.plan_shards(
             self._store, job, lane, order, lambda model: self._governor.room(lane, model), self._now()
         )
-        self._store.forecasts.made([planning.turnaround(shard) for shard in added])
+        self._store.forecasts.made(planning.turnarounds(added))
         for shard in added:
             self._note(job, "routed", f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
@@ -340,9 +371,7 @@ class Pipeline:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
         now = self._now()
         self._store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
-        if batch.status is BatchStatus.COMPLETED and shard.pulled_at is None and shard.submitted_at is not None:
-            took = (now - shard.submitted_at).total_seconds()
-            self._store.forecasts.settled(job.id, "turnaround", took, now, shard_id=shard.id)
+        foreseen.batch_over(self._store, shard, batch.status, now)
         self.looks.forget(shard)
         self._progress.forget(shard)
         self._note(job, "ended", f"the batch is {batch.status}", shard)
@@ -401,6 +430,7 @@ class Pipeline:
             return False
         self._guard.forget(job)
         self._gate.forget(job)
+        self._samples.forget(job)
         self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}")
         return True
 

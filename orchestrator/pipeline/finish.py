@@ -24,7 +24,7 @@ from orchestrator.errors import InputError, JobFilesError, OutputError, OutputFa
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec
 from orchestrator.model import Job, JobId, JobKind, RequestState
-from orchestrator.pipeline import merge
+from orchestrator.pipeline import foreseen, merge
 from orchestrator.pipeline.outputs import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.requests import custom_id
 from orchestrator.results import OutputCheck
@@ -164,9 +164,7 @@ class Finisher:
 
     def _end(self, job: Job, ended: Ended) -> Ended:
         store, now, error = self._store, self._now(), ended.error
-        store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
-        for task, mean in store.sizes.mean_outputs(job.id).items():
-            store.forecasts.settled(job.id, "output", mean, now, task=task)
+        foreseen.job_over(store, job, now)
         if error is None or job.cancel_requested_at is not None:
             store.jobs.finish(job.id, ended.place, now)  # who ended a job themselves need not hear that it failed
         else:

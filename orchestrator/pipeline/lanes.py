@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import Limits, Profile
@@ -59,8 +59,9 @@ class Lane:
 class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
-    `shortage` says why nothing more may be stored, None where there is room; `leaves` why rows are to come back from
-    a backend, None where they may stay; `reading` what documents may take.
+    `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
+    upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
+    None where they may stay; `reading` what documents may take.
     """
 
     open: Callable[[str], Lane]
@@ -68,5 +69,17 @@ class Lanes:
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
+    down: Callable[[], frozenset[str]] = frozenset
     leaves: Callable[[str], str | None] = lambda name: None
     reading: Callable[[], Reading] = Reading
+
+
+def down_for(health: Mapping[str, Any]) -> dict[str, float]:
+    """For how many seconds no upstream of a backend has taken rows, by what its server says; those where one does
+    are left out."""
+    found = {}
+    for name, told in health.items():
+        seconds = [float(one["problem_seconds"]) for one in told["upstreams"] if one["problem"]]
+        if seconds and len(seconds) == len(told["upstreams"]):
+            found[name] = min(seconds)
+    return found

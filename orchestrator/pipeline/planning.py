@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -14,28 +14,19 @@ from orchestrator.config import Config, LocalBackend, SyncBackend
 from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
 from orchestrator.ladder import Standing
-from orchestrator.model import Forecast, Job, JobKind, Shard, ShardId, ShardState
-from orchestrator.pipeline.prospects import ASSUMED_CANCEL, DAY, Prospects, unfinished
+from orchestrator.model import Forecast, Job, JobKind, Shard, ShardId
+from orchestrator.pipeline.prospects import DAY, Memory, Prospects
 from orchestrator.pipeline.routes import objections, plan_for, standing_of
-from orchestrator.planner import (
-    BatchOption,
-    Decision,
-    Open,
-    Option,
-    Outlook,
-    PacedOption,
-    Plan,
-    Running,
-    Terms,
-)
+from orchestrator.planner import BatchOption, Decision, Open, Option, Outlook, PacedOption, Plan, Terms
+from orchestrator.planner.orders import lying, taken_back
 from orchestrator.store import Store
 from orchestrator.store.records import Work
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
 LOOK = timedelta(minutes=30)
-A_GOOD_PART = 0.05
-_AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+QUICK = 2.0
+"""Seconds that the shortest batch takes: it is sent, and seen to be over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +74,13 @@ class Planning:
         left: Callable[[Job], Decimal | None] = lambda job: None,
         *,
         canary: bool = False,
+        down: Mapping[str, float] | None = None,
+        memory: Memory | None = None,
     ) -> None:
         """`left` is what budgets that jobs share leave of a job, None where there are none.
 
-        With `canary`, rows that go before the others are all that there is.
+        With `canary`, rows that go before the others are all that there is. `down` says for how many seconds no
+        upstream of a backend has taken rows, where that is so; `memory` keeps what earlier nights tell.
         """
         self._store = store
         self._config = config
@@ -94,6 +88,8 @@ class Planning:
         self._now = now
         self._left = left
         self._canary = canary
+        self._down = down or {}
+        self._memory = memory or Memory()
 
     @cached_property
     def work(self) -> list[Work]:
@@ -107,7 +103,9 @@ class Planning:
 
     @cached_property
     def _prospects(self) -> Prospects:
-        return Prospects(self._store, self._config, self._job, self.work, self._now)
+        return Prospects(
+            self._store, self._config, self._job, self.work, self._now, self._down, self._memory
+        )  # fmt: skip
 
     @property
     def options(self) -> list[Option]:
@@ -126,7 +124,7 @@ class Planning:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id))
         terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
         if job.deadline_at is not None:
-            terms = Terms(deadline=job.deadline_at, budget=budget)
+            terms = Terms(deadline=job.deadline_at, budget=budget, margin=self._prospects.margin)
         if job.kind is not JobKind.DOCUMENTS:
             return terms
         spec = JobSpec.model_validate(job.spec)
@@ -150,7 +148,11 @@ class Planning:
 
     def plan(self) -> Plan:
         """The plan of all open rows as if none had been sent: what a submit prints."""
-        return planner.plan(self._prospects.rows, self.options, self.terms, self._now)
+        return self._planned(self._prospects.rows, self.options, self.terms)
+
+    def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
+        found = self._prospects
+        return planner.plan(rows, options, terms, self._now, later=found.later, claims=found.claims)
 
     def is_refused(self, plan: Plan) -> bool:
         """Whether what is known says that a plan cannot keep the deadline or the budget.
@@ -162,7 +164,7 @@ class Planning:
             return False
         timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], LocalBackend)]
         if self.terms.budget is not None and not any(_is_assumed(one) for one in timed):
-            free = planner.plan(self._prospects.rows, self.options, replace(self.terms, budget=None), self._now)
+            free = self._planned(self._prospects.rows, self.options, replace(self.terms, budget=None))
             if free.verdict.holds or not plan.routes:
                 return True
         return not any(_is_assumed(one) for one in self._usable)
@@ -178,13 +180,33 @@ class Planning:
         lengths = {part.task: (part.model, self._prospects.lengths(part)) for part in self.work}
         return [
             cost,
-            *(one("output", n.mean, float(n.p95), n.source, model, task) for task, (model, n) in lengths.items()),
+            *self._of_deadline(plan, one),
+            *(
+                one("output", n.mean, n.mean_p95(self._prospects.rows), n.source, model, task)
+                for task, (model, n) in lengths.items()
+            ),
         ]
 
-    def turnaround(self, shard: Shard) -> Forecast:
-        """What is foreseen of a shard that is sent now."""
+    def _of_deadline(self, plan: Plan, one: Callable[..., Forecast]) -> list[Forecast]:
+        """When the job is foreseen to be finished, and how likely in time."""
+        found = []
+        if plan.done_p50 is not None and plan.done_p95 is not None:
+            p50, p95 = ((at - self._now).total_seconds() for at in (plan.done_p50, plan.done_p95))
+            found.append(one("finish", p50, p95, "plan"))
+        if self._job.deadline_at is not None:
+            found.append(one("in_time", plan.chance, plan.chance, "plan"))
+        return found
+
+    def turnarounds(self, shards: Sequence[Shard]) -> list[Forecast]:
+        """What is foreseen of shards that are sent now. A lane works on all rows of a job there at once."""
+        together: dict[str, int] = dict(self.lying.paced)
+        for shard in shards:
+            together[shard.backend] = together.get(shard.backend, 0) + shard.rows
+        return [self._turnaround(shard, together[shard.backend]) for shard in shards]
+
+    def _turnaround(self, shard: Shard, together: int) -> Forecast:
         option = next(one for one in self.options if one.backend == shard.backend)
-        p50, p95 = (_seconds(option, shard.rows, chance) for chance in (0.5, 0.95))
+        p50, p95 = (QUICK + _seconds(option, together, chance) for chance in (0.5, 0.95))
         source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
         return Forecast(
             shard.job_id, "turnaround", shard.backend, shard.model, self._now, p50, p95, source, shard_id=shard.id
@@ -206,7 +228,7 @@ class Planning:
             if self.lying.waiting:
                 raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
-        if len(self._usable) == 1:
+        if len(self._usable) == 1 and not self._has_to_leave:
             # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
             only, free = self._usable[0].backend, self.lying.waiting
             route = plan_for(self._config, self._job).route
@@ -216,7 +238,13 @@ class Planning:
             return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
         found = self._decision()
         sends = self._sends(found)
-        return Orders(self._pulls(found), (*kept, *sends), found.reason, found.next_look)
+        return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+
+    @property
+    def _has_to_leave(self) -> bool:
+        """Whether rows are at a lane that may not have them any more."""
+        usable = {option.backend for option in self._usable}
+        return any(backend not in usable for backend, _ in self.lying.paced)
 
     def _sends(self, found: Decision) -> list[Sending]:
         """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
@@ -248,7 +276,10 @@ class Planning:
 
     def of_canary(self) -> Planning:
         """The same view of the rows that go before the others."""
-        return Planning(self._store, self._config, self._job, self._now, self._left, canary=True)
+        return Planning(
+            self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
+            memory=self._memory,
+        )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
         """What to do with the rows of `of_canary`; or why they would not be back `by` then.
@@ -281,7 +312,8 @@ class Planning:
     @cached_property
     def _pulled_from(self) -> set[str]:
         """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
-        return {one.backend for one in self.shards if one.pulled_at and not self._is_paced(one.backend)}
+        freed = (one for one in self.shards if one.pulled_at)
+        return {one.backend for one in freed if not self._is_paced(one.backend)}
 
     def _is_paced(self, backend: str) -> bool:
         return isinstance(self._config.backends.get(backend), LocalBackend | SyncBackend)
@@ -323,47 +355,20 @@ class Planning:
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
-        running: list[Running] = []
-        paced: dict[str, int] = {}
-        coming, coming_at = 0, None
-        for shard in self.shards:
-            rows = unfinished(shard, by_shard.get(shard.id, 0))
-            if not rows or shard.backend not in self._config.backends:
-                continue  # what a backend has that orch.toml has no more can be neither looked at nor taken back
-            if shard.pulled_at is not None:
-                coming += rows
-                back = shard.pulled_at + timedelta(seconds=ASSUMED_CANCEL)
-                coming_at = back if coming_at is None else max(coming_at, back)
-            elif self._is_paced(shard.backend):
-                paced[shard.backend] = paced.get(shard.backend, 0) + rows
-            else:
-                running.append(Running(shard.id, shard.backend, rows, shard.submitted_at or self._now))
-        return Open(self._waiting(None), pulled, coming, coming_at, tuple(running), tuple(paced.items()))
+        there = [shard for shard in self.shards if shard.backend in self._config.backends]
+        # What a backend has that orch.toml has no more can be neither looked at nor taken back.
+        paced = {name for name in self._config.backends if self._is_paced(name)}
+        found = self._prospects
+        return lying(
+            there, by_shard, paced, found.cancels, self._now,
+            waiting=self._waiting(None), pulled=pulled, later=found.later, claims=found.claims,
+        )  # fmt: skip
 
     def _reason(self, why: str) -> str:
         """Why rows go to a backend, for people."""
         if self._job.deadline_at is not None:
             return why
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
-
-    def _pulls(self, found: Decision) -> tuple[Shard, ...]:
-        """The shards that are taken back: the batches named, and of a lane the newest that hold as many rows.
-
-        A shard of a lane goes as a whole, so only where a good part of what is left of it is wanted elsewhere.
-        """
-        wanted = {send.source: 0 for send in found.sends if send.source is not None}
-        for send in found.sends:
-            if send.source is not None:
-                wanted[send.source] += send.rows
-        pulls = []
-        for shard in sorted(self.shards, key=lambda one: -one.number):
-            left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-            if shard.pulled_at is not None or shard.state not in _AHEAD:
-                continue
-            if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
-                wanted[shard.backend] = left - rows
-                pulls.append(shard)
-        return tuple(pulls)
 
     def _kept(self, avoid: str) -> list[Sending]:
         """Where the rows go that a backend has refused. Raises RefusedError where nothing else takes them."""
@@ -376,17 +381,17 @@ class Planning:
         if not others:
             told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
             raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {told}")
-        plan = planner.plan(rows, options, self._binding, self._now)
+        plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
             # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.
             cheapest = min(others, key=lambda one: one.cost.p50).backend
             return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
-    def has_other_than(self, backend: str) -> bool:
-        """Whether rows that a backend gives up have somewhere to go."""
+    def has_other_than(self, *backends: str) -> bool:
+        """Whether rows that these backends give up have somewhere to go."""
         against = objections(self._config, self._job)
-        return any(name != backend and name not in against for name in self._config.backends)
+        return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
@@ -412,5 +417,4 @@ def _seconds(option: Option, rows: int, chance: float) -> float:
 
 
 def _is_assumed(option: Option) -> bool:
-    source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
-    return "assumed" in source
+    return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

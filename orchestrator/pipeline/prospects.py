@@ -6,9 +6,9 @@ All is read from the store, orch.toml and the profiles: prices, own history, quo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
@@ -17,36 +17,36 @@ from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.config import Backend, Config, LocalBackend, SyncBackend
 from orchestrator.errors import UsageError
-from orchestrator.forecast import Lengths, Pace, Seen
+from orchestrator.forecast import Assumed, Lengths
 from orchestrator.home import Home
-from orchestrator.model import Job, JobId, Shard, ShardState, Usage
+from orchestrator.model import Job, JobId, Usage
 from orchestrator.pipeline.density import density
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.pipeline.routes import models_of, objections
-from orchestrator.planner import BatchOption, Cost, Option, PacedOption
+from orchestrator.planner import BatchOption, Claim, Cost, Option, PacedOption, observed
+from orchestrator.quota import Learned
 from orchestrator.requests import resolve_model
 from orchestrator.store import Store
+from orchestrator.store.limits import LearnedLimit
 from orchestrator.store.records import Work
-from orchestrator.wire import BatchStatus
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
-ASSUMED_ROWS = 1.0
-"""Rows a second of one upstream of which nothing is known."""
-ASSUMED_SYNC_ROWS = 5.0
-A_GOOD_PART = 0.1
-ASSUMED_CANCEL = 600.0
+ASSUMED_ROWS, ASSUMED_SYNC_ROWS = 1.0, 5.0
+"""Rows a second of one upstream, and of an API, of which nothing is known."""
+UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 0.35
+"""How far off such a rate may be, and one that somebody states (spreads of the logarithm)."""
 UNBOUNDED_OUTPUT = 4096
 """What an answer without a bound is taken to have at most; a budget does not allow such rows."""
-INPUT_MARGIN = 1.15
-"""Prompts of a job on the whole are no longer than estimated by this (95 %)."""
+INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
+"""Prompts of a job on the whole are no longer than estimated by this (95 %); where others of it were counted."""
 DAY = 86_400
-MEASURED_AFTER = 30.0
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
-_AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-_BY_ITSELF = (BatchStatus.COMPLETED, BatchStatus.FAILED)
+FRESH = timedelta(hours=1)
+REMEMBERED = timedelta(days=30)
+"""How far back the progress of engines is looked upon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +62,37 @@ class Shape:
 class Prospects:
     """The options of a job's open rows at this moment. Reads only."""
 
-    def __init__(self, store: Store, config: Config, job: Job, work: Sequence[Work], now: datetime) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        job: Job,
+        work: Sequence[Work],
+        now: datetime,
+        down: Mapping[str, float],
+        memory: Memory,
+    ) -> None:
+        """`down` says for how many seconds no upstream of a backend has taken rows, where that is so."""
         self._store = store
         self._config = config
         self._job = job
-        self._work = work
+        self._open = work
         self._now = now
-        self._sent: dict[str, list[Shard]] = {}
+        self._down = down
+        self._memory = memory
+        self._seen: dict[str, observed.Sight] = {}
         self._history: dict[tuple[str, str], tuple[dict[int, int], float]] = {}
 
     @cached_property
     def rows(self) -> int:
         """The open rows."""
-        return sum(part.rows for part in self._work)
+        return sum(part.rows for part in self._open)
 
     @cached_property
     def shapes(self) -> list[Shape]:
         """The open rows by model."""
         found: dict[str, list[Work]] = {}
-        for work in self._work:
+        for work in self._open:
             found.setdefault(work.model, []).append(work)
         return [self._shape(model, parts) for model, parts in found.items()]
 
@@ -100,12 +112,12 @@ class Prospects:
     def lengths(self, part: Work) -> Lengths:
         """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
-        return forecast.output_lengths(self._known(part.task, part.prompt_version)[0], most)
+        return forecast.output_lengths(self._earlier(part.task, part.prompt_version)[0], most)
 
     def _density(self, part: Work) -> float:
-        return self._known(part.task, part.prompt_version)[1]
+        return self._earlier(part.task, part.prompt_version)[1]
 
-    def _known(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
+    def _earlier(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
         """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
         key = (task, prompt_version)
         if key not in self._history:
@@ -118,28 +130,86 @@ class Prospects:
     def options(self) -> list[Option]:
         """Every backend of orch.toml as the planner sees it, with what speaks against it for this job."""
         against = objections(self._config, self._job)
+        given_up = self._given_up
+        if any(name not in against and name not in given_up for name in self._config.backends):
+            against = {**given_up, **against}  # where all that may run it are down, they are waited for
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
+
+    @property
+    def _given_up(self) -> dict[str, str]:
+        """Why no more rows go to a backend none of whose upstreams has taken one for longer than its patience."""
+        found = {}
+        for name, seconds in self._down.items():
+            backend = self._config.backends.get(name)
+            if isinstance(backend, LocalBackend | SyncBackend) and seconds > backend.patience:
+                found[name] = f"no upstream of it has taken a row for {seconds:.0f} s"
+        return found
 
     def _option(self, name: str, backend: Backend, objection: str | None) -> Option:
         if isinstance(backend, LocalBackend | SyncBackend):
             return self._paced(name, backend, objection)
-        profile, sent = profile_for(backend), self._sent_to(name)
+        sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend)
+        room, behind = self._room(name, backend, profile)
+        cancel = observed.cancel_seconds(sight.shards, self._now)
         return BatchOption(
             backend=name,
             location=backend.location,
             cost=cost,
-            turnaround=forecast.turnaround(_seen(sent, self._now), rows=max(1, self.rows), at=self._now),
-            cancel_seconds=forecast.longest(_cancelled(sent), assumed=ASSUMED_CANCEL),
-            room=self._room(name, backend, profile),
+            turnaround=observed.turnaround(sight, max(1, self.rows), self._now),
+            cancel_seconds=cancel,
+            room=room,
+            behind=behind,
             window=float(window_for(profile, DAY).seconds),
+            silent=observed.silence(sight.shards, self._now),
+            slips=observed.slips(sight.shards, self._now, cancel),
             objection=objection or unpriced,
         )
 
-    def _sent_to(self, name: str) -> list[Shard]:
-        if name not in self._sent:
-            self._sent[name] = self._store.shards.sent_to(name)
-        return self._sent[name]
+    def _sight(self, name: str) -> observed.Sight:
+        if name not in self._seen:
+            own = isinstance(self._config.backends[name], LocalBackend | SyncBackend)
+            progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
+            self._seen[name] = observed.Sight(name, self._store.shards.sent_to(name), progress)
+        return self._seen[name]
+
+    @cached_property
+    def cancels(self) -> Mapping[str, float]:
+        """Seconds until the rows of a batch that is taken back are free, at the longest, by backend."""
+        return {option.backend: option.cancel_seconds for option in self.options}
+
+    # --- other jobs
+
+    @cached_property
+    def _others(self) -> list[Job]:
+        """The unfinished jobs of the home whose rows an engine does before those of this one."""
+        jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
+        first = observed.goes_first(jobs, self._job)
+        return [job for job in jobs if job.id in first]
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What other jobs may come to need of the paced routes."""
+        others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
+        deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
+        batches = [option for option in self.options if isinstance(option, BatchOption)]
+        paced = frozenset(option.backend for option in self.options if isinstance(option, PacedOption))
+        return observed.claims(others, deadlines, batches, paced, self._now)
+
+    @cached_property
+    def later(self) -> int:
+        """Rows that will be made of answers: those of long documents, and those that are asked once more."""
+        made = self._store.observations.unmade(self._job.id)
+        again = observed.share_again(self._store.observations.asked_again(self._runs))
+        return made + int(again * (self.rows + made) + 0.5)
+
+    @cached_property
+    def margin(self) -> float:
+        """Seconds from the last answer to the finished job, at the longest."""
+        finishes = self._store.observations.finishes(self._job.home)
+        return observed.finish_seconds(finishes, self.rows, self._now)
+
+    # --- money
 
     def _token_cost(self, name: str, backend: Backend) -> tuple[Cost, str | None]:
         """What a row costs there over the models of the job, or why nobody knows."""
@@ -152,8 +222,10 @@ class Prospects:
                     continue  # a model of a list that this backend has not: its rows keep away from it
                 model = model or shape.model
                 usual = Usage(input_tokens=round(shape.input_tokens), output_tokens=round(shape.output.mean))
+                margin = KNOWN_INPUT_MARGIN if shape.output.seen else INPUT_MARGIN
                 high = Usage(
-                    input_tokens=math.ceil(shape.input_tokens * INPUT_MARGIN), output_tokens=shape.output.p95
+                    input_tokens=math.ceil(shape.input_tokens * margin),
+                    output_tokens=math.ceil(shape.output.mean_p95(shape.rows)),
                 )
                 p50 += shape.rows * _price(prices, model, usual)
                 p95 += shape.rows * _price(prices, model, high)
@@ -162,57 +234,96 @@ class Prospects:
         rows = max(1, self.rows)
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
-    def _room(self, name: str, backend: Backend, profile: Profile) -> int | None:
-        """How many rows may be enqueued there beside those of other jobs, by the tightest of the models."""
+    def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
+        """How many rows may be enqueued there at once, by the tightest of the models, and how many others have."""
         rooms = []
         for shape in self.shapes:
             known = self._store.limits.of(name, shape.model)
-            limit = quota.effective(limits_of(backend, profile).enqueued(shape.model), known.enqueued_tokens)
+            limit = quota.effective(limits_of(backend, profile).enqueued(shape.model), _learned(known, self._now))
             if limit is not None:
                 others = (
                     one.tokens
                     for one in self._store.shards.at_backend(name)
                     if one.model == shape.model and one.job_id != self._job.id
                 )
-                rooms.append(int(max(0, limit - sum(others)) / max(1.0, shape.input_tokens)))
-        return min(rooms, default=None)
+                each = max(1.0, shape.input_tokens)
+                rooms.append((int(limit / each), int(sum(others) / each)))
+        return min(rooms, default=(None, 0), key=lambda one: one[0] or 0)
+
+    # --- speed
 
     def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> PacedOption:
-        sent = self._sent_to(name)
-        there = [one for one in sent if one.state in _AT_BACKEND]
-        ahead = sum(unfinished(one, one.rows) for one in there if one.job_id != self._job.id)
-        ended = [one for one in sent if one.ended_at is not None]
-        usual = forecast.pace(_rates(ended, self._now), assumed=self._assumed(backend), ahead=float(ahead))
-        pace = self._today(usual, sent)
+        first = frozenset(job.id for job in self._others)
+        asker = observed.Asker(self._job.id, self._job.series, first)
+        is_local = isinstance(backend, LocalBackend)
+        pace = observed.pace(
+            self._sight(name), asker, self._assumed(backend), self._work, self._now, self._speeds(name),
+            starts=observed.ASSUMED_START if is_local else observed.QUICK_START,
+        )  # fmt: skip
+        if (seconds := self._down.get(name)) is not None:
+            pace = pace.now(0.0, seconds)
+        leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend)
-            return PacedOption(name, backend.location, cost, pace, objection or unpriced)
+            return PacedOption(name, backend.location, cost, pace, objection or unpriced, leaves)
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
+        usual = forecast.pace(self._speeds(name), self._assumed(backend), now=self._now, tokens=self._work)
         prices = prices_of(backend, self._config, lambda: self._now)
-        return PacedOption(name, backend.location, _time_cost(prices, usual, len(backend.upstreams)), pace, objection)
+        cost = _time_cost(prices, usual, len(backend.upstreams))
+        return PacedOption(name, backend.location, cost, pace, objection, leaves)
 
-    def _today(self, usual: Pace, sent: Sequence[Shard]) -> Pace:
-        """What a backend does with this job's rows now, as far as it has shown itself."""
-        mine = _stretches([one for one in sent if one.job_id == self._job.id], self._now)
-        seconds, done = sum(one.seconds for one in mine), sum(one.done for one in mine)
-        if seconds < MEASURED_AFTER or (usual.ahead and not done):
-            return usual  # what waits behind others' rows says nothing of the speed
-        # Nothing done yet is half a row: an engine that is still loading stands still for a while, not for good.
-        return usual.now(max(done, 0.5) / seconds, seconds)
+    def _speeds(self, name: str) -> forecast.Speeds:
+        """What earlier nights tell of an engine; asked for once a night."""
+        return self._memory.of(self._sight(name), self._job.series, self._now)
 
-    def _assumed(self, backend: LocalBackend | SyncBackend) -> float:
+    @cached_property
+    def _work(self) -> float:
+        """What a row is of work, in tokens."""
+        if not self.rows:
+            return 0.0
+        return sum(one.rows * observed.work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
+
+    @cached_property
+    def _tokens(self) -> float:
+        """Tokens of a row, prompt and answer."""
+        return sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes) / max(1, self.rows)
+
+    def _assumed(self, backend: LocalBackend | SyncBackend) -> Assumed:
+        """How fast it is taken to be before it was measured."""
+        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
+        each = max(1.0, self._tokens)
+        if backend.tokens_per_second is not None:
+            rates.append(backend.tokens_per_second / each)
+        if isinstance(backend, SyncBackend):
+            if backend.requests_per_minute is not None:
+                rates.append(backend.requests_per_minute / 60)
+            if backend.tokens_per_minute is not None:
+                rates.append(backend.tokens_per_minute / 60 / each)
+        if rates:
+            return Assumed(min(rates), STATED_SPREAD, "stated")
         if isinstance(backend, LocalBackend):
-            return ASSUMED_ROWS * len(backend.upstreams)
-        rates = [] if backend.requests_per_minute is None else [backend.requests_per_minute / 60]
-        if backend.tokens_per_minute is not None and self.rows:
-            a_row = sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes) / self.rows
-            rates.append(backend.tokens_per_minute / 60 / max(1.0, a_row))
-        return min(rates, default=ASSUMED_SYNC_ROWS)
+            return Assumed(ASSUMED_ROWS * len(backend.upstreams), UNKNOWN_SPREAD)
+        return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
 
 
-def unfinished(shard: Shard, rows: int) -> int:
-    """How many of a shard's open rows its backend has not done yet, as far as it says."""
-    return max(0, rows - shard.provider_completed - shard.provider_failed)
+class Memory:
+    """What earlier nights tell of engines, kept for a while: it does not change until the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[datetime, forecast.Speeds]] = {}
+
+    def of(self, sight: observed.Sight, series: str, now: datetime) -> forecast.Speeds:
+        """What is known of a backend for a job file."""
+        at, speeds = self._known.get((sight.backend, series), (None, None))
+        if at is None or speeds is None or now - at >= FRESH or now < at:
+            speeds = observed.speeds(sight, series, now)
+            self._known[sight.backend, series] = now, speeds
+        return speeds
+
+
+def _learned(known: LearnedLimit, now: datetime) -> int | None:
+    """The limit that refusals have taught, while it holds."""
+    return quota.current(Learned(known.enqueued_tokens, known.learned_at), now).limit
 
 
 def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
@@ -221,61 +332,8 @@ def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
     return price.cost
 
 
-def _time_cost(prices: Prices, pace: Pace, upstreams: int) -> Cost:
+def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
     if pace.rate <= 0:
         return FREE  # nothing runs there, so nothing is planned there
     seconds = upstreams / pace.rate
     return Cost(prices.of_time(seconds).cost, prices.of_time(seconds * math.exp(P95 * pace.spread)).cost)
-
-
-def _seen(sent: Sequence[Shard], now: datetime) -> list[Seen]:
-    found = []
-    for shard in sent:
-        assert shard.submitted_at is not None, "it was sent"
-        by_itself = shard.ended_at is not None and shard.provider_status in _BY_ITSELF and shard.pulled_at is None
-        seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
-        if shard.provider_status != BatchStatus.FAILED:
-            found.append(Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows))
-    return found
-
-
-def _cancelled(sent: Sequence[Shard]) -> list[float]:
-    """Seconds from the decision to take batches back to their end."""
-    return [
-        (shard.ended_at - shard.pulled_at).total_seconds()
-        for shard in sent
-        if shard.pulled_at is not None and shard.ended_at is not None
-    ]
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """A time in which at least one shard was at its backend, and how many rows came of it."""
-
-    begin: datetime
-    end: datetime
-    done: int = 0
-
-    @property
-    def seconds(self) -> float:
-        return (self.end - self.begin).total_seconds()
-
-
-def _stretches(sent: Sequence[Shard], now: datetime) -> list[_Stretch]:
-    """When shards, given in the order in which they were sent, were at their backend."""
-    found: list[_Stretch] = []
-    for shard in sent:
-        assert shard.submitted_at is not None, "it was sent"
-        end = shard.ended_at or now
-        if not found or shard.submitted_at > found[-1].end:
-            found.append(_Stretch(shard.submitted_at, end))
-        found[-1].end = max(found[-1].end, end)
-        found[-1].done += shard.provider_completed + shard.provider_failed
-    return found
-
-
-def _rates(sent: Sequence[Shard], now: datetime) -> list[float]:
-    """Rows a second of the times that a backend had rows, where they say so: a few leftovers do not."""
-    found = [one for one in _stretches(sent, now) if one.done and one.seconds > 1.0]
-    most = max((one.done for one in found), default=0)
-    return [one.done / one.seconds for one in found if one.done >= A_GOOD_PART * most]

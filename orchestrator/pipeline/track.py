@@ -16,6 +16,7 @@ from orchestrator.wire import BatchStatus
 UNKNOWN = polling.Usual()
 FILES_APPEAR = timedelta(minutes=15)
 """A batch may be told as over before its files are named; behind this, what is not named is taken as missing."""
+SEEN_EVERY = timedelta(seconds=30)
 MOST_PUSHED = 10_000
 """Batches that were told of and not looked at; they may be other programs', which use the same account."""
 
@@ -130,7 +131,15 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         facts["status_at"] = now
     if shard.started_at is None and batch.status is not BatchStatus.VALIDATING:
         facts["started_at"] = now
-    return {name: value for name, value in facts.items() if getattr(shard, name) != value}
+    if shard.first_at is None and (batch.completed or (batch.failed and not batch.status.is_final)):
+        facts["first_at"] = now
+    if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
+        facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
+    found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
+    # Our own server is asked many times a minute: that it answers need not be written each time.
+    if found or shard.seen_at is None or now - shard.seen_at >= SEEN_EVERY:
+        found["seen_at"] = now
+    return found
 
 
 def files_missing(shard: Shard, batch: RemoteBatch, now: datetime) -> str | None:

@@ -10,6 +10,7 @@ from orchestrator.planner.guard import replan
 from orchestrator.planner.plan import plan
 from orchestrator.planner.values import (
     BatchOption,
+    Claim,
     Cost,
     Decision,
     Open,
@@ -28,6 +29,7 @@ from orchestrator.planner.values import (
 
 __all__ = [
     "BatchOption",
+    "Claim",
     "Cost",
     "Decision",
     "Open",

@@ -7,18 +7,17 @@ leftovers surely arrive by the routes that remain, unless waiting becomes dearer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from orchestrator.planner.ground import Ground, Rows, excess
-from orchestrator.planner.values import BatchOption, Terms
+from orchestrator.planner.stakes import Stake, done_by
+from orchestrator.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
 WORTH = 0.1
 """A batch that is less likely than this to be done before it would be pulled back is not worth its trouble."""
-MOST_WAVES = 24
-"""More times than that no quota is filled for one job."""
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
@@ -29,61 +28,14 @@ Sources = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
-    """Rows in batches of one backend; those that were sent have run for `age` seconds.
-
-    `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
-    """
-
-    option: BatchOption
-    rows: int
-    age: float = 0.0
-    kept: float = 0.0
-
-    def by(self, seconds: float) -> float:
-        """P(all of them are done so many seconds from now).
-
-        Shards of a night are slow together, so they are done when one of them is; what does not fit the quota goes
-        in waves, each as slow as the first.
-        """
-        waves = self.waves
-        each = min((seconds + self.age) / waves, self.option.window)
-        return self.option.turnaround.by(each, self.age)
-
-    def lost(self, seconds: float) -> float:
-        """The share of the rows that is expected to be left when they are pulled back so many seconds from now."""
-        waves, option = self.waves, self.option
-        kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
-        if waves == 1:
-            return (1.0 - self.by(seconds)) * (1.0 - kept)
-        left, lost = self.rows, 0.0
-        for wave in range(1, waves + 1):
-            rows = min(left, option.room or left)
-            each = min((seconds + self.age) / wave, option.window)
-            lost += rows * (1.0 - option.turnaround.by(each, self.age))
-            left -= rows
-        return lost / self.rows * (1.0 - kept)
-
-    def within(self, chance: float) -> float:
-        """Seconds from now by which they are done with this chance; infinite where they expire before."""
-        each = self.option.turnaround.within(chance, self.age)
-        return each * self.waves - self.age if each <= self.option.window else float("inf")
-
-    @property
-    def waves(self) -> int:
-        """How many times the quota is filled."""
-        room = self.option.room
-        return 1 if room is None else max(1, min(MOST_WAVES, -(-self.rows // max(1, room))))
-
-
-@dataclass(frozen=True, slots=True)
 class Course:
     """Where rows are, and what may come.
 
     `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
     `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
     `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
-    rows that leave a lane. `both`: the lanes do what is staked as well.
+    rows that leave a lane. `stuck` are in batches of a provider that does not answer: nothing can be done about them
+    until it does.
     """
 
     stakes: tuple[Stake, ...]
@@ -96,11 +48,11 @@ class Course:
     bets: int = 0
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
-    both: bool = False
+    stuck: tuple[Stake, ...] = ()
 
     @property
     def staked(self) -> int:
-        """Rows in batches."""
+        """Rows in batches that can be pulled back."""
         return sum(stake.rows for stake in self.stakes)
 
     @property
@@ -110,14 +62,19 @@ class Course:
         return places, max((stake.waves for stake in self.unsent), default=1)
 
     @property
-    def is_unsafe(self) -> bool:
-        """Whether it counts on batches, and nothing could take over."""
-        return bool(self.stakes) and not self.cover
-
-    @property
     def unsent(self) -> tuple[Stake, ...]:
         """The stakes that are not sent yet."""
         return self.stakes[len(self.stakes) - self.bets :]
+
+    @property
+    def causes(self) -> frozenset[str]:
+        """The backends whose slowness makes a rescue of these rows needed, and of other jobs' rows there too."""
+        return frozenset(stake.option.backend for stake in (*self.stakes, *self.stuck))
+
+    @property
+    def before(self) -> Rows:
+        """What lanes held before anything was sent."""
+        return tuple(held - new for held, new in zip(self.held, self.new, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,21 +96,14 @@ class Judged:
         return replace(self.course, pull=self.pull)
 
 
+def latency(course: Course) -> float:
+    """Seconds from a pull until its rows are there to be sent on."""
+    return max((stake.free_after for stake in course.stakes), default=0.0)
+
+
 def arrival(course: Course) -> float:
     """Seconds from now when what is pulled back is there to be sent on."""
-    latency = max((stake.option.cancel_seconds for stake in course.stakes), default=0.0)
-    return max(course.free_in, (course.pull or 0.0) + latency)
-
-
-def done_by(stakes: Sequence[Stake], seconds: float) -> float:
-    """P(all batches are done by then): of one backend all at once, of several each by itself."""
-    worst: dict[str, float] = {}
-    for stake in stakes:
-        worst[stake.option.backend] = min(worst.get(stake.option.backend, 1.0), stake.by(seconds))
-    chance = 1.0
-    for each in worst.values():
-        chance *= each
-    return chance
+    return max(course.free_in, (course.pull or 0.0) + latency(course))
 
 
 def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterator[Judged]:
@@ -161,20 +111,35 @@ def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterat
 
     Pulls that are too late for that only where `late` ones are worth a thought.
     """
-    paced = _paced(course, ground)
-    staked = sum(float(stake.option.cost.p50) * stake.rows for stake in course.stakes)
-    yield _valued(course, None, paced + staked, _holds(course, ground), ground, terms)
-    if not course.stakes or not course.cover or course.both:
+    staked = sum(stake.price * stake.rows for stake in (*course.stakes, *course.stuck))
+    yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
+    if not course.stakes or not course.cover:
         return
-    latency = max(stake.option.cancel_seconds for stake in course.stakes)
-    burden = course.staked + course.coming
+    stuck = sum(stake.rows * stake.price for stake in course.stuck)
     for pull in WAITS:
-        at = max(course.free_in, pull + latency)
-        fits = ground.fits(burden, course.held, at, course.cover)
+        pulled = replace(course, pull=pull)
+        fits = is_in_time(pulled, ground)
         if fits and course.bets:
             fits = done_by(course.unsent, pull) >= WORTH
         if fits or late:
-            yield _valued(course, pull, paced + _staked(course, pull, at, ground), fits, ground, terms)
+            expected = stuck + _pulled(course, pull, arrival(pulled), ground)
+            yield _valued(course, pull, expected, fits, ground, terms)
+
+
+def is_in_time(course: Course, ground: Ground) -> bool:
+    """Whether what is pulled back is surely done by the deadline."""
+    if course.stuck:
+        return False
+    burden, at = course.staked + course.coming, arrival(course)
+    # That a cancel may slip is told; to wait for what seldom does would be dear.
+    tail = min(SLIPS, slips(course))
+    return ground.fits(burden, course.held, at, course.cover, tail=tail, cause=course.causes)
+
+
+def slips(course: Course) -> float:
+    """P(a cancel takes far longer than planned)."""
+    coming = SLIPS if course.coming else 0.0
+    return max((stake.option.slips for stake in course.stakes), default=coming)
 
 
 def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
@@ -186,50 +151,63 @@ def _valued(course: Course, pull: float | None, expected: float, holds: bool, gr
 
 def _paced(course: Course, ground: Ground) -> float:
     """Dollars for what the lanes hold and will hold without a pull."""
-    cost = ground.price(course.held) + ground.overrun(course.held, course.cover)
-    if course.coming:
-        room = ground.room(course.held, course.free_in, course.cover, sure=False)
-        cost += ground.price(ground.fill(course.coming, room))
-    return cost
+    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
+    if not course.cover:
+        return ground.price(course.held, (), 0)
+    return ground.price(course.before, comes, course.cover)
 
 
-def _staked(course: Course, pull: float, at: float, ground: Ground) -> float:
-    """Dollars for what is in batches that are pulled back, and free at `at`."""
-    total, left, staked = 0.0, 0.0, 0
+def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
+    """Dollars for all of it, where what is in batches is pulled back and free at `at`."""
+    total, left = 0.0, 0.0
     for stake in course.stakes:
         lost = stake.lost(pull)
-        total += float(stake.option.cost.p50) * stake.rows * (1.0 - lost)
+        total += stake.price * stake.rows * stake.paid(pull)
         left += stake.rows * lost
-        staked += stake.rows
-    room = ground.room(course.held, at, course.cover, sure=False)
-    return total + left / staked * ground.price(ground.fill(staked, room))
+    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
+    share = left / course.staked
+    # Rows come back all together or not at all: what then is dear is paid with that chance.
+    alone = ground.price(course.before, comes, course.cover)
+    whole = ground.price(course.before, [*comes, (at, float(course.staked))], course.cover)
+    return total + alone + share * (whole - alone)
 
 
 def _holds(course: Course, ground: Ground) -> bool:
-    """Whether a course without a pull holds.
-
-    Where a rescue is paid for, it is made: once a batch is slow, the chance asked for is that of what is left.
-    """
-    if course.stakes:
-        return (course.both or not course.cover) and chance_of(course, ground) >= ground.target
+    """Whether a course without a pull holds."""
+    if course.stakes or course.stuck:
+        return (not course.cover or not course.stakes) and chance_of(course, ground) >= ground.target
     # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
-    return ground.fits(course.coming, course.held, course.free_in, course.cover)
+    return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
 
 
 def chance_of(course: Course, ground: Ground) -> float:
     """P(all rows are done by the deadline)."""
     if ground.horizon <= 0:
         return 0.0
+    free = 1.0 - SLIPS if course.coming else 1.0
+    rest = ground.chance(course.coming, course.held, course.free_in, course.cover) * free
+    rest *= _unstuck(course, ground)
     if not course.stakes:
-        return ground.chance(course.coming, course.held, course.free_in, course.cover)
-    rest = ground.chance(course.coming, course.held, course.free_in, course.cover)
-    if course.both:
-        return 1.0 - (1.0 - done_by(course.stakes, ground.horizon)) * (1.0 - rest)
+        return rest
     if course.pull is None:
         return done_by(course.stakes, ground.horizon) * rest
     done = done_by(course.stakes, min(course.pull, ground.horizon))
     burden = course.staked + course.coming
-    return done * rest + (1.0 - done) * ground.chance(burden, course.held, arrival(course), course.cover)
+    pulled = ground.chance(burden, course.held, arrival(course), course.cover, cause=course.causes)
+    return done * rest + (1.0 - done) * pulled * (1.0 - slips(course)) * _unstuck(course, ground)
+
+
+def _unstuck(course: Course, ground: Ground) -> float:
+    """P(what a silent provider has comes in time): it is done, and told; or there is time yet to do it elsewhere."""
+    chance = 1.0
+    for stake in course.stuck:
+        done = stake.by(ground.horizon)
+        rescued = 0.0
+        if course.cover:
+            needs, _ = ground.seconds(stake.rows, course.held, 0.0, course.cover)
+            rescued = stake.answers(ground.horizon - stake.option.cancel_seconds - needs)
+        chance *= max(done, rescued)
+    return chance
 
 
 def lateness(course: Course, ground: Ground) -> float:
@@ -259,7 +237,8 @@ def at_most(course: Course, ground: Ground) -> Decimal:
         for place, (lane, rows) in enumerate(zip(lanes, course.held, strict=True))
     ]
     moved = sum(course.held) - sum(stay) + course.coming
-    staked = sum((stake.option.cost.p95 * stake.rows for stake in course.stakes), Decimal(0))
+    every = (*course.stakes, *course.stuck)
+    staked = sum((stake.option.cost.p95 * stake.rows for stake in every), Decimal(0))
     if not cover:
         return staked + ground.at_most(course.held)
 
@@ -269,6 +248,9 @@ def at_most(course: Course, ground: Ground) -> Decimal:
         filled[cover - 1] += rows - sum(filled)
         return ground.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
-    if course.pull is None or course.both or not course.stakes:
+    if course.pull is None or not course.stakes:
         return staked + paced(moved, course.free_in)
     return max(staked + paced(moved, course.free_in), paced(moved + course.staked, arrival(course)))
+
+
+__all__ = ["WAITS", "Course", "Judged", "Stake", "arrival", "at_most", "chance_of", "judge", "lateness"]

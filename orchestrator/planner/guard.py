@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from orchestrator.durations import duration
-from orchestrator.planner.courses import WAITS, Course, Sources, Stake, arrival, chance_of, done_by
-from orchestrator.planner.ground import Ground, Rows
-from orchestrator.planner.plan import batches_of, ground_of, money, objection, rescue_of
-from orchestrator.planner.search import Chosen, Position, best
+from orchestrator.planner.checks import check
+from orchestrator.planner.courses import WAITS, Course, Sources, arrival, chance_of
+from orchestrator.planner.ground import DETECTED, Ground, Rows
+from orchestrator.planner.search import LITTLE, Chosen, Position, best
+from orchestrator.planner.setting import batches_of, cost_of_later, ground_of, less, money, objection, rescue_of
+from orchestrator.planner.stakes import Stake, done_by
 from orchestrator.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
@@ -23,7 +25,11 @@ EVEN = 0.5
 """In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
 SOONER = 0.2
 """Where it is late anyway, rows change places only for so much less time."""
-SOONEST, LATEST = 60.0, 1800.0
+HELPS = 0.02
+"""And before that for so much more chance."""
+SOONEST, LATEST = 30.0, 1800.0
+WATCHED = DETECTED / 2
+"""How often lanes are looked at that others could take over from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +41,23 @@ class _Board:
     by_name: dict[str, Option]
     held: Rows
     barred: Sources
+    terms: Terms
 
-    def best(self, position: Position, terms: Terms) -> Chosen | None:
+    def best(self, position: Position) -> Chosen | None:
         """The best course from a position."""
-        return best(position, self.batches, self.ours, terms, every=False)
+        return best(position, self.batches, self.ours, self.terms, every=False)
 
 
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """What to do with a job's open rows at this look.
 
     Every backend that holds some of them must be among the options; where it has an objection, its paced rows leave
-    it, and batches there run on. Raises KeyError for a backend that is not among them.
+    it, and batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
+    are none.
     """
+    check(options, terms)
     board = _board(job, options, terms, now)
-    chosen = _choose(job, board, terms, now)
+    chosen = _pulling(job, board, now)
     if chosen is None:
         return _nothing(job, board, now)
     course, ours = chosen.course, board.ours
@@ -59,7 +68,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         _reason(job, chosen, moves, ours),
         now + timedelta(seconds=_look(course, ours)),
         chosen.chance,
-        money(chosen.expected),
+        money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
         rescue_of(course, ours, now),
     )
 
@@ -67,7 +76,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
     """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
     at = _position(job, board, job.running, 0, now)
-    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
+    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None, stuck=at.stuck)
     waits = job.waiting + job.pulled + job.coming > 0
     chance = 0.0 if waits else chance_of(course, board.ours)
     why = "nothing more can be done within the budget"
@@ -79,39 +88,47 @@ def _look(course: Course, ours: Ground) -> float:
     due = ours.horizon / 8 if course.pull is None else course.pull / 3
     if any(course.held):
         due = min(due, ours.slack(course.coming, course.held, course.free_in, course.cover) / 2)
+        if course.cover > 1:
+            due = min(due, WATCHED)
+    if course.stuck:
+        due = min(due, WATCHED)
     return min(LATEST, max(SOONEST, due))
 
 
 def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> _Board:
     usable = [option for option in options if objection(option, terms) is None]
-    ours = ground_of(usable, terms, now)
+    ours = ground_of(usable, terms, now, job.later, job.claims)
     by_name = {option.backend: option for option in options}
     paced = dict(job.paced)
     held = tuple(paced.pop(lane.option.backend, 0) for lane in ours.lanes)
     unknown = [backend for backend in paced if backend not in by_name]
     if unknown:
         raise KeyError(unknown[0])
-    return _Board(ours, batches_of(usable), by_name, held, tuple(paced.items()))
+    within = less(terms, cost_of_later(job.later, options, terms))
+    sendable = [one for one in batches_of(usable) if one.silent <= 0]
+    return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
 
 
-def _choose(job: Open, board: _Board, terms: Terms, now: datetime) -> Chosen | None:
+def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
-    found = board.best(_position(job, board, running, 0, now), terms)
-    found = _spared(_position(job, board, running, 0, now), board, found, terms)
+    movable = [one for one in running if _batch(board, one).silent <= 0]
+    at = _position(job, board, running, 0, now)
+    found = _spared(at, board, board.best(at))
     soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
-    if found is None or not running or (found.holds and not soon):
+    if found is None or not movable or (found.holds and not soon):
         return found
-    if found.holds and len(running) > 1:
-        one = board.best(_position(job, board, running, 1, now), terms)
+    order = [*movable, *(one for one in running if one not in movable)]
+    if found.holds and len(movable) > 1:
+        one = board.best(_position(job, board, order, 1, now))
         if one and one.holds and one.value < found.value:
             return one
-    everything = board.best(_position(job, board, running, len(running), now), terms)
+    everything = board.best(_position(job, board, order, len(movable), now))
     return everything if everything and (soon or everything.holds) else found
 
 
-def _spared(position: Position, board: _Board, found: Chosen | None, terms: Terms) -> Chosen | None:
+def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
     """The same, with what lanes will not do in time free to go elsewhere: a batch costs less than a late rescue."""
     held, lanes, horizon = board.held, board.ours.lanes, board.ours.horizon
     does = [lane.between(0.0, max(0.0, horizon), lane.rate) for lane in lanes]
@@ -125,8 +142,8 @@ def _spared(position: Position, board: _Board, found: Chosen | None, terms: Term
         held=tuple(a - b for a, b in zip(held, spare, strict=True)),
         sources=(*position.sources, *leaving),
     )
-    other = board.best(position, terms)
-    if other is None or not _is_better(other, found, terms):
+    other = board.best(position)
+    if other is None or not _is_better(other, found, board.terms):
         return found
     return other if done_by(other.course.unsent, other.course.pull or horizon) >= EVEN else found
 
@@ -136,7 +153,7 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
         return True
     if terms.late_cost is not None or than.holds:
         return other.holds >= than.holds and other.value < than.value * (1.0 - SPARE)
-    return other.chance > than.chance + SURER
+    return other.chance > than.chance + SURER or (other.holds and other.chance >= than.chance)
 
 
 def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
@@ -144,21 +161,24 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
     gone, kept = running[:many], running[many:]
     stakes: dict[str, Stake] = {}
     for one in kept:
-        option, age = _batch(board, one), (now - one.submitted_at).total_seconds()
+        option, age = _batch(board, one), max(0.0, (now - one.submitted_at).total_seconds())
         same = stakes.get(one.backend)
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
         stakes[one.backend] = Stake(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
+    latency = [_batch(board, one).cancel_seconds for one in gone]
+    stuck = tuple(one for one in stakes.values() if one.option.silent > 0)
     return Position(
         job.waiting + sum(rows for _, rows in board.barred),
         job.pulled,
         job.coming + sum(one.rows for one in gone),
-        max(free_in, *(_batch(board, one).cancel_seconds for one in gone)) if gone else free_in,
-        tuple(stakes.values()),
+        max(free_in, *latency) if latency else free_in,
+        tuple(one for one in stakes.values() if one not in stuck),
         board.held,
         tuple(one.batch for one in gone),
         board.barred,
+        stuck,
     )
 
 
@@ -194,37 +214,47 @@ def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from
 def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     """Rows that leave a lane which does not keep up, once the others could not take them over later."""
     course = chosen.course
-    held, cover = course.held, course.cover
+    there, held, cover = course.before, course.held, course.cover
     burden = course.coming + (0 if course.pull is None else course.staked)
-    later = max(SOONEST, arrival(course))
-    if not cover or not any(held) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
+    leave = ours.leave(there)
+    later = max(2 * SOONEST + leave, arrival(course))
+    if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
         return []
     kept = [
-        min(rows, int(lane.between(0.0, ours.horizon, lane.low))) if place < cover else rows
+        min(rows, int(lane.between(0.0, ours.until(place, cover), lane.low))) if place < cover else rows
         for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
     ]
-    more = ours.fill(sum(held) - sum(kept), ours.room(kept, 0.0, cover, sure=True))
+    more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, cover, sure=True))
     after = [a + b for a, b in zip(kept, more, strict=True)]
-    # What is moved starts anew: where nothing holds only a good part of it, and late only for a good deal of time.
-    if not chosen.holds and sum(held) - sum(kept) < SPARE * sum(held):
-        return []
-    if ours.horizon <= 0 and ours.slowest(after) > (1.0 - SOONER) * ours.slowest(held):
-        return []
-    return _between(held, after, ours)
+    helps = chosen.holds or _helps(course, after, later, burden, ours)
+    return _between(there, held, after, ours) if helps else []
 
 
-def _between(before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
+def _helps(course: Course, after: Sequence[int], later: float, burden: float, ours: Ground) -> bool:
+    """Whether it is worth moving rows though nothing holds: what is moved starts anew."""
+    held, cover = course.held, course.cover
+    if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < SPARE * sum(held):
+        return False
+    before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, cover)
+    if before < LITTLE:
+        return ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
+    return ours.chance(burden, after, later, cover) >= before + min(HELPS, (1.0 - before) / 5)
+
+
+def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
+    """The sends that lead from rows by lane to others; no lane gives more than is `there`."""
     names = [lane.option.backend for lane in ours.lanes]
-    gives = {name: a - b for name, a, b in zip(names, before, after, strict=True) if a > b}
+    gives = {
+        name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most
+    }
     sends = []
     for name, a, b in zip(names, before, after, strict=True):
         lacks = b - a
-        while lacks > 0:
-            source, rows = next((source, rows) for source, rows in gives.items() if rows)
-            taken = min(lacks, rows)
-            sends.append(Send(taken, name, source))
-            gives[source] -= taken
-            lacks -= taken
+        for source, rows in gives.items():
+            if lacks > 0 and (taken := min(lacks, rows)):
+                sends.append(Send(taken, name, source))
+                gives[source] -= taken
+                lacks -= taken
     return sends
 
 
@@ -240,6 +270,10 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> s
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
         return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"
+    if course.stuck:
+        silent = max(stake.option.silent for stake in course.stuck)
+        names = sorted({stake.option.backend for stake in course.stuck})
+        return f"{_named(names)} has not answered for {duration(silent)}, so nothing can be pulled back; {told}"
     if not chosen.holds:
         return f"nothing that can be done now is surer; {told}"
     if course.pull is not None and course.stakes:

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from orchestrator.planner.courses import (
-    MOST_WAVES,
     WAITS,
     Course,
     Judged,
     Sources,
-    Stake,
     at_most,
     chance_of,
     judge,
     lateness,
 )
 from orchestrator.planner.ground import Ground, Rows
+from orchestrator.planner.stakes import MOST_WAVES, Stake
 from orchestrator.planner.values import BatchOption, Terms
 
 PARTS = 8
@@ -37,7 +36,7 @@ LITTLE = 0.1
 class Position:
     """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds.
 
-    Those of `sources` wait, but in a lane as yet. See `values.Open`.
+    Those of `sources` wait, but in a lane as yet. See `values.Open` and `courses.Course`.
     """
 
     waiting: int
@@ -48,6 +47,7 @@ class Position:
     held: Rows
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
+    stuck: tuple[Stake, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +67,45 @@ def best(
 ) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
 
-    One that counts on batches alone comes behind those that could be rescued. Where being late has a price, the
-    cheapest with that price. Of equals the first wins. Unless `every` is asked for,
-    a course may come to need all lanes (fewer matter to the budget alone), and no row runs in two places.
+    Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
+    a course may come to need all lanes (fewer matter to the budget alone).
     """
     full = len(ground.lanes)
     covers = range(full + 1) if every or terms.budget is not None else {full, 0}
-    courses = list(_courses(position, batches, ground, covers, hedge=every and terms.hedge))
-    return _cheapest(courses, ground, terms) or _likeliest(courses, ground, terms)
+    courses = list(_courses(position, batches, ground, covers))
+    found = _cheapest(courses, ground, terms)
+    return _with_net(found, courses, ground, terms) if found else _likeliest(courses, ground, terms)
 
 
 def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget, if there is one."""
     covers = range(len(ground.lanes) + 1)
-    return _cheapest(_courses(position, batches, ground, covers, hedge=terms.hedge), ground, terms)
+    return _cheapest(_courses(position, batches, ground, covers), ground, terms)
 
 
 def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
     judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
     # Of equally dear ones the simplest.
-    judged.sort(key=lambda one: (not late and one.course.is_unsafe, round(one.value, 9), one.course.effort))
+    judged.sort(key=lambda one: (round(one.value, 9), one.course.effort))
     return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+
+
+def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen:
+    """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
+    course = found.course
+    if not course.stakes or course.pull is not None or terms.late_cost is not None:
+        return found
+    same = (
+        one for one in courses
+        if one.cover and one.stakes == course.stakes and one.new == course.new
+    )  # fmt: skip
+    judged = [one for other in same for one in judge(other, ground, terms, late=False) if one.holds]
+    judged.sort(key=lambda one: (round(one.value, 9), one.course.cover))
+    net = next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+    if net is None or net.chance < found.chance:
+        return found
+    return replace(net, expected=found.expected, value=found.value)
 
 
 def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
@@ -123,22 +140,20 @@ def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
 
 
 def _courses(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int], *, hedge: bool
+    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int]
 ) -> Iterator[Course]:
+    at = position
     for cover in covers:
-        for bets in _bets(position.waiting, batches):
-            sent = position.waiting - sum(stake.rows for stake in bets) + position.pulled
-            if (sent or position.coming) and not cover:
+        for bets in _bets(at.waiting, batches):
+            sent = at.waiting - sum(stake.rows for stake in bets) + at.pulled
+            if (sent or at.coming) and not cover:
                 continue
-            new, held = _sent(position, sent, cover, ground)
-            stakes = (*position.stakes, *bets)
-            coming, free_in = position.coming, position.free_in
-            yield Course(
-                stakes, new, held, coming, free_in, cover, None, len(bets), position.cancel, position.sources
-            )
-            if hedge and bets and cover and not sent:
-                new, held = _sent(position, position.waiting, cover, ground)
-                yield Course(stakes, new, held, coming, free_in, cover, None, len(bets), both=True)
+            stakes = (*at.stakes, *bets)
+            for new, held in _sent(at, sent, cover, ground):
+                yield Course(
+                    stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
+                    stuck=at.stuck,
+                )  # fmt: skip
 
 
 def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:
@@ -169,17 +184,18 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
     return tuple(found) if not rows else ()
 
 
-def _sent(position: Position, rows: int, cover: int, ground: Ground) -> tuple[Rows, Rows]:
+def _sent(position: Position, rows: int, cover: int, ground: Ground) -> Iterator[tuple[Rows, Rows]]:
     """Rows that go to lanes now, and what the lanes hold then.
 
-    As much to the cheap ones as they usually do, while the others can still take over what they turn out not to do;
+    As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;
     else what they surely do.
     """
+    if not rows:
+        yield (0,) * len(ground.lanes), position.held
+        return
     for sure in (False, True):
-        new = (
-            ground.fill(rows, ground.room(position.held, 0.0, cover, sure=sure)) if rows else (0,) * len(ground.lanes)
-        )
+        new = ground.fill(rows, ground.room(position.held, 0.0, cover, sure=sure))
         held = tuple(a + b for a, b in zip(position.held, new, strict=True))
-        if ground.fits(position.coming, held, max(WAITS[0], position.free_in), cover):
-            break
-    return new, held
+        if sure or ground.fits(position.coming, held, max(WAITS[0], position.free_in), cover):
+            yield new, held
+            return

@@ -6,13 +6,20 @@ alike (one task and model, say): plan apart what costs or takes something else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_UP, Decimal
 
-from orchestrator.forecast import Pace, Turnaround
+from orchestrator.forecast import NORMAL, Pace, Turnaround
 
 DAY = 86_400.0
+ASSUMED_MARGIN = 120.0
+LEAST = 0.15
+SLIPS = 0.003
+"""P(a cancel takes far longer than planned), where nothing of the kind was seen."""
+SURE, FINISH_SPREAD = 2.33, 0.5
+"""A margin is kept with 99 %; how far jobs are apart in how long they take to finish (a spread of the logarithm)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +34,11 @@ class Cost:
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free. It keeps the share `kept` of them, less where
-    it is pulled back sooner than batches usually are done.
-    `room` rows, ours that are there among them, fit what may be enqueued there at once (None: any number), and fewer
-    than `min_rows` are no batch. One expires after `window` seconds. `objection` is why none may be sent at all.
+    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
+    share `kept` of them, less where it is pulled back sooner than batches usually are done. `room` rows fit what may
+    be enqueued there at once (None: any number), `behind` those that others have there now; fewer than `min_rows` are
+    not sent as a batch. One expires after `window` seconds. The provider has been `silent` for so many seconds.
+    `objection` says why none may be sent at all.
     """
 
     backend: str
@@ -43,13 +51,17 @@ class BatchOption:
     min_rows: int = 1
     window: float = DAY
     objection: str | None = None
+    behind: int = 0
+    silent: float = 0.0
+    slips: float = SLIPS
 
 
 @dataclass(frozen=True, slots=True)
 class PacedOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
-    The `pace` counts as `ahead` what other jobs have there, and what they may come to need there for their rescue.
+    The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
+    `cancel_seconds`.
     """
 
     backend: str
@@ -57,9 +69,19 @@ class PacedOption:
     cost: Cost
     pace: Pace
     objection: str | None = None
+    cancel_seconds: float = 30.0
 
 
 Option = BatchOption | PacedOption
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rows of other jobs, now at `source`, that may come to need the same routes and would go first; with which P."""
+
+    source: str
+    rows: int
+    chance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +89,31 @@ class Terms:
     """What the job asks for. `budget` is what may still be spent on these rows.
 
     `target` is the P(all rows done by the deadline) that a plan must reach. With `late_cost`, dollars an hour late,
-    the deadline has its price instead. `hedge` lets the same rows run in two places, and be paid twice.
+    the deadline has its price instead. `margin` seconds lie between the last row's answer and the finished job.
     """
 
     deadline: datetime
     budget: Decimal | None = None
     target: float = 0.99
     late_cost: Decimal | None = None
-    hedge: bool = False
     local_only: bool = False
+    margin: float = ASSUMED_MARGIN
+
+    def seconds(self, now: datetime) -> float:
+        """Until when rows have to be answered, in seconds; negative once the deadline is over.
+
+        In the last minutes, where the margin leaves next to nothing, as soon as can be.
+        """
+        left = (self.deadline - now).total_seconds()
+        return max(left - self.margin, LEAST * left) if left > 0 else left
+
+    def finishes(self, now: datetime) -> float:
+        """P(the job is finished in time, once its rows are answered by then): less than 1 within the margin."""
+        left = (self.deadline - now).total_seconds()
+        if left <= 0 or left - self.margin >= LEAST * left:
+            return 1.0
+        spare = left * (1.0 - LEAST)
+        return NORMAL.cdf(SURE + math.log(spare / self.margin) / FINISH_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +131,9 @@ class Open:
     """A job's rows without an outcome, and where they are.
 
     `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
-    to no other one; `coming` are still in such a batch, expected by `coming_at`. `paced` counts rows by the backend
-    that works on them. A row that runs in two places stands at the paced one only.
+    to no other one; `coming` are still in such batches, expected by `coming_at`. `paced` counts
+    rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
+    are made of the answers to these. `claims` are what other jobs may come to need.
     """
 
     waiting: int = 0
@@ -103,6 +142,8 @@ class Open:
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
     paced: tuple[tuple[str, int], ...] = ()
+    later: int = 0
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +210,8 @@ class Verdict:
 class Plan:
     """Where the rows go. `at_most` holds for the dearest course that the plan may take; the budget covers it.
 
+    All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
+
     Without routes there is no way, or none that the budget pays for.
     """
 
@@ -179,6 +222,8 @@ class Plan:
     at_most: Decimal
     chance: float
     verdict: Verdict
+    done_p50: datetime | None = None
+    done_p95: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +239,9 @@ class Send:
 class Decision:
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
-    `chance` is P(all rows done by the deadline) and `expected` what the open rows will cost, both if this is done;
-    `rescue` is when batches that run on would be pulled back.
+    `chance` is P(all rows done by the deadline) and
+    `expected` what the open rows will cost, both if this is done; `rescue` is when batches that run on would be
+    pulled back.
     """
 
     cancel: tuple[str, ...]

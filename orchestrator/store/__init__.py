@@ -8,6 +8,7 @@
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
     forecasts   what was foreseen, and what came
+    observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish
     failures    since when rows fail, and which failures a person has acknowledged
     quarantine  failures that are not asked again
     checked     rows that go first, and how answers compare with known ones
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
     from orchestrator.store.lookups import Lookups
+    from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
@@ -123,6 +125,13 @@ class Store:
         from orchestrator.store.limits import Limits
 
         return Limits(self._database)
+
+    @cached_property
+    def observations(self) -> Observations:
+        """What plans are made from, beside shards."""
+        from orchestrator.store.observations import Observations
+
+        return Observations(self._database)
 
     @cached_property
     def lookups(self) -> Lookups:

@@ -28,14 +28,25 @@ class Forecasts:
                 tx.execute(self._db.upsert(forecasts).on_conflict_do_nothing(), rows)
 
     def settled(
-        self, job_id: JobId, kind: str, actual: float, at: datetime, shard_id: str = "", task: str = ""
+        self,
+        job_id: JobId,
+        kind: str,
+        actual: float,
+        at: datetime,
+        shard_id: str = "",
+        task: str = "",
+        *,
+        censored: bool = False,
     ) -> None:
-        """Say what came, in the unit of the kind. The first figure stays; nothing happens where none was foreseen."""
+        """Say what came, in the unit of the kind. The first figure stays; nothing happens where none was foreseen.
+
+        With `censored`, it was cut short: all that is known is that it would have been more.
+        """
         c = forecasts.c
         statement = (
             update(forecasts)
             .where(c.job_id == job_id, c.kind == kind, c.shard_id == shard_id, c.task == task, c.actual.is_(None))
-            .values(actual=actual, known_at=at)
+            .values(actual=actual, known_at=at, censored=censored)
         )
         with self._db.write() as tx:
             tx.execute(statement)

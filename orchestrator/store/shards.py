@@ -133,7 +133,7 @@ class Shards:
                 for sent, began, ended in tx.execute(query)
             ]
 
-    def sent_to(self, backend: str, newest: int = 200) -> list[Shard]:
+    def sent_to(self, backend: str, newest: int = 1000) -> list[Shard]:
         """The newest shards of every job that were sent to a backend, the latest last."""
         query = (
             select(shards)

@@ -25,6 +25,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     and_,
+    false,
     true,
 )
 
@@ -149,8 +150,25 @@ shards = Table(
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
+    Column("seen_at", Instant),
+    Column("first_at", Instant),
+    Column("took_seconds", Float),
     UniqueConstraint("job_id", "number"),
     Index(None, "backend", "state"),
+)
+
+# How far a job was at a backend of ours, looked at about once a minute: what speeds are learned from.
+progress = Table(
+    "progress",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("backend", String(40), primary_key=True),
+    Column("at", Instant, primary_key=True),
+    Column("done", Integer, nullable=False),
+    Column("left", Integer, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Index(None, "backend", "at"),
 )
 
 requests = Table(
@@ -360,6 +378,7 @@ forecasts = Table(
     Column("source", Words, nullable=False),
     Column("actual", Float),
     Column("known_at", Instant),
+    Column("censored", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("job_id", "kind", "shard_id", "task"),
     Index(None, "made_at"),
 )

@@ -51,6 +51,12 @@ def rows_file(folder: Path, name: str) -> str:
     return str(path)
 
 
+def rescue_at(found: dict[str, Any]) -> datetime | None:
+    """When a job's batch is brought home at the latest, as it is told now; None where that is at once."""
+    rescue = found["outlook"]["rescue"]
+    return None if rescue is None else datetime.fromisoformat(rescue["at"])
+
+
 @dataclass
 class Night:
     """A job of ROWS rows whose hosted batch has stalled, a few minutes before it is brought home."""
@@ -99,8 +105,10 @@ def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path:
     kill_group(running)
     running.wait(WAIT)
     # Nothing happens for hours. What the machine itself takes counts a sixth of what it did when it was measured.
-    at = datetime.fromisoformat(found["outlook"]["rescue"]["at"]) - timedelta(minutes=5)
-    provider.clock.set(at, speed=SPEED / 6)
+    provider.clock.set(speed=SPEED / 6)
+    while (at := rescue_at(found)) is not None and at - timedelta(minutes=6) > provider.clock.now():
+        provider.clock.set(at - timedelta(minutes=5))
+        found = orch("status", job)
     return Night(orch, start, provider, job, datetime.fromisoformat(found["deadline_at"]))
 
 
@@ -137,7 +145,7 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     provider: Emulator, run_orch: Orch, tmp_path: Path
 ) -> None:
     provider.settings(**USUAL, latency_ms=1)
-    provider.clock.set(speed=10.0)
+    provider.clock.set(speed=30.0)
     with upstreams(tmp_path) as start:
         stuck = start(slots=1, latency_ms=60_000)
         local = {"kind": "local", "upstreams": [stuck.base_url], "location": "local", "idle": True}
@@ -148,11 +156,8 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
             return json.loads(run_orch(*arguments, "--json", env=environment, timeout=WAIT).stdout)
 
         job_file = rows_file(tmp_path, "tonight")
-        job = orch("submit", job_file, "--deadline", "1h")["job"]
+        job = orch("submit", job_file, "--deadline", "12m")["job"]
         running = run_orch.start("run", job_file, "--quiet", env=environment)
-        wait_until(lambda: [shard for shard in orch("status", job)["shards"] if shard["batch_id"]], WAIT)
-        deadline = datetime.fromisoformat(orch("status", job)["deadline_at"])
-        provider.clock.set(deadline - timedelta(minutes=4))
         wait_until(lambda: rescues(orch("status", job)), WAIT)
         provider.clock.set(speed=1.0)  # what the machine itself takes counts no more than it does
         assert running.wait(WAIT) == 0, run_orch.output(running)
@@ -161,4 +166,70 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
     [left] = rescues(found)
     assert "leave gpu, which would not have them done in time" in left["reason"]
-    assert datetime.fromisoformat(found["finished_at"]) <= deadline
+    assert datetime.fromisoformat(found["finished_at"]) <= datetime.fromisoformat(found["deadline_at"])
+
+
+@dataclass
+class Dying:
+    """A home with an engine that takes rows and does none, and how a job runs there."""
+
+    run_orch: Orch
+    environment: dict[str, str]
+    folder: Path
+    kill: Callable[[], None]
+
+    def orch(self, *arguments: str) -> Any:
+        return json.loads(self.run_orch(*arguments, "--json", env=self.environment, timeout=WAIT).stdout)
+
+    def run(self, *terms: str) -> tuple[int, dict[str, Any]]:
+        """Run a job whose engine dies once it has the rows: the exit status, and the job in full."""
+        path = rows_file(self.folder, "tonight")
+        job = self.orch("submit", path, *terms)["job"]
+        running = self.run_orch.start("run", path, "--quiet", env=self.environment)
+        wait_until(lambda: [one for one in self.orch("status", job)["shards"] if one["batch_id"]], WAIT)
+        self.kill()
+        return running.wait(WAIT), self.orch("status", job)
+
+
+@pytest.fixture
+def dying(provider: Emulator, run_orch: Orch, tmp_path: Path) -> Iterator[Callable[..., Dying]]:
+    provider.settings(**USUAL, latency_ms=1)
+    provider.clock.set(speed=30.0)
+    with upstreams(tmp_path) as start:
+
+        def make(*others: str, engines: int = 1) -> Dying:
+            stuck = [start(slots=1, latency_ms=60_000) for _ in range(engines)]
+            told: dict[str, Any] = {
+                f"gpu{number}": {
+                    "kind": "local", "upstreams": [one.base_url], "location": "local", "idle": True,
+                    "patience": 2.0, "request_timeout": 5.0,
+                }
+                for number, one in enumerate(stuck)
+            }  # fmt: skip
+            told.update({name: settings_of(provider, name, poll_seconds=1) for name in others})
+            write_toml(run_orch.home / CONFIG, told)
+            environment = {**provider.environment, "FLEX_KEY": KEY, "OPENAI_KEY": KEY}
+
+            def kill() -> None:
+                for one in stuck:
+                    one.stop()
+
+            return Dying(run_orch, environment, tmp_path, kill)
+
+        yield make
+
+
+@pytest.mark.parametrize(("other", "terms"), [("flex", []), ("openai", ["--deadline", "9h"])])
+def test_rows_of_an_engine_that_died_go_to_another_backend(
+    dying: Callable[..., Dying], other: str, terms: list[str]
+) -> None:
+    status, found = dying(other).run(*terms)
+    assert status == 0
+    assert (found["state"], found["requests"]["succeeded"]) == ("completed", ROWS)
+    assert {shard["backend"] for shard in found["shards"]} == {"gpu0", other}
+
+
+def test_where_every_engine_died_the_command_ends_and_says_so(dying: Callable[..., Dying]) -> None:
+    status, found = dying(engines=2).run()
+    assert status == 4
+    assert (found["state"], found["requests"]["pending"]) == ("running", ROWS)

@@ -64,3 +64,10 @@ def test_zero_is_a_figure_that_came(store: Store) -> None:
     store.forecasts.settled(JOB, "cost", 0.0, later(1))
     store.forecasts.settled(JOB, "cost", 5.0, later(2))
     assert [one.actual for one in store.forecasts.since()] == [0.0]
+
+
+def test_what_was_cut_short_is_kept_as_that(store: Store) -> None:
+    added(store)
+    store.forecasts.made([TURN])
+    store.forecasts.settled(JOB, "turnaround", 300.0, later(1), shard_id="contracts-1.001", censored=True)
+    assert store.forecasts.since() == [replace(TURN, actual=300.0, known_at=later(1), censored=True)]

@@ -21,6 +21,8 @@ from orchestrator.planner import (
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
+TAKEN_OVER = 90.0
+"""Seconds before the deadline by which a lane is planned to be done where another could take over from it."""
 
 
 def known(seconds: float, count: int = 100) -> Turnaround:
@@ -50,7 +52,7 @@ IDLE = paced("gpu", "0", 1.0, location="local")
 
 
 def terms(hours: float, budget: str | None = None) -> Terms:
-    return Terms(NOW + timedelta(hours=hours), None if budget is None else Decimal(budget))
+    return Terms(NOW + timedelta(hours=hours), None if budget is None else Decimal(budget), margin=0.0)
 
 
 def routes(planned: Plan) -> dict[str, int]:
@@ -66,8 +68,8 @@ CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {
     "no time for a batch": ([batch(seconds=3 * HOUR), REALTIME], terms(0.5), {"realtime": 8000}),
     "only one way": ([REALTIME], terms(8), {"realtime": 8000}),
     "a free GPU that can do it all": ([BATCH, REALTIME, IDLE], terms(8), {"gpu": 8000}),
-    "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.4), {"gpu": 5000, "openai": 3000}),
-    "two paces and no batch": ([REALTIME, IDLE], terms(1.4), {"gpu": 5040, "realtime": 2960}),
+    "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.45), {"gpu": 5000, "openai": 3000}),
+    "two paces and no batch": ([REALTIME, IDLE], terms(1.4), {"gpu": 4950, "realtime": 3050}),
     "too few for a batch": ([batch(min_rows=9000), REALTIME], terms(8), {"realtime": 8000}),
     "a batch, for want of anything surer": ([BATCH], terms(100), {"openai": 8000}),
     "the cheaper of two": ([batch("dear", "0.0006"), BATCH, REALTIME], terms(8), {"openai": 8000}),
@@ -106,7 +108,7 @@ def test_a_table_that_people_read() -> None:
     assert planned.rescue.at < asked.deadline - timedelta(seconds=8000 / 8 + 600)
     assert 0 < planned.rescue.needed < 0.05
     assert planned.chance > route.chance
-    assert Decimal(4) < planned.expected < Decimal("4.3")
+    assert Decimal(4) <= planned.expected < Decimal("4.3")
     assert planned.at_most == Decimal("9.6000")
     assert refused(planned) == {
         "realtime": "kept for the rescue; 2.0x dearer for all rows",
@@ -130,7 +132,7 @@ NOT_LOCAL = 'the job is local only, and this backend is not declared location = 
 
 
 def test_a_local_job_stays() -> None:
-    planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True, hedge=True), NOW)
+    planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True), NOW)
     assert routes(planned) in ({}, {"gpu": 8000})
     assert planned.rescue is None
     assert refused(planned)["openai"] == refused(planned)["realtime"] == NOT_LOCAL
@@ -180,8 +182,9 @@ def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
     deadline = planned.verdict.deadline
     assert deadline is not None
     assert deadline > NOW + timedelta(minutes=15)
-    assert plan(8000, [BATCH, REALTIME], Terms(deadline), NOW).verdict.holds
-    assert not plan(8000, [BATCH, REALTIME], Terms(deadline - timedelta(minutes=3)), NOW).verdict.holds
+    assert plan(8000, [BATCH, REALTIME], Terms(deadline, margin=0.0), NOW).verdict.holds
+    sooner = Terms(deadline - timedelta(minutes=3), margin=0.0)
+    assert not plan(8000, [BATCH, REALTIME], sooner, NOW).verdict.holds
     assert planned.routes, "it is run as well as it can be all the same"
 
 
@@ -215,23 +218,11 @@ def test_being_late_may_be_cheaper_than_a_rescue() -> None:
     assert dear.expected > cheap.expected
 
 
-def test_rows_run_twice_only_where_the_job_allows_it() -> None:
-    options = [batch(seconds=40 * MINUTE), paced("gpu", "0.0007", 2.4, spread=0.3)]
-    alone = plan(8000, options, terms(1.3), NOW)
-    assert not alone.verdict.holds
-    assert sum(routes(alone).values()) == 8000
-    both = plan(8000, options, replace(terms(1.3), hedge=True), NOW)
-    assert routes(both) == {"openai": 8000, "gpu": 8000}
-    assert both.chance > alone.chance
-    assert both.expected > Decimal(9)
-    assert "runs in two places, as the job allows" in {route.reason.partition(";")[0] for route in both.routes}
-
-
 def test_what_others_have_there_counts() -> None:
     free = plan(8000, [GPU, REALTIME], terms(4), NOW)
     busy = plan(8000, [replace(GPU, pace=replace(GPU.pace, ahead=9000)), REALTIME], terms(4), NOW)
     assert routes(free) == {"gpu": 8000}
-    assert routes(busy)["gpu"] == pytest.approx(4 * 3600 - 9000, abs=2)
+    assert routes(busy)["gpu"] == pytest.approx(4 * 3600 - TAKEN_OVER - 9000, abs=2)
     assert routes(busy)["realtime"] == 8000 - routes(busy)["gpu"]
 
 

@@ -1,72 +1,17 @@
-"""What to expect of answers, batches and upstreams: learned from what was seen, on priors where little was. Pure.
-
-Every forecast says where it comes from: `assumed`, `from 312 rows`, or both. Times are seconds, rates rows a second.
-"""
+"""How long hosted batches take."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import pairwise
-from statistics import NormalDist
 
 from orchestrator.durations import DAY, HOUR, MINUTE
-
-NORMAL = NormalDist()
-
-# --- how long answers are
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Output tokens of one row: the mean, two quantiles, and where they come from."""
-
-    mean: float
-    p50: int
-    p95: int
-    source: str
-
-
-_PRIOR_ROWS = 10
-
-
-def output_lengths(seen: Mapping[int, int], max_tokens: int) -> Lengths:
-    """Output tokens of rows of one task and prompt version that may have up to `max_tokens`.
-
-    `seen` counts rows by their output tokens. The prior is ten rows, evenly up to `max_tokens`.
-    """
-    count = sum(seen.values())
-    rows: dict[int, int] = defaultdict(int)
-    for tokens, many in seen.items():
-        rows[min(tokens, max_tokens)] += many
-    for part in range(1, _PRIOR_ROWS + 1):
-        rows[math.ceil(max_tokens * part / _PRIOR_ROWS)] += 1
-    whole = count + _PRIOR_ROWS
-    mean = sum(tokens * many for tokens, many in rows.items()) / whole
-    return Lengths(mean, _part(rows, whole * 0.5), _part(rows, whole * 0.95), _source(count, "rows", 100))
-
-
-def _part(rows: Mapping[int, int], rank: float) -> int:
-    so_far = 0
-    for tokens in sorted(rows):
-        so_far += rows[tokens]
-        if so_far >= rank:
-            break
-    return tokens
-
-
-def _source(count: int, what: str, enough: int) -> str:
-    if not count:
-        return "assumed"
-    told = f"from {count:,} {what if count > 1 else what[:-1]}"
-    return told if count >= enough else f"{told}, else assumed"
-
-
-# --- how long hosted batches take
+from orchestrator.forecast.words import source
 
 # Conservative: OpenRouter published a median of 7 minutes and 90 % within the hour; users tell of 8 to 24 hours.
 _PRIOR = (
@@ -121,10 +66,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Turnaround:
-    """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid)."""
+    """How long a batch takes: `left[i]` is P(it runs longer than the i-th mark of a fixed logarithmic grid).
+
+    `is_known` tells what was seen from what is mostly assumed.
+    """
 
     left: tuple[float, ...]
     source: str
+    is_known: bool = False
 
     def longer(self, seconds: float) -> float:
         """P(a batch runs longer than this)."""
@@ -185,7 +134,8 @@ def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
         left *= max(0.0, 1.0 - (PRIOR_NIGHTS * (before - prior) + ended) / running) if running > 1e-9 else 1.0
         at_risk, before = at_risk - gone, prior
         curve.append(left)
-    return Turnaround(tuple(curve), _source(len({_night(one.at) for one in seen}), "nights", ENOUGH_NIGHTS))
+    count = len({_night(one.at) for one in seen})
+    return Turnaround(tuple(curve), source(count, "nights", ENOUGH_NIGHTS), count >= ENOUGH_NIGHTS)
 
 
 _HALF_LIFE = 30.0 * DAY
@@ -223,81 +173,3 @@ def _likeness(one: Seen, rows: int, at: datetime) -> float:
     apart = abs((one.at - at).total_seconds())
     hour = min(apart % DAY, DAY - apart % DAY) / (6 * HOUR)
     return float(0.5 ** (size + hour + apart / _HALF_LIFE))
-
-
-# --- how fast upstreams are
-
-_ASSUMED_SPREAD, _LEAST_SPREAD = 0.25, 0.05
-_PRIOR_PACES = 2.0
-_SETTLED = 10.0 * MINUTE
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """What an upstream does: `rate` rows a second (the median), `spread` of its logarithm.
-
-    `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet.
-    """
-
-    rate: float
-    spread: float
-    source: str
-    ahead: float = 0.0
-    start: float = 0.0
-
-    def rows_within(self, seconds: float, chance: float = 0.5) -> float:
-        """How many rows are done by then, with this chance."""
-        slow = math.exp(-NORMAL.inv_cdf(chance) * self.spread)
-        return max(0.0, self.rate * slow * (seconds - self.start) - self.ahead)
-
-    def seconds_for(self, rows: float, chance: float = 0.5) -> float:
-        """By when so many rows are done, with this chance; infinite where nothing moves."""
-        if self.rate <= 0:
-            return math.inf if rows > 0 else 0.0
-        slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
-        return self.start + slow * (self.ahead + rows) / self.rate if rows > 0 else 0.0
-
-    def now(self, rate: float, seconds: float) -> Pace:
-        """The same on the day: it did `rate` over the last `seconds`, which says more than other days do."""
-        if rate <= 0:
-            return replace(self, rate=0.0, source="stands still")
-        usual = 1.0 / max(self.spread, _LEAST_SPREAD) ** 2
-        today = max(seconds, 1.0) / _SETTLED / (2 * _LEAST_SPREAD) ** 2
-        known = math.log(self.rate) if self.rate > 0 else math.log(rate)
-        mean = (usual * known + today * math.log(rate)) / (usual + today)
-        return replace(
-            self, rate=math.exp(mean), spread=max(_LEAST_SPREAD, (usual + today) ** -0.5), source="measured"
-        )
-
-
-def pace(seen: Sequence[float], *, assumed: float, ahead: float = 0.0, start: float = 0.0) -> Pace:
-    """What to expect of an upstream by the rates (rows a second) of other times, the latest last.
-
-    `assumed` is taken for its rate before there are any. The older half weighs less; the spread is that of the next
-    time, so it holds how little is known of the mean.
-    """
-    if not seen:
-        return Pace(assumed, _ASSUMED_SPREAD, "assumed", ahead, start)
-    weights = [0.95**age for age in reversed(range(len(seen)))]
-    whole = sum(weights)
-    logs = [math.log(max(rate, assumed * 1e-3)) for rate in seen]
-    mean = sum(weight * log for weight, log in zip(weights, logs, strict=True)) / whole
-    off = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
-    variance = (_PRIOR_PACES * _ASSUMED_SPREAD**2 + off) / (_PRIOR_PACES + whole)
-    spread = max(_LEAST_SPREAD, math.sqrt(variance * (1 + 1 / whole)))
-    return Pace(math.exp(mean), spread, _source(len(seen), "times", 10), ahead, start)
-
-
-def longest(seen: Sequence[float], *, assumed: float, chance: float = 0.99) -> float:
-    """What a short wait (a cancelled batch until its rows are free) does not exceed with this chance, in seconds.
-
-    The quantile of a log-normal through what was seen; `assumed` stands in it like five times that took this long at
-    worst.
-    """
-    logs = [math.log(max(1.0, seconds)) for seconds in seen]
-    sure = NORMAL.inv_cdf(chance)
-    usual = math.log(assumed) - sure * _ASSUMED_SPREAD
-    count = len(logs) + 5.0
-    mean = (5.0 * usual + sum(logs)) / count
-    variance = (5.0 * (_ASSUMED_SPREAD**2 + (usual - mean) ** 2) + sum((log - mean) ** 2 for log in logs)) / count
-    return math.exp(mean + sure * math.sqrt(variance))

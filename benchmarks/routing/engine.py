@@ -1,0 +1,109 @@
+"""An engine or a realtime API of a simulated night, which works on rows of several jobs at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from benchmarks.routing.night import LaneNight
+
+TIGHT, SOON = 0.5, 60.0
+LEAVES = 0.5
+"""Below so many rows, nothing is left."""
+
+
+class Held(Protocol):
+    """A shard that is here."""
+
+    job: str
+    rows: int
+    done: int
+    sent: float | None
+    first: float | None
+    seen: float | None
+
+
+class Engine:
+    """Shares its rate among shards by how soon each is due; one that could be late goes before all others."""
+
+    def __init__(self, lane: LaneNight, deadlines: Mapping[str, float]) -> None:
+        self.lane = lane
+        self._deadlines = deadlines
+        self._left: dict[int, tuple[Held, float]] = {}
+        self.ahead = lane.ahead
+        self._warm = math.inf if lane.ahead <= 0 else 0.0
+        """When it can begin; infinite while it is cold and nobody asks anything of it."""
+        self._idle_since = -math.inf
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has rows."""
+        return bool(self._left)
+
+    def shards(self) -> Iterator[Held]:
+        """Those that are here."""
+        return (held for held, _ in self._left.values())
+
+    def take(self, shard: Held) -> None:
+        """A shard comes."""
+        assert shard.sent is not None
+        if not self._left and self.ahead <= 0:
+            cold = shard.sent - self._idle_since > self.lane.cools or math.isinf(self._idle_since)
+            self._warm = shard.sent + (self.lane.start if cold else 1.0)
+        self._left[id(shard)] = (shard, float(shard.rows))
+
+    def leave(self, shard: Held) -> int:
+        """A shard is taken away; how many of its rows are done."""
+        self._left.pop(id(shard), None)
+        return shard.done
+
+    def next_event(self, now: float) -> float:
+        """When its rate changes, it can begin, or a shard is done if nothing else happens."""
+        if not self._left and self.ahead <= 0:
+            return math.inf
+        times = [self.lane.next_change(now)]
+        if now < self._warm:
+            times.append(self._warm)
+        elif self.ahead > 0:
+            rate = self.lane.rate_at(now)
+            times.append(now + self.ahead / rate if rate > 0 else math.inf)
+        else:
+            for held, rate in self._shared(now):
+                if rate > 0:
+                    times.append(now + self._left[id(held)][1] / rate)
+        return min(times)
+
+    def work(self, a: float, b: float) -> list[Held]:
+        """Work from a to b, between which nothing changes; the shards that are done then."""
+        if a < self._warm or b <= a:
+            return []
+        if self.ahead > 0:
+            self.ahead = max(0.0, self.ahead - self.lane.rate_at(a) * (b - a))
+            return []
+        over = []
+        for held, rate in self._shared(a):
+            left = max(0.0, self._left[id(held)][1] - rate * (b - a))
+            self._left[id(held)] = (held, left)
+            held.seen = b
+            held.done = held.rows - math.ceil(left - 1e-6)
+            if held.done and held.first is None:
+                held.first = min(b, a + 1 / rate)
+            if left < LEAVES:
+                over.append(held)
+        for held in over:
+            del self._left[id(held)]
+        if over and not self._left:
+            self._idle_since = b
+        return over
+
+    def _shared(self, now: float) -> list[tuple[Held, float]]:
+        """Rows a second for each shard."""
+        rate = self.lane.rate_at(now)
+        here = [(held, left, self._deadlines[held.job] - now) for held, left in self._left.values()]
+        urgent = [one for one in here if rate > 0 and one[1] / rate > TIGHT * one[2]] if len(here) > 1 else []
+        if urgent:
+            first = min(urgent, key=lambda one: one[2])[0]
+            return [(held, rate if held is first else 0.0) for held, _, _ in here]
+        whole = sum(1 / max(SOON, due) for _, _, due in here)
+        return [(held, rate / max(SOON, due) / whole) for held, _, due in here]

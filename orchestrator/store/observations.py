@@ -1,0 +1,73 @@
+"""What plans are made from, beside shards: progress of engines, how long jobs took to finish, what is asked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import Integer, cast, func, or_, select
+
+from orchestrator.model import JobId, Progress, RequestState
+from orchestrator.store.database import Database
+from orchestrator.store.tables import IS_BLOCKED, IS_ORIGINAL, jobs, progress, requests, shards
+
+
+class Observations:
+    """Verbs on what was observed."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def note(self, seen: Iterable[Progress]) -> None:
+        """Keep how far jobs were at backends."""
+        rows = [{name: value for name, value in asdict(one).items() if name != "series"} for one in seen]
+        if rows:
+            with self._db.write() as tx:
+                tx.execute(self._db.upsert(progress).on_conflict_do_nothing(), rows)
+
+    def progress(self, backend: str, since: datetime) -> list[Progress]:
+        """How far every job was at a backend from then on, oldest first."""
+        c = progress.c
+        query = (
+            select(c.job_id, jobs.c.series, c.backend, c.at, c.done, c.left, c.input_tokens, c.output_tokens)
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(c.backend == backend, c.at >= since)
+            .order_by(c.at)
+        )
+        with self._db.read() as tx:
+            return [Progress(*row) for row in tx.execute(query)]
+
+    def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
+        """Of the newest jobs of a home that came to their end: rows sent, the end of the last batch, and the end."""
+        c = jobs.c
+        query = (
+            select(func.sum(shards.c.rows), func.max(shards.c.ended_at), c.finished_at)
+            .join(shards, shards.c.job_id == c.id)
+            .where(c.home == home, c.finished_at.is_not(None), c.cancel_requested_at.is_(None))
+            .group_by(c.id, c.finished_at)
+            .order_by(c.finished_at.desc())
+            .limit(newest)
+        )
+        with self._db.read() as tx:
+            return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
+
+    def asked_again(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
+        """Of each of these runs: rows that were answered, and how many of them not at the first try; as given."""
+        c = requests.c
+        more = cast(or_(c.attempt > 0, c.again > 0, c.model.like("%@_")), Integer)
+        query = (
+            select(c.job_id, func.count(), func.sum(more))
+            .where(c.job_id.in_(runs), c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)), IS_ORIGINAL)
+            .where(c.length > 0)
+            .group_by(c.job_id)
+        )
+        with self._db.read() as tx:
+            found = {job_id: (int(rows), int(again)) for job_id, rows, again in tx.execute(query)}
+        return [found[run] for run in runs if run in found]
+
+    def unmade(self, job_id: JobId) -> int:
+        """Rows of a job whose requests are made of answers that are not there yet."""
+        query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)
+        with self._db.read() as tx:
+            return tx.scalar(query) or 0

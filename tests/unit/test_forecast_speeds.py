@@ -1,0 +1,219 @@
+"""An engine's speed is learned as what it is: it differs by night and hour, stands still, dies, and comes back."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.forecast import Assumed, Pace, Stint, learn, pace
+
+NIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
+MINUTE, HOUR = 60.0, 3600.0
+UNKNOWN = Assumed(1.0, 1.0)
+Rate = Callable[[int, float], float]
+"""Rows a second, by the night (1 is last night) and the hours since it began."""
+
+
+def night(rate: Callable[[float], float], days: int, hours: float = 8.0, tokens: float = 0.0) -> list[Stint]:
+    """A night so many days ago, looked at every five minutes."""
+    begin, found = NIGHT - timedelta(days=days), []
+    for step in range(int(hours * 12)):
+        rows = rate(step / 12) * 300.0
+        at = begin + timedelta(minutes=5 * step)
+        found.append(Stint(at, at + timedelta(minutes=5), rows, rows * tokens))
+    return found
+
+
+def nights(rate: Rate, count: int, hours: float = 8.0) -> list[Stint]:
+    """So many nights, the last of them yesterday."""
+    found: list[Stint] = []
+    for days in range(count, 0, -1):
+        found += night(lambda hour, days=days: rate(days, hour), days, hours)  # type: ignore[misc]
+    return found
+
+
+def usual(stints: list[Stint], now: datetime = NIGHT, **more: object) -> Pace:
+    return pace(learn(stints, now), UNKNOWN, now=now, **more)  # type: ignore[arg-type]
+
+
+# --- a pace
+
+
+def test_a_rate_that_nobody_has_seen_is_taken_as_told() -> None:
+    told = pace(learn([], NIGHT), Assumed(4.0, 0.35, "stated"), now=NIGHT, ahead=100, start=30.0)
+    assert (told.rate, told.spread, told.source, told.ahead, told.start) == (4.0, 0.35, "stated", 100, 30.0)
+    assert not told.is_known
+
+
+def test_a_queue_is_done_first() -> None:
+    told = Pace(2.0, 0.2, "assumed", ahead=100, start=60.0)
+    assert told.seconds_for(200) == pytest.approx(60 + 150)
+    assert told.rows_within(210) == pytest.approx(200)
+    assert told.rows_within(100) == 0.0
+    assert told.seconds_for(200, 0.99) > told.seconds_for(200, 0.5)
+    assert told.rows_within(210, 0.99) < 200
+    assert told.seconds_for(0) == 0.0
+
+
+@given(
+    st.floats(0.01, 100),
+    st.floats(0.05, 1),
+    st.integers(1, 10**6),
+    st.floats(0.5, 0.999),
+    st.sampled_from([(), ((600.0, 0.3), (5000.0, 1.0)), ((100.0, 2.0),)]),
+)
+def test_rows_and_seconds_are_each_others_inverse(
+    rate: float, spread: float, rows: int, chance: float, steps: tuple[tuple[float, float], ...]
+) -> None:
+    told = Pace(rate, spread, "assumed", ahead=7, start=11.0, steps=steps)
+    assert told.rows_within(told.seconds_for(rows, chance), chance) == pytest.approx(rows, rel=1e-6)
+
+
+def test_what_it_does_today_says_more() -> None:
+    known = Pace(2.0, 0.3, "from 60 nights", ahead=5, start=1.0)
+    today = known.now(1.0, 1800)
+    assert today.rate == pytest.approx(1.0, rel=0.1)
+    assert today.spread < 0.15
+    assert (today.source, today.ahead, today.start) == ("measured", 5, 1.0)
+    assert known.now(1.0, 1).rate > 1.9
+    assert Pace(0.0, 0.3, "stands still").now(3.0, 600).rate == pytest.approx(3.0)
+
+
+def test_what_stands_still_is_never_done() -> None:
+    still = Pace(2.0, 0.3, "from 60 nights").now(0.0, 60)
+    assert (still.rate, still.source) == (0.0, "stands still")
+    assert still.seconds_for(1) == math.inf
+    assert still.seconds_for(0) == 0.0
+    assert still.rows_within(HOUR) == 0.0
+
+
+# --- nights
+
+
+def test_rates_are_learned_with_their_spread() -> None:
+    chance = random.Random(1)
+    drawn = {spread: [chance.lognormvariate(math.log(2.0), spread) for _ in range(41)] for spread in (0.1, 0.5)}
+    steady = usual(nights(lambda days, hour: drawn[0.1][days], 40))
+    wild = usual(nights(lambda days, hour: drawn[0.5][days], 40))
+    assert steady.rate == pytest.approx(2.0, rel=0.15)
+    assert 0.08 < steady.spread < 0.22
+    assert 0.35 < wild.spread < 0.8
+    assert (steady.source, steady.is_known) == ("from 40 nights", True)
+    assert usual(nights(lambda days, hour: 2.0, 2)).source == "from 2 nights, else assumed"
+
+
+def test_one_slow_night_is_not_learned_for_good() -> None:
+    """It makes nights like it thinkable, and says next to nothing of the others."""
+    known = usual(nights(lambda days, hour: 0.1 if days == 2 else 2.0, 20))
+    assert known.rate == pytest.approx(2.0, rel=0.1)
+    assert known.spread < 0.2
+    assert known.hazard > 10 * usual(nights(lambda days, hour: 2.0, 20)).hazard
+
+
+def test_a_change_that_stays_is_followed_within_a_week_or_so() -> None:
+    for since, off in ((2, 0.5), (8, 0.12)):
+        known = usual(nights(lambda days, hour, since=since: 1.0 if days <= since else 2.0, 30))  # type: ignore[misc]
+        assert abs(math.log(known.rate / 1.0)) == pytest.approx(0.0, abs=off + 0.2)
+
+
+def test_users_who_come_at_an_hour_are_foreseen() -> None:
+    """From two o'clock on it does 30 %; asked at ten in the evening, four hours before."""
+    known = usual(nights(lambda days, hour: 2.0 if hour < 6 else 0.6, 4), NIGHT + timedelta(hours=2))
+    assert known.rate == pytest.approx(2.0, rel=0.1)
+    (at, factor), *_ = known.steps
+    assert at == pytest.approx(4 * HOUR, abs=1.0)
+    assert factor == pytest.approx(0.3, abs=0.1)
+    assert known.rows_within(6 * HOUR) == pytest.approx(2.0 * 4 * HOUR + 0.6 * 2 * HOUR, rel=0.12)
+    assert known.hazard < 0.01, "what comes every night is no outage"
+
+
+def test_an_hour_that_was_slow_once_is_not_slow() -> None:
+    known = usual(nights(lambda days, hour: 0.4 if days == 1 and hour > 6 else 2.0, 12))
+    assert known.steps == ()
+
+
+def test_an_engine_that_dies_now_and_then_is_known_for_it() -> None:
+    """On every fourth night, after four hours."""
+    known = usual(nights(lambda days, hour: 0.0 if days % 4 == 0 and hour >= 4 else 1.0, 24))
+    assert known.rate == pytest.approx(1.0, rel=0.05)
+    assert 0.5 * 0.036 < known.hazard < 2 * 0.036
+    assert known.outage > 2 * HOUR
+    sound = usual(nights(lambda days, hour: 1.0, 24))
+    assert sound.hazard < 0.001
+
+
+def test_flakiness_fades_once_it_is_mended() -> None:
+    def outages(since: int) -> float:
+        return usual(nights(lambda days, hour: 0.0 if days > since and 2 <= hour < 3 else 1.0, since + 8)).hazard
+
+    assert outages(0) > 4 * outages(40)
+
+
+def test_rows_are_weighed_by_their_tokens() -> None:
+    """A night of short rows says of long ones how many tokens it does, not how many rows."""
+    short = night(lambda hour: 10.0, 1, tokens=100.0)
+    for tokens, rows in ((100.0, 10.0), (2000.0, 0.5)):
+        known = pace(learn(short, NIGHT), UNKNOWN, now=NIGHT, tokens=tokens)
+        assert known.rate == pytest.approx(rows, rel=0.05)
+    other = [Stint(one.begin, one.end, one.rows, one.tokens, alike=0.0) for one in short]
+    assert usual(other, tokens=100.0).spread > usual(short, tokens=100.0).spread
+
+
+# --- tonight
+
+
+def so_far(*rates: float) -> list[Stint]:
+    """Minutes of this night, the last of them just over."""
+    begin = NIGHT - timedelta(minutes=len(rates))
+    return [
+        Stint(begin + timedelta(minutes=number), begin + timedelta(minutes=number + 1), rate * MINUTE)
+        for number, rate in enumerate(rates)
+    ]
+
+
+KNOWN = nights(lambda days, hour: 2.0, 20)
+
+
+def tonight(*rates: float) -> Pace:
+    begin = NIGHT + timedelta(minutes=0)
+    return pace(learn(KNOWN, begin), UNKNOWN, today=so_far(*rates), now=begin)
+
+
+def test_the_last_minutes_say_most() -> None:
+    before = tonight(*[2.0] * 30).rate
+    assert before == pytest.approx(2.0, rel=0.05)
+    slowed = [tonight(*[2.0] * 30, *[0.6] * minutes).rate for minutes in (4, 8, 15)]
+    assert slowed[0] < before
+    assert slowed[1] < 1.2
+    assert slowed[2] == pytest.approx(0.6, rel=0.35)
+
+
+def test_what_brings_nothing_for_minutes_stands_still_and_is_tried_again_later() -> None:
+    told = tonight(*[2.0] * 30, *[0.0] * 3)
+    assert (told.rate, told.source) == (0.0, "stands still")
+    assert tonight(*[2.0] * 30, *[0.0] * 3, 1.9).rate > 0.0
+    long_ago = pace(
+        learn(KNOWN, NIGHT), UNKNOWN, today=so_far(*[2.0] * 30, *[0.0] * 5), now=NIGHT + timedelta(hours=1)
+    )
+    assert long_ago.rate > 1.0
+    assert long_ago.hazard > tonight(*[2.0] * 30).hazard
+
+
+def test_a_slow_engine_is_not_taken_for_a_dead_one() -> None:
+    rare = nights(lambda days, hour: 0.01, 20)
+    told = pace(learn(rare, NIGHT), UNKNOWN, today=so_far(*[0.01] * 20, 0.0, 0.0, 0.0), now=NIGHT)
+    assert told.rate > 0.005
+
+
+def test_a_first_night_is_unsure_until_it_runs() -> None:
+    cold = pace(learn([], NIGHT), UNKNOWN, now=NIGHT)
+    warm = pace(learn([], NIGHT), UNKNOWN, today=so_far(*[7.0] * 10), now=NIGHT)
+    assert cold.spread == 1.0
+    assert warm.rate == pytest.approx(7.0, rel=0.2)
+    assert warm.spread < 0.3

@@ -1,0 +1,74 @@
+"""Figures that cannot be meant are refused before anything is planned by them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from orchestrator.planner import Open, Option, Terms, plan, replan
+from tests.unit.test_planner import BATCH, GPU, NOW, cost, terms
+
+NAN, INF = math.nan, math.inf
+PACE = GPU.pace
+OPTIONS: dict[str, Option] = {
+    "a rate that is none": replace(GPU, pace=replace(PACE, rate=NAN)),
+    "a rate without bound": replace(GPU, pace=replace(PACE, rate=INF)),
+    "a negative rate": replace(GPU, pace=replace(PACE, rate=-1.0)),
+    "a spread that is none": replace(GPU, pace=replace(PACE, spread=NAN)),
+    "a start that is none": replace(GPU, pace=replace(PACE, start=NAN)),
+    "a hazard without bound": replace(GPU, pace=replace(PACE, hazard=INF)),
+    "a queue that is none": replace(GPU, pace=replace(PACE, ahead=NAN)),
+    "leaving takes no time that is known": replace(GPU, cancel_seconds=NAN),
+    "a price that is none": replace(GPU, cost=cost("NaN")),
+    "a price without bound": replace(BATCH, cost=cost("Infinity")),
+    "a negative price": replace(BATCH, cost=cost("-1")),
+    "a cancel that is none": replace(BATCH, cancel_seconds=NAN),
+    "a negative cancel": replace(BATCH, cancel_seconds=-1.0),
+    "a silence that is none": replace(BATCH, silent=NAN),
+    "a window that is none": replace(BATCH, window=NAN),
+    "a chance that is none": replace(BATCH, slips=NAN),
+    "a negative room": replace(BATCH, room=-1),
+}
+TERMS = {
+    "a budget that is none": replace(terms(4), budget=Decimal("NaN")),
+    "a negative budget": replace(terms(4), budget=Decimal(-1)),
+    "a price of being late that is none": replace(terms(4), late_cost=Decimal("NaN")),
+    "a price of being late without bound": replace(terms(4), late_cost=Decimal("Infinity")),
+    "a margin that is none": replace(terms(4), margin=NAN),
+    "a margin without bound": replace(terms(4), margin=INF),
+    "a target that is none": replace(terms(4), target=NAN),
+    "a target of certainty": replace(terms(4), target=1.0),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS.keys())
+def test_an_option_with_such_a_figure_is_refused_by_name(option: Option) -> None:
+    for asked in (lambda: plan(10, [option], terms(4), NOW), lambda: replan(Open(10), [option], terms(4), NOW)):
+        with pytest.raises(ValueError, match=option.backend):
+            asked()
+
+
+@pytest.mark.parametrize("asked", TERMS.values(), ids=TERMS.keys())
+def test_so_are_terms(asked: Terms) -> None:
+    with pytest.raises(ValueError, match=r"budget|late_cost|margin|target"):
+        plan(10, [BATCH, GPU], asked, NOW)
+
+
+def test_so_are_rows() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        plan(-1, [GPU], terms(4), NOW)
+    with pytest.raises(ValueError, match="-1"):
+        plan(1, [GPU], terms(4), NOW, later=-1)
+
+
+def test_what_never_ends_is_a_figure() -> None:
+    slow = replace(BATCH, cancel_seconds=INF)
+    gone = replace(GPU, pace=replace(PACE, rate=0.0), cancel_seconds=INF)
+    found = plan(10, [slow, gone], replace(terms(4), budget=Decimal("Infinity")), NOW)
+    assert sum(route.rows for route in found.routes) == 10
+    late = plan(10, [slow, GPU], replace(terms(4), deadline=NOW - timedelta(days=400)), NOW)
+    assert late.chance == 0.0

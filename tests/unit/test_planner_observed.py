@@ -1,0 +1,145 @@
+"""What is made of the times that shards carry: cancels, silence, finishes, starts, what other jobs may need."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orchestrator.model import Job, JobId, JobKind, Shard, ShardId, ShardState
+from orchestrator.planner import observed
+from orchestrator.wire import BatchStatus
+from tests.unit.test_planner import batch
+
+NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+def shard(job: str = "mine", backend: str = "openai", **facts: object) -> Shard:
+    """A batch of a hundred rows that runs."""
+    given = {"state": ShardState.SUBMITTED, "submitted_at": NOW - 30 * MINUTE, **facts}
+    return Shard(
+        ShardId(f"{job}.{id(facts)}"), JobId(job), 1, backend, "/v1", "m", given.pop("state"), "", 100, 0,
+        NOW - 31 * MINUTE, **given,
+    )  # fmt: skip  # type: ignore[arg-type]
+
+
+def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
+    begin = NOW - ago
+    return shard(
+        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, pulled_at=begin, ended_at=begin + took,
+        provider_status=BatchStatus.CANCELLED, **facts,
+    )  # fmt: skip
+
+
+# --- cancels
+
+
+def test_one_long_cancel_is_not_learned_for_good() -> None:
+    usual = [cancelled(timedelta(days=day), 2 * MINUTE) for day in range(1, 20)]
+    before = observed.cancel_seconds(usual, NOW)
+    odd = [*usual, cancelled(timedelta(hours=1), timedelta(hours=5))]
+    at_once = observed.cancel_seconds(odd, NOW)
+    later = observed.cancel_seconds(odd, NOW + timedelta(days=60))
+    assert before < 600
+    assert at_once < 1800, "one that stands out is not believed as it is"
+    assert later <= at_once
+
+
+def test_cancels_that_are_always_slow_are_learned() -> None:
+    slow = [cancelled(timedelta(days=day), 40 * MINUTE) for day in range(1, 20)]
+    assert observed.cancel_seconds(slow, NOW) >= 40 * 60
+
+
+def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels() -> None:
+    done = cancelled(timedelta(hours=2), timedelta(hours=1))
+    done = shard(
+        state=ShardState.COLLECTED, pulled_at=done.pulled_at, ended_at=done.ended_at,
+        provider_status=BatchStatus.COMPLETED,
+    )  # fmt: skip
+    assert observed.cancel_seconds([done] * 20, NOW) == observed.cancel_seconds([], NOW)
+
+
+def test_batches_that_are_cancelled_together_count_once() -> None:
+    one = [cancelled(timedelta(hours=3), 50 * MINUTE)]
+    many = [cancelled(timedelta(hours=3), 50 * MINUTE) for _ in range(50)]
+    assert observed.cancel_seconds(many, NOW) == observed.cancel_seconds(one, NOW)
+
+
+# --- silence
+
+
+def test_a_provider_that_has_not_answered_for_long_is_silent() -> None:
+    seen = NOW - timedelta(hours=2)
+    assert observed.silence([shard(seen_at=seen)], NOW) == 7200.0
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        [],
+        [shard(seen_at=NOW - MINUTE)],
+        [shard(seen_at=NOW - timedelta(hours=2)), shard(seen_at=NOW - MINUTE)],
+        [shard(state=ShardState.COLLECTED, seen_at=NOW - timedelta(hours=2))],
+    ],
+    ids=["nothing is there", "it answers", "it answers for another batch", "nothing is asked of it"],
+)
+def test_one_that_is_not_asked_or_answers_is_not(shards: list[Shard]) -> None:
+    assert observed.silence(shards, NOW) == 0.0
+
+
+# --- finishes
+
+
+def test_the_margin_is_learned_from_how_long_jobs_take_to_finish() -> None:
+    quick = [
+        (1000, NOW - timedelta(days=day), NOW - timedelta(days=day) + timedelta(seconds=3)) for day in range(1, 15)
+    ]
+    slow = [(1000, last, last + 10 * MINUTE) for _, last, _ in quick]
+    unknown = observed.finish_seconds([], 1000, NOW)
+    assert observed.finish_seconds(quick, 1000, NOW) <= unknown < observed.finish_seconds(slow, 1000, NOW)
+    assert observed.finish_seconds(slow, 1000, NOW) >= 600
+    assert observed.finish_seconds([], 1_000_000, NOW) > 5 * unknown, "more rows take longer"
+
+
+# --- other jobs
+
+
+def job(name: str, hours: float | None, made: int = 0) -> Job:
+    deadline = None if hours is None else NOW + timedelta(hours=hours)
+    return Job(JobId(name), "home", name, name, name, JobKind.BATCH, "", {}, {}, NOW + made * MINUTE, deadline)
+
+
+def test_jobs_that_are_due_no_later_go_first() -> None:
+    mine = job("mine", 5)
+    others = [job("sooner", 4), job("together", 5), job("later", 6), job("whenever", None)]
+    assert observed.goes_first([mine, *others], mine) == {"sooner", "together"}
+    idle = job("idle", None, made=5)
+    assert observed.goes_first([job("older", None), job("newer", None, made=9), job("due", 90), idle], idle) == {
+        "older",
+        "due",
+    }
+
+
+def test_what_others_may_come_to_need_is_claimed_with_its_chance() -> None:
+    deadlines = {JobId("other"): NOW + timedelta(hours=1)}
+    [claim] = observed.claims(
+        {JobId("other"): [shard("other")]}, deadlines, [batch(seconds=7200.0)], frozenset(), NOW
+    )
+    assert (claim.source, claim.rows) == ("openai", 100)
+    assert claim.chance > 0.5
+    deadlines = {JobId("other"): NOW + timedelta(hours=20)}
+    [claim] = observed.claims({JobId("other"): [shard("other")]}, deadlines, [batch(seconds=600.0)], frozenset(), NOW)
+    assert claim.chance < 0.1
+
+
+def test_what_is_over_is_claimed_by_nobody() -> None:
+    over = shard("other", state=ShardState.COLLECTED)
+    assert observed.claims({JobId("other"): [over]}, {}, [batch()], frozenset(), NOW) == ()
+
+
+def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
+    unknown = observed.share_again([])
+    often, never = observed.share_again([(5000, 500)] * 5), observed.share_again([(5000, 0)] * 5)
+    assert never < unknown < often
+    assert observed.share_again([(5000, 0), (5000, 500)]) < observed.share_again([(5000, 500), (5000, 0)])

@@ -1,0 +1,54 @@
+"""Whether what is told of deadlines comes true, over simulated nights in worlds that the forecasts do not assume.
+
+The worlds are those of `benchmarks.routing`. They share no code with the planner or its forecasts; of each, the quick
+form lives through the same few nights every time, the long one through hundreds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.routing.table import Result, Told, run, together
+from benchmarks.routing.unseen import UNSEEN
+
+TOLD, TRUE = 0.999, 0.995
+"""What is told with this chance or more has to come true so often."""
+LEAST_IN_TIME = 0.98
+QUICK = 6
+"""Nights of the quick form; the first of them are those of a home that knows nothing."""
+LONG, SEEDS = 100, (11, 12, 13)
+SLOW = frozenset({"drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"})
+"""Worlds with many looks a night; their nights are lived through in the long form."""
+
+
+def sure(results: list[Result]) -> Told:
+    """What was told as nearly certain."""
+    return next(one for one in together(results) if one.bucket == TOLD)
+
+
+def lived(names: list[str], seed: int, nights: int) -> list[Result]:
+    return [run(UNSEEN[name], seed, nights, alone=True) for name in names]
+
+
+@pytest.mark.parametrize("name", sorted(UNSEEN.keys() - SLOW))
+def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
+    [result] = lived([name], 3, QUICK)
+    told = sure([result])
+    assert result.possible
+    assert result.ours.in_time == 1.0
+    assert told.true == told.count
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(UNSEEN))
+def test_hundreds_of_nights_of_each_world_end_in_time(name: str) -> None:
+    results = [run(UNSEEN[name], seed, LONG, alone=True) for seed in SEEDS]
+    possible = sum(result.possible for result in results)
+    assert sum(result.ours.in_time * result.possible for result in results) >= LEAST_IN_TIME * possible
+
+
+@pytest.mark.soak
+def test_what_is_told_as_sure_comes_true_over_thousands_of_nights() -> None:
+    told = sure(lived(sorted(UNSEEN), 21, LONG))
+    assert told.count > 1_000
+    assert told.true >= TRUE * told.count
