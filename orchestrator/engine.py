@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
+from orchestrator.pipeline.crew import Crew, Threads
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
@@ -55,16 +57,17 @@ log = logging.getLogger(__name__)
 SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
 HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
+TIDY_SECONDS = 3.0
 
 
 class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
-    `dispatch=False` serves what is there and cancels batches, but sends no row. `problem` is what keeps rows from
-    being run now, for people.
+    `dispatch=False` serves what is there and cancels batches, but sends no row. The `crew` asks the providers;
+    without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
     """
 
-    def __init__(self, config: Config, store: Store, *, dispatch: bool = True) -> None:
+    def __init__(self, config: Config, store: Store, *, dispatch: bool = True, crew: Crew | None = None) -> None:
         self._config = config
         self._store = store
         self._home = Home(config.home)
@@ -83,7 +86,9 @@ class Engine:
             asked=lambda job: asked_of(config, job),
             shortage=lambda: disk.shortage(self._home, config.retention),
         )
-        self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
+        self._crew = crew or Threads()
+        self._opening = threading.RLock()
+        self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
         self._watch = Watch(store, config)
 
     def __enter__(self) -> Engine:
@@ -92,6 +97,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._crew.close()
         self._watch.close()
         self._stack.close()
 
@@ -113,6 +119,7 @@ class Engine:
         while not until():
             began = time.monotonic()
             moved = self._round(only, mine)
+            self.pipeline.chores.tick()
             self._look(mine)
             if only is None and mine is None:
                 # Who waits for a job sees it; who does not is told.
@@ -123,7 +130,14 @@ class Engine:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                time.sleep(wait)  # a batch is asked how it is by the clock; it cannot call
+                self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Give what is left to do at backends a moment; the next start does the rest."""
+        over = time.monotonic() + TIDY_SECONDS
+        while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
+            self._crew.wait(SHORTEST_WAIT)
 
     def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False
@@ -203,16 +217,18 @@ class Engine:
 
     def open(self, name: str) -> Lane:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
-        lane = self._opened.get(name)
-        if lane is None:
-            settings = self._config.backends.get(name)
-            if settings is None:
-                raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
-            if isinstance(settings, LocalBackend | SyncBackend):
-                lane = self._open_own(name, settings)
-            else:
-                lane = self._open_hosted(name, settings)
-            self._opened[name] = lane
+        with self._opening:
+            return self._opened.get(name) or self._open(name)
+
+    def _open(self, name: str) -> Lane:
+        settings = self._config.backends.get(name)
+        if settings is None:
+            raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
+        if isinstance(settings, LocalBackend | SyncBackend):
+            lane = self._open_own(name, settings)
+        else:
+            lane = self._open_hosted(name, settings)
+        self._opened[name] = lane
         return lane
 
     def _open_own(self, name: str, settings: OwnBackend) -> Lane:

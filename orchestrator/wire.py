@@ -188,6 +188,10 @@ class _BodyHead(msgspec.Struct, frozen=True):
     messages: msgspec.Raw = NO_BODY
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""What a database's integer holds."""
+
+
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """How our server got a result: an extension of the result line, given when the batch asks for it.
 
@@ -195,10 +199,10 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     upstream: str
-    latency_ms: int
-    upstream_seconds: float
-    attempts: int
-    uncertain: int = 0
+    latency_ms: Count
+    upstream_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+    attempts: Count
+    uncertain: Count = 0
 
 
 class ResultResponse(msgspec.Struct, frozen=True):
@@ -342,8 +346,9 @@ def duplicate_error(custom_id: str) -> LineError:
     )
 
 
-Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""What a database's integer holds; no answer has more."""
+MOST_TOKENS = 10**8
+Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
+"""No model reads or writes as many; a usage that says so says nothing."""
 
 
 class _Details(msgspec.Struct, frozen=True, gc=False):
@@ -381,6 +386,7 @@ class _Answer(_Named, frozen=True):
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
+_decode_used_in_text = msgspec.json.Decoder(_Used, strict=False).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
@@ -415,8 +421,16 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
     except msgspec.ValidationError:
         # Usage of a shape that is not known is no usage; the answer is still the row's answer.
         _decode_named(body)
-        return NO_TOKENS
+        usage = _usage_in_text(body)
     return NO_TOKENS if usage is None else _counted(usage)
+
+
+def _usage_in_text(body: bytes | msgspec.Raw) -> _AnswerUsage | None:
+    """A usage whose numbers are told as text; None for any other shape."""
+    try:
+        return _decode_used_in_text(body).usage
+    except NO_JSON:
+        return None
 
 
 def _counted(usage: _AnswerUsage) -> TokenCounts:
@@ -432,7 +446,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         output += thought
     if cached + written > fed:
         fed += cached + written
-    return TokenCounts(fed, cached, output, thought, written) if fed < 2**31 > output else NO_TOKENS
+    return TokenCounts(fed, cached, output, thought, written) if fed < MOST_TOKENS > output else NO_TOKENS
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:
@@ -448,12 +462,11 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
 
 def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
     """What an answer's body says of itself. Raises msgspec.DecodeError where it is no JSON object."""
-    usage = None
     try:
         named: _Named = (answer := _decode_answer(body))
         usage = answer.usage
     except msgspec.ValidationError:
-        named = _decode_named(body)
+        named, usage = _decode_named(body), _usage_in_text(body)
     return AnswerHead(
         NO_TOKENS if usage is None else _counted(usage),
         named.model if isinstance(named.model, str) else None,

@@ -29,7 +29,7 @@ from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
 from orchestrator.backends.openai_errors import UNREADABLE, date_of, meaning, said
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
-from orchestrator.backends.tidy import lines
+from orchestrator.backends.tidy import result_lines
 from orchestrator.clock import now
 from orchestrator.errors import BackendError, OrchError, Uncertain
 from orchestrator.wire import BatchStatus
@@ -241,7 +241,7 @@ class OpenAIBackend:
             self._files.files.with_streaming_response.content(file_id) as response,
         ):
             # Our own server's lines are as they should be.
-            read_lines = split_lines if self._profile.is_orch else lines
+            read_lines = split_lines if self._profile.is_orch else result_lines
             return keep(response.iter_bytes(), read_lines, path, (httpx2.HTTPError, ValueError))
 
     def size_of(self, file_id: str) -> int | None:

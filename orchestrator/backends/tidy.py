@@ -28,6 +28,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 GZIP_BITS = zlib.MAX_WBITS | 16
 PIECE = 256 * 1024
 DEEPEST = 100
+_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -43,6 +44,49 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for line in split_lines(rest):
         if plain := line.strip(_BLANK):
             yield plain if _is_json(plain) else _repaired(plain)
+
+
+def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a result file as OpenAI has them: ids as text, a status as a number. What is no row stays."""
+    for line in lines(chunks):
+        try:
+            _decode_result(line)
+            yield line
+        except wire.NO_JSON:
+            yield _as_result(line)
+
+
+def _as_result(line: bytes) -> bytes:
+    """A row whose fields are of other types, with the types that they should have."""
+    try:
+        told = loosely.decode(line)
+    except ValueError:
+        return line
+    if not isinstance(told, dict):
+        return line
+    response, error = told.get("response"), told.get("error")
+    if isinstance(response, dict):
+        status = loosely.count(response.get("status_code"))
+        response = {
+            "status_code": status or 0,
+            "request_id": loosely.name(response.get("request_id")),
+            "body": response.get("body"),
+        }
+    elif response is not None:
+        response, error = None, error or response
+    custom_id = told.get("custom_id")
+    if isinstance(custom_id, list) and len(custom_id) == 1:
+        custom_id = custom_id[0]
+    if isinstance(custom_id, float) and custom_id.is_integer():
+        custom_id = int(custom_id)
+    is_named = isinstance(custom_id, str | int) and not isinstance(custom_id, bool)
+    row = {
+        "id": loosely.name(told.get("id")),
+        "custom_id": str(custom_id) if is_named else None,
+        "response": response,
+        "error": error,
+    }
+    return json.dumps(_plain(row), ensure_ascii=False).encode()
 
 
 def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from orchestrator.errors import RefusedError
 from orchestrator.jobspec import JobSpec
 from orchestrator.ladder import Standing
 from orchestrator.model import Forecast, Job, JobKind, Shard, ShardId, ShardState
-from orchestrator.pipeline.prospects import ASSUMED_CANCEL, DAY, Prospects, unfinished
+from orchestrator.pipeline.prospects import ASSUMED_CANCEL, DAY, Prospects, unfinished, waits_for_answers
 from orchestrator.pipeline.routes import objections, plan_for, standing_of
 from orchestrator.planner import (
     BatchOption,
@@ -358,7 +358,7 @@ class Planning:
         pulls = []
         for shard in sorted(self.shards, key=lambda one: -one.number):
             left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-            if shard.pulled_at is not None or shard.state not in _AHEAD:
+            if shard.pulled_at is not None or not (shard.state in _AHEAD or waits_for_answers(shard)):
                 continue
             if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
                 wanted[shard.backend] = left - rows

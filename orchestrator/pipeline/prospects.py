@@ -46,6 +46,7 @@ MEASURED_AFTER = 30.0
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 _AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BY_ITSELF = (BatchStatus.COMPLETED, BatchStatus.FAILED)
 
 
@@ -211,8 +212,18 @@ class Prospects:
 
 
 def unfinished(shard: Shard, rows: int) -> int:
-    """How many of a shard's open rows its backend has not done yet, as far as it says."""
+    """How many of a shard's open rows its backend has not done yet, as far as it says.
+
+    Of a batch that is over and whose answers are waited for, none is here.
+    """
+    if waits_for_answers(shard):
+        return rows
     return max(0, rows - shard.provider_completed - shard.provider_failed)
+
+
+def waits_for_answers(shard: Shard) -> bool:
+    """Whether a batch is over at its backend, and its files are not here, or not whole."""
+    return shard.held is not None and shard.provider_status in _OVER
 
 
 def _price(prices: Prices, model: str, usage: Usage) -> Decimal:

@@ -12,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engin
 
 from orchestrator.errors import OrchError, StorageError
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
 
 

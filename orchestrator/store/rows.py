@@ -401,13 +401,20 @@ class Rows:
 
     def of_shard(self, shard_id: ShardId) -> Iterator[InShard]:
         """The rows of a shard, in input order."""
+        yield from self._in_shard(requests.c.shard_id == shard_id)
+
+    def named(self, job_id: JobId, custom_ids: Collection[str]) -> Iterator[InShard]:
+        """The rows of a job that have these ids, wherever they are, in input order."""
+        yield from self._in_shard((requests.c.job_id == job_id) & requests.c.custom_id.in_(custom_ids))
+
+    def _in_shard(self, which: ColumnElement[bool]) -> Iterator[InShard]:
         c = requests.c
         query = (
             select(
                 c.seq, c.custom_id, c.task, c.attempt, c.offset, c.length, c.state, c.max_output, c.again,
                 c.first_offset, c.first_length,
             )
-            .where(c.shard_id == shard_id)
+            .where(which)
             .order_by(c.seq)
         )  # fmt: skip
         for row in self._db.stream(query, PAGE):
@@ -426,19 +433,22 @@ class Rows:
         settled: Sequence[Settled],
         now: datetime,
         model: str | None = None,
+        *,
+        anywhere: bool = False,
     ) -> int:
         """Give rows their outcome and book what they cost, in one transaction; how many had none before.
 
         `model` is the name that the backend was asked for; other jobs take no answer of which it is not known. Twins
-        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now, are left
-        as they are: doing it again after a crash changes nothing.
+        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now (unless
+        they are taken from `anywhere`), are left as they are: doing it again after a crash changes nothing. What was
+        paid for them here is booked all the same, once.
         """
         if not settled:
             return 0
         by_seq = {row.outcome.seq: row for row in settled}
         open_rows = select(requests.c.seq).where(
             requests.c.job_id == job_id,
-            requests.c.shard_id == shard_id,
+            true() if anywhere else requests.c.shard_id == shard_id,
             requests.c.state == RequestState.PENDING,
             requests.c.seq.in_(list(by_seq)),
         )
@@ -451,12 +461,14 @@ class Rows:
                 self._end_twins(tx, job_id, _FIRST.c.seq.in_([row.outcome.seq for row in fresh]))
             booked = [
                 _booked(shard_id, job_id, backend, row.outcome, kind, price, now)
-                for row in fresh
+                for row in settled
                 for kind, price in (("settled", row.price), ("uncertain", row.uncertain))
                 if price is not None
             ]
-            if booked:
+            if booked and len(fresh) == len(settled):
                 tx.execute(insert(ledger), booked)
+            elif booked:
+                tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), booked)
             return len(fresh)
 
     @staticmethod

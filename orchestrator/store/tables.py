@@ -120,6 +120,8 @@ shards = Table(
     Column("provider_status", String(32)),
     Column("status_at", Instant),
     Column("started_at", Instant),
+    Column("seen_at", Instant),
+    Column("sends", Integer, nullable=False, server_default="0"),
     Column("pulled_at", Instant),
     Column("pulled_for", Text),
     Column("provider_completed", Integer, nullable=False, default=0),
@@ -134,9 +136,13 @@ shards = Table(
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
+    Column("owed", Integer, nullable=False, server_default="0"),
+    Column("cleaned_at", Instant),
     UniqueConstraint("job_id", "number"),
     Index(None, "backend", "state"),
 )
+IS_UNCLEAN = shards.c.cleaned_at.is_(None)
+Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN, postgresql_where=IS_UNCLEAN)
 
 requests = Table(
     "requests",

@@ -1,0 +1,202 @@
+"""What may be believed of a batch that was acknowledged: that it is gone, that its answers exist, that its files are
+whole. Pure.
+
+One answer is no proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
+read. What is taken for gone or missing is asked for again and paid twice if it turns up after all; so each claim
+needs several answers over some time, and each wait has an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.wire import BatchStatus
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+DENIALS = 4
+"""So often a backend must say that it does not know a batch."""
+DENIED_FOR = 30 * MINUTE
+UNLISTED_FOR = 6 * HOUR
+"""Where its list cannot be read, its denials must last for so long instead."""
+HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
+"""The same for a batch whose rows are needed elsewhere in time."""
+
+FILES_APPEAR = 15 * MINUTE
+"""A batch may be told as over before its files are named, and a file be named before it can be read."""
+SETTLES = MINUTE
+ANSWERS_KEPT = DAY
+"""Answers that exist are waited for no longer than this, however far the deadline is."""
+ASSUMED_AGAIN = 2 * HOUR
+"""How long it takes to ask rows again, where no batch has shown it."""
+
+OVERDUE = DAY
+OVERRUN = 6 * DAY
+"""So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
+SILENT = DAY
+NO_ANSWER = 10 * MINUTE
+"""Rows that are taken back from a backend which does not answer are let go after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a claim comes to. `why` is what is waited for, for people; None where nothing has to be waited for."""
+
+    why: str | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is evidence enough."""
+        return self.why is None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """How often a backend has said that it does not know a batch, and since when.
+
+    `is_unlisted` says that its list was read to the end without it; None where the list could not be read.
+    """
+
+    since: datetime
+    times: int = 1
+    is_unlisted: bool | None = None
+
+
+def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Verdict:
+    """Whether a batch is gone that a backend does not know: `is_needed` where its rows have to go on in time."""
+    times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
+    if denied.is_unlisted is None:
+        least = FILES_APPEAR if is_needed else UNLISTED_FOR
+    at = denied.since + least
+    if denied.times >= times and now >= at:
+        return Verdict()
+    return Verdict(
+        f"{backend} has answered since {denied.since:%H:%M} UTC that it does not know the batch; it counts as gone "
+        f"at {at:%H:%M} UTC unless it shows until then"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A batch between its creation and its end, as far as it is known: when it was made and for how long it may run,
+    when its backend last showed it, and when it was asked to end (None: it was not)."""
+
+    made: datetime
+    window: timedelta
+    overruns: bool
+    shown: datetime
+    ended_from: datetime | None = None
+    is_needed: bool = False
+
+    @property
+    def overdue(self) -> datetime:
+        """From then on it is asked to end."""
+        return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
+
+    def lost(self, now: datetime) -> str | None:
+        """Why nobody waits for its end any longer; None while somebody does."""
+        if self.is_needed and self.ended_from is not None and self.shown < self.ended_from <= now - NO_ANSWER:
+            return f"its backend has not answered since {self.shown:%H:%M} UTC, and its rows are needed in time"
+        if self.ended_from is not None and now >= self.ended_from + OVERDUE:
+            return "it was asked to end a day ago and has not"
+        if now >= self.overdue + OVERDUE:
+            return f"it has not ended {_days(now - self.made)} after it was made"
+        if now >= max(self.made + self.window, self.shown) + SILENT and now >= self.shown + SILENT:
+            return f"its backend has not shown it for {_days(now - self.shown)}"
+        return None
+
+
+def _days(span: timedelta) -> str:
+    days = round(span / DAY)
+    return "a day" if days <= 1 else f"{days} days"
+
+
+def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
+    """Until when answers that exist are waited for: as long as asking again could still be in time; a day at most.
+
+    `again` is how long that usually takes. Where it could not be in time any more there is nothing to hurry for.
+    """
+    last = ended + ANSWERS_KEPT
+    if deadline is None:
+        return last
+    latest = deadline - (again or ASSUMED_AGAIN)
+    return min(last, latest) if latest >= ended + FILES_APPEAR else last
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an ended batch tells of its rows and files. `is_counted`: its counts are told, and not left out.
+
+    `has_begun`: a row of it may have run.
+    """
+
+    status: BatchStatus
+    completed: int = 0
+    failed: int = 0
+    is_counted: bool = True
+    has_output: bool = False
+    has_errors: bool = False
+    has_begun: bool = True
+
+
+def named(batch: Named, since: datetime, until: datetime, now: datetime) -> Verdict:
+    """Whether all files are named that a batch has; `until` is when answers that exist are given up."""
+    if batch.status is BatchStatus.FAILED:
+        return Verdict()
+    if batch.completed and not batch.has_output:
+        told = f"the batch is {batch.status} and counts {batch.completed:,} answers; its output file is not named yet"
+        return _until(told, until, now)
+    if batch.failed and not batch.has_errors:
+        return _until(f"the batch is {batch.status}; its error file is not named yet", since + FILES_APPEAR, now)
+    if batch.has_output or batch.has_errors or batch.completed or batch.failed:
+        return Verdict()
+    told = f"the batch is {batch.status}; its output or error file is not named yet"
+    if batch.status is BatchStatus.COMPLETED or (not batch.is_counted and batch.has_begun):
+        return _until(told, since + FILES_APPEAR, now)
+    # Counts of zero are an answer. Rows that ran a moment before the end may not be in them yet.
+    return _until(told, since + SETTLES, now) if batch.has_begun else Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reading of a batch's files brought: `rows` that have a line, `bytes` as they came.
+
+    `told` is the size that the backend says, None where it does not; `cut` why a transfer broke off; `absent` the
+    files that are named and not there.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    told: int | None = None
+    cut: str | None = None
+    absent: tuple[str, ...] = ()
+
+    def is_more_than(self, other: Reading | None) -> bool:
+        """Whether something has come since that one."""
+        if other is None:
+            return True
+        return (self.rows, self.bytes, -len(self.absent)) > (other.rows, other.bytes, -len(other.absent))
+
+
+def whole(reading: Reading, expected: int, unchanged_since: datetime, until: datetime, now: datetime) -> Verdict:
+    """Whether a batch's files are all there: rows as many as `expected`, or nothing more comes.
+
+    What is shorter than its backend says, broken off or not there is waited for while that makes sense; what is as
+    long as is said, or of no known length, until it has not grown for a while.
+    """
+    if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
+        return Verdict()
+    if reading.absent:
+        told = f"its {' and '.join(reading.absent)} file cannot be read yet"
+        return _until(told, until, now)
+    has = f"its files have {reading.rows:,} of {expected:,} rows"
+    if reading.cut is not None:
+        return _until(f"{has}: the transfer breaks off ({reading.cut})", until, now)
+    if reading.told is not None and reading.bytes < reading.told:
+        return _until(f"{has} and {reading.bytes:,} of {reading.told:,} bytes", until, now)
+    return _until(f"{has}, and may grow", min(until, unchanged_since + FILES_APPEAR), now)
+
+
+def _until(told: str, at: datetime, now: datetime) -> Verdict:
+    return Verdict() if now >= at else Verdict(f"{told}; waited for until {at:%a %H:%M} UTC")
