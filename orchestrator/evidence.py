@@ -34,7 +34,7 @@ ASSUMED_AGAIN = 2 * HOUR
 OVERDUE = DAY
 OVERRUN = 6 * DAY
 """So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
-SILENT = DAY
+LONG = DAY
 NO_ANSWER = 10 * MINUTE
 """Rows that are taken back from a backend which does not answer are let go after this."""
 
@@ -79,14 +79,21 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Ver
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A batch between its creation and its end, as far as it is known: when it was made and for how long it may run,
-    when its backend last showed it, and when it was asked to end (None: it was not)."""
+    """A batch between its creation and its end, as far as it is known.
+
+    `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it, `failing_since`
+    since when every look has failed (None: the last one did not). `ends_from` is when its end was decided, `asked`
+    when it was first asked for. Times of looks are those of this process: who was away for days has asked nobody.
+    `is_needed` says that its rows have to go on elsewhere in time.
+    """
 
     made: datetime
     window: timedelta
     overruns: bool
     shown: datetime
-    ended_from: datetime | None = None
+    failing_since: datetime | None = None
+    ends_from: datetime | None = None
+    asked: datetime | None = None
     is_needed: bool = False
 
     @property
@@ -95,16 +102,24 @@ class Course:
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def lost(self, now: datetime) -> str | None:
-        """Why nobody waits for its end any longer; None while somebody does."""
-        if self.is_needed and self.ended_from is not None and self.shown < self.ended_from <= now - NO_ANSWER:
-            return f"its backend has not answered since {self.shown:%H:%M} UTC, and its rows are needed in time"
-        if self.ended_from is not None and now >= self.ended_from + OVERDUE:
-            return "it was asked to end a day ago and has not"
-        if now >= self.overdue + OVERDUE:
-            return f"it has not ended {_days(now - self.made)} after it was made"
-        if now >= max(self.made + self.window, self.shown) + SILENT and now >= self.shown + SILENT:
-            return f"its backend has not shown it for {_days(now - self.shown)}"
+        """Why nobody waits for it any longer; None while somebody does."""
+        failing = None if self.failing_since is None else now - self.failing_since
+        if failing is not None:
+            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + NO_ANSWER
+            if needed and failing >= NO_ANSWER:
+                return f"its backend has not shown it since {self.shown:%H:%M} UTC, and its rows are needed in time"
+            if now >= self.made + self.window and _is_long(failing, now - self.shown):
+                return f"its backend has not shown it for {_days(now - self.shown)}"
+            return None
+        ends_from = min(self.ends_from or self.overdue, self.overdue)
+        if self.asked is not None and _is_long(now - self.asked, now - ends_from):
+            return f"it has not ended in {_days(now - ends_from)} in which it was to end"
         return None
+
+
+def _is_long(seen: timedelta, told: timedelta) -> bool:
+    """Whether something has lasted: for a day under our eyes, or for an hour and, by what is told, for days."""
+    return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 
 def _days(span: timedelta) -> str:

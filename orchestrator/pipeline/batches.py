@@ -111,8 +111,8 @@ class Batches:
                 self.looks.hurry(shard, now)
             if not self.looks.is_due(shard, lane, now):
                 return False
-            if self._is_lost(job, shard, lane):
-                return True
+            if self.governor.refused_for(lane) >= BUSY_FOR and shard.state is ShardState.SUBMITTED:
+                return self._lose(job, shard, "its account has been refused for a week")
             if (held := self.governor.check_account(lane)) is not None:
                 return self._hold(job, shard, held)
         try:
@@ -128,7 +128,8 @@ class Batches:
                 raise
             after = error.retry_after if isinstance(error, BackendRefused) else None
             self.looks.failed(shard, lane, self._now(), after)
-            return self._hold(job, self._store.shards.get(shard.id), error.message)
+            current = self._store.shards.get(shard.id)
+            return self._is_lost(job, current, lane) or self._hold(job, current, error.message)
 
     def _refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
@@ -281,6 +282,8 @@ class Batches:
             self._end(job, shard, batch, facts)
             return True
         if not batch.status.is_final:
+            if self._is_lost(job, shard, lane):
+                return True
             held = self._asked_to_end(job, shard, lane, batch)
             held = held or track.waits_for(shard, lane, batch, moved_at, usual, now)
         if facts:
@@ -317,7 +320,8 @@ class Batches:
         if shard.state is not ShardState.SUBMITTED or lane.is_own:
             return False
         may_leave = self._lanes.planning(job).has_other_than(shard.backend)
-        why = track.course_of(job, shard, lane, may_leave=may_leave).lost(self._now())
+        watched = self.looks.of(shard, self._now())
+        why = track.course_of(job, shard, lane, watched, may_leave=may_leave).lost(self._now())
         return why is not None and self._lose(job, shard, why)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
@@ -332,9 +336,11 @@ class Batches:
     def _asked_to_end(self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch) -> str | None:
         """Ask a batch to end that has to; why it does not, None where it does or need not."""
         now = self._now()
-        is_overdue = now >= track.course_of(job, shard, lane, may_leave=False).overdue
+        watched = self.looks.of(shard, now)
+        is_overdue = now >= track.course_of(job, shard, lane, watched, may_leave=False).overdue
         if job.cancel_requested_at is None and shard.pulled_at is None and not is_overdue:
             return None
+        watched.asked_at = watched.asked_at or now
         if batch.status is BatchStatus.CANCELLING:
             return None
         assert shard.batch_id is not None

@@ -35,10 +35,11 @@ class Watched:
     """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
     when it has been so.
 
-    `denied`: its backend does not know its batch. `failing_since`: what it needs next fails since then, `busy_since`:
-    its backend has had no room since then. `came` is the best that was read of each of its files, `reading` of them
-    all, and `unchanged_since` when that was first so. `uploads` counts those of its input that could not be used,
-    `refused_since` is when that was first told of the present one, `uploaded_at` when it was first seen to be there.
+    `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
+    it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
+    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so. `uploads` counts
+    those of its input that could not be used, `refused_since` is when that was first told of the present one,
+    `uploaded_at` when it was first seen to be there.
     """
 
     due: datetime
@@ -46,6 +47,7 @@ class Watched:
     changed: datetime
     looks: int = 0
     denied: Denied | None = None
+    asked_at: datetime | None = None
     failing_since: datetime | None = None
     came: dict[str, Came] = field(default_factory=dict)
     reading: Reading | None = None
@@ -191,16 +193,18 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     return {name: value for name, value in facts.items() if getattr(shard, name) != value}
 
 
-def course_of(job: Job, shard: Shard, lane: Lane, *, may_leave: bool) -> Course:
+def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave: bool) -> Course:
     """A batch's course so far; `may_leave` says whether another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
-    asked = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
+    ends = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
     return Course(
         made=made,
         window=timedelta(seconds=shard.window_seconds),
         overruns=lane.profile.overruns,
         shown=shard.seen_at or made,
-        ended_from=max(made, min(asked)) if asked else None,
+        failing_since=watched.failing_since,
+        ends_from=max(made, min(ends)) if ends else None,
+        asked=watched.asked_at,
         is_needed=shard.pulled_at is not None and may_leave,
     )
 
