@@ -370,6 +370,12 @@ class Batches:
         takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
         return evidence.answers_until(ended, job.deadline_at, takes)
 
+    def _files_until(self, job: Job, shard: Shard) -> datetime:
+        """The same for the files of a batch: as long as they were named late, they have a moment to be there."""
+        ended = shard.ended_at or shard.created_at
+        until = self._until(job, shard, shard.status_at or ended)
+        return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
+
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
         now = self._now()
@@ -391,7 +397,7 @@ class Batches:
             if (shortage := self._lanes.shortage()) is not None:
                 self.looks.looked(shard, lane, now)
                 return self._hold(job, shard, f"waits for room for its results: {shortage}")
-            until = self._until(job, shard, shard.ended_at or now)
+            until = self._files_until(job, shard)
             if now < until and (held := self.governor.check_account(lane)) is not None:
                 return self._hold(job, shard, held)
         crew = self._inline if lane.is_own else self._crew
@@ -414,8 +420,7 @@ class Batches:
 
     def _fetched(self, job: Job, shard: Shard, lane: Lane) -> tuple[fetch.Fetched, tuple[LineProblem, ...]] | str:
         """The files of a batch that is over, and why it failed; or what is waited for."""
-        now = self._now()
-        until = self._until(job, shard, shard.ended_at or now)
+        now, until = self._now(), self._files_until(job, shard)
         rows = {row.custom_id for row in self._store.rows.of_shard(shard.id)}
         fetched = fetch.fetch(self._home, shard, lane, rows, self.looks.of(shard, now), until, now)
         return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, lane, until))

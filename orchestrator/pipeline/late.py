@@ -52,10 +52,11 @@ def is_waited_for(shard: Shard, now: datetime) -> bool:
     return shard.owed > 0 and now < (shard.collected_at or shard.created_at) + ANSWERS_KEPT
 
 
-def look(home: Home, shard: Shard, lane: Lane) -> Path | None:
+def look(store: Store, home: Home, shard: Shard, lane: Lane) -> Path | None:
     """Look for the late answers of a shard; the file in which they are, or None while there are none.
 
-    A batch that still runs is asked to end: its rows are asked for elsewhere. Raises BackendError.
+    A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
+    shard's, and are deleted with its others. Raises BackendError.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -68,6 +69,9 @@ def look(home: Home, shard: Shard, lane: Lane) -> Path | None:
         with suppress(BackendRefused):
             lane.api.cancel(batch.id)
         return None
+    named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
+    if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
+        store.shards.note(shard, **found)
     return _brought(home, shard, lane, batch, path)
 
 
