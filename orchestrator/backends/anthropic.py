@@ -96,7 +96,8 @@ def _batch(told: object, asked: str | None = None) -> _Batch:
     if asked is not None and name != asked:
         raise ValueError(f"the answer is about {name[:100]}")
     counts = {one: loosely.count(loosely.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
-    is_counted = any(count is not None for count in counts.values())
+    # Counts of nothing at all say nothing: no batch is without rows.
+    is_counted = any(counts.values())
     return _Batch(
         name,
         loosely.word(found.get("processing_status")),
@@ -221,7 +222,8 @@ class AnthropicBackend:
             with self._translated("list batches"):
                 answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
                 told = loosely.decode(answer.http_response.content)
-                found = [one for one in loosely.readable(loosely.entries(told), _batch) if one.id not in seen]
+                listed = loosely.readable(loosely.entries(told, is_first=not seen), _batch)
+            found = list({one.id: one for one in listed if one.id not in seen}.values())
             if not found:
                 return
             yield found

@@ -110,9 +110,12 @@ def _number(said: str) -> float | None:
         return None
 
 
-def entries(told: object, *names: str) -> list[Any]:
-    """The entries of a list, which some give as an array, or under another name. Raises ValueError where none is."""
-    if isinstance(told, list) and told:
+def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
+    """The entries of a list, which some give as an array, or under another name. Raises ValueError where none is.
+
+    An array of nothing is an answer only behind a page that `is_first`: else it may be anything's.
+    """
+    if isinstance(told, list) and (told or not is_first):
         return told
     for key in ("data", "items", *names):
         found = mapping(told).get(key)

@@ -205,7 +205,8 @@ class OpenAIBackend:
         while more:
             with self._translated(what):
                 told = _json(fetch(after))
-                found = [one for one in loosely.readable(loosely.entries(told), convert) if one.id not in seen]
+                listed = loosely.readable(loosely.entries(told, is_first=not seen), convert)
+            found = list({one.id: one for one in listed if one.id not in seen}.values())
             if not found:
                 return
             yield found

@@ -21,7 +21,7 @@ from orchestrator.pipeline import again, budget, collect, fetch, late, submit, t
 from orchestrator.pipeline.chores import Chores
 from orchestrator.pipeline.crew import Crew, Inline
 from orchestrator.pipeline.finish import checks_of
-from orchestrator.pipeline.governor import Governor
+from orchestrator.pipeline.governor import Asked, Governor
 from orchestrator.pipeline.lanes import Lane, Lanes
 from orchestrator.pipeline.leftovers import Ended, Tally
 from orchestrator.quota import Split
@@ -111,14 +111,17 @@ class Batches:
                 self.looks.hurry(shard, now)
             if not self.looks.is_due(shard, lane, now):
                 return False
-            if self.governor.refused_for(lane) >= BUSY_FOR and shard.state is ShardState.SUBMITTED:
+            is_refused = self.governor.refused_for(lane, Asked.LOOK) >= BUSY_FOR
+            if is_refused and shard.state is ShardState.SUBMITTED:
                 return self._lose(job, shard, "its account has been refused for a week")
             if (held := self.governor.check_account(lane)) is not None:
                 return self._hold(job, shard, held)
         try:
-            return self._asked(lane, shard, lambda: stage(job, self._store.shards.get(shard.id), lane))
+            moved = self._asked(lane, shard, lambda: stage(job, self._store.shards.get(shard.id), lane))
+            self.governor.worked(lane, Asked.LOOK)
+            return moved
         except AccountError as error:
-            return self._refused_account(job, shard, lane, error)
+            return self._refused_account(job, shard, lane, error, Asked.LOOK)
         except UsageError as error:
             self.looks.failed(shard, lane, self._now())
             self._hold(job, self._store.shards.get(shard.id), error.message)
@@ -131,9 +134,9 @@ class Batches:
             current = self._store.shards.get(shard.id)
             return self._is_lost(job, current, lane) or self._hold(job, current, error.message)
 
-    def _refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError) -> bool:
+    def _refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError, what: Asked) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
-        self.governor.stop(lane, error.message)
+        self.governor.stop(lane, error.message, what)
         held = self.governor.check_account(lane) or error.message
         return self._hold(job, self._store.shards.get(shard.id), held)
 
@@ -175,7 +178,7 @@ class Batches:
         watched, now = self.looks.of(shard, self._now()), self._now()
         is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
-        if not is_failing and not is_busy and self.governor.refused_for(lane) < BUSY_FOR:
+        if not is_failing and not is_busy and self.governor.refused_for(lane, Asked.SEND) < BUSY_FOR:
             return False
         submit.give_up(self._store, shard, shard.held or "its backend took nothing", now)
         self.looks.forget(shard)
@@ -200,9 +203,12 @@ class Batches:
     def _sent(self, job: Job, shard: Shard, lane: Lane) -> bool:
         """Send a shard, or take in what came of that."""
         try:
-            return self._asked(lane, shard, lambda: self._submit(job, shard, lane), alone=True)
+            moved = self._asked(lane, shard, lambda: self._submit(job, shard, lane), alone=True)
+            if moved:
+                self.governor.worked(lane, Asked.SEND)
+            return moved
         except AccountError as error:
-            return self._refused_account(job, shard, lane, error)
+            return self._refused_account(job, shard, lane, error, Asked.SEND)
         except BackendBusy as busy:
             watched = self.looks.of(shard, self._now())
             watched.busy_since, watched.failing_since = watched.busy_since or self._now(), None
@@ -404,7 +410,7 @@ class Batches:
         try:
             done = crew.do(lane.name, shard.id, lambda: self._fetched(job, shard, lane))
         except AccountError as error:
-            return self._refused_account(job, shard, lane, error)
+            return self._refused_account(job, shard, lane, error, Asked.LOOK)
         except BackendError as error:
             if lane.is_own:
                 raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from orchestrator import quota
 from orchestrator.errors import AccountError, BackendBusy
@@ -25,7 +26,7 @@ FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
 """A key that was refused, or an empty account, is tried again after so long: it passes, or somebody mends it."""
 ACCOUNT_PATIENCE = timedelta(minutes=5)
 """So long it is only told; behind this, somebody has to see to it."""
-ACCOUNT_MENDED = timedelta(minutes=10)
+ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
 
@@ -35,6 +36,13 @@ class Room:
 
     rows: int
     tokens: int | None
+
+
+class Asked(StrEnum):
+    """What an account is refused for. An empty one may still look at its batches, so each is judged by itself."""
+
+    SEND = "send"
+    LOOK = "look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class Governor:
         self._store = store
         self._now = now
         # Kept in memory: who starts anew has perhaps mended it.
-        self._stopped: dict[str, Stopped] = {}
+        self._stopped: dict[tuple[str, Asked], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
 
     def room(self, lane: Lane, model: str) -> Room:
@@ -112,22 +120,21 @@ class Governor:
         known = self._store.limits.of(lane.name, shard.model)
         self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
 
-    def stop(self, lane: Lane, reason: str) -> None:
+    def stop(self, lane: Lane, reason: str, what: Asked) -> None:
         """Nothing goes to a backend for a while: its account was refused. Tried again, with pauses that grow."""
-        now, known = self._now(), self._stopped.get(lane.name)
-        if known is None or now > known.until + ACCOUNT_MENDED:
+        now, known = self._now(), self._stopped.get((lane.name, what))
+        if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
-        pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2**known.times)
-        self._stopped[lane.name] = Stopped(known.since, now + pause, reason, known.times + 1)
+        pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
+        self._stopped[lane.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
-    def stopped(self, lane: Lane) -> Stopped | None:
-        """Why nothing may go to a backend now; None where it may be asked."""
-        known = self._stopped.get(lane.name)
-        return known if known is not None and self._now() < known.until else None
+    def worked(self, lane: Lane, what: Asked) -> None:
+        """An account was not refused for what it asked."""
+        self._stopped.pop((lane.name, what), None)
 
-    def refused_for(self, lane: Lane) -> timedelta:
-        """For how long an account has been refused, without a pause in which it was not."""
-        known = self._stopped.get(lane.name)
+    def refused_for(self, lane: Lane, what: Asked) -> timedelta:
+        """For how long an account has been refused, without a call of the same kind that was not."""
+        known = self._stopped.get((lane.name, what))
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, lane: Lane) -> str | None:
@@ -135,9 +142,13 @@ class Governor:
 
         Raises AccountError once it has been refused for so long that somebody has to see to it.
         """
-        known = self.stopped(lane)
-        if known is None:
+        now = self._now()
+        found = [
+            one for what in Asked if (one := self._stopped.get((lane.name, what))) is not None and now < one.until
+        ]
+        if not found:
             return None
+        known = max(found, key=lambda one: one.until - one.since)
         if known.until - known.since < ACCOUNT_PATIENCE:
             return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
         raise AccountError(
@@ -160,7 +171,7 @@ class Governor:
     def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
         """Take in what a collected batch told of the backend."""
         if tally.stop is not None:
-            self.stop(lane, f"{lane.name}: {tally.stop}")
+            self.stop(lane, f"{lane.name}: {tally.stop}", Asked.SEND)
         if tally.wait is not None:
             self._pause(lane, shard, tally.wait)
         refusal = tally.refusal
@@ -182,7 +193,7 @@ class Governor:
             case BatchFault.TOO_LARGE:
                 self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
             case BatchFault.ACCOUNT:
-                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}")
+                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}", Asked.SEND)
             case BatchFault.WHOLE if refusal.code == INPUT_LOST:
                 self.lost_input(lane)
             case _:

@@ -16,11 +16,12 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
-from orchestrator.backends import Intent, Order, RemoteBatch
+from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.profiles import window_for
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
+    BackendError,
     BackendRefused,
     InputError,
     JobFilesError,
@@ -40,7 +41,7 @@ from orchestrator.store import Store
 
 DAY = 86_400
 MODEL_SLACK = 200
-UPLOAD_SETTLES = timedelta(minutes=15)
+UPLOAD_SETTLES = timedelta(hours=1)
 """An upload that a create does not find is waited for so long, then made again."""
 MOST_UPLOADS = 2
 MOST_SENDS = 8
@@ -264,7 +265,7 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
     None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
-    waited for any longer.
+    waited for any longer. Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(
@@ -274,14 +275,20 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -
         home.shard_input(shard.id),
         lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
     )
-    seen = lane.api.find(intent)
+    is_over = now >= since + UNDECIDED_FOR
+    try:
+        seen = lane.api.find(intent)
+    except BackendError as error:
+        if isinstance(error, AccountError) or not is_over:
+            raise
+        seen = Sighting()
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
         return Found(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
     # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
     patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
     appears_until = since + timedelta(seconds=patience)
-    held = None if now >= since + UNDECIDED_FOR else seen.undecided
+    held = None if is_over else seen.undecided
     if held is None and now < appears_until:
         held = f"it was asked for and no answer came; by {appears_until:%H:%M} UTC it shows whether the batch exists"
     if held is not None:

@@ -147,7 +147,7 @@ def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
     if account == shard.account:
         return shard
     if not (account.startswith("org:") and shard.account.startswith("org:")) and _sees_the_same(store, shard, lane):
-        store.shards.note(shard, account=account)
+        store.shards.adopt_account(shard.backend, shard.account, account)
         return replace(shard, account=account)
     what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
     raise UsageError(

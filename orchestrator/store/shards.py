@@ -89,6 +89,12 @@ class Shards:
         with self._db.read() as tx:
             return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
 
+    def adopt_account(self, backend: str, known: str, account: str) -> None:
+        """What was made by one account of a backend is another one's: both are the same."""
+        mine = update(shards).where(shards.c.backend == backend, shards.c.account == known)
+        with self._db.write() as tx:
+            tx.execute(mine.values(account=account))
+
     def unclean(self, home: str) -> list[Shard]:
         """The shards of a home that are over, and whose remote files are still to be deleted or looked for."""
         c = shards.c
