@@ -131,10 +131,10 @@ class Engine:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
                 self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
-        self._tidy_up()
+        self.tidy_up()
 
-    def _tidy_up(self) -> None:
-        """Give what is left to do at backends a moment; the next start does the rest."""
+    def tidy_up(self) -> None:
+        """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
         while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
             self._crew.wait(SHORTEST_WAIT)

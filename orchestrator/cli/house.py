@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import json_option, opened, print_json, say
+from orchestrator.cli.context import Context, json_option, opened, print_json, say
 from orchestrator.clock import now
 
 if TYPE_CHECKING:
@@ -31,11 +31,26 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
     with opened() as context:
         swept = house.gc(context.store, context.home, context.config.retention, now(), dry_run=dry_run)
+        if not dry_run:
+            _tidy_up(context)
     if as_json:
         print_json(swept_json(swept))
     else:
         _show(swept)
     return 0
+
+
+def _tidy_up(context: Context) -> None:
+    """Delete files that are left at backends, where no engine runs that does it by itself."""
+    from orchestrator.engine import Engine
+    from orchestrator.enginelock import engine_lock
+
+    if not context.store.shards.unclean(context.home.identity()):
+        return
+    with engine_lock(context.home) as holder:
+        if holder is None:
+            with Engine(context.config, context.store, dispatch=False) as engine:
+                engine.tidy_up()
 
 
 def swept_json(swept: Swept) -> dict[str, Any]:

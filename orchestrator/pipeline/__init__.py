@@ -63,6 +63,10 @@ class Pipeline:
         """What is left to do at backends for shards that are over."""
         return self._batches.chores
 
+    def unreachable(self, job: Job) -> str | None:
+        """Why nothing can be done about a job's batches now; None where something can."""
+        return self._batches.unreachable(job)
+
     def advance(self, job: Job) -> bool:
         """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
         if job.built_at is None:

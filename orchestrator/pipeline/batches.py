@@ -35,6 +35,10 @@ BUSY_FOR = timedelta(days=7)
 """The same where the backend says that it has no room, or refuses the account: both are mended by people."""
 
 
+UNREACHABLE = timedelta(seconds=30)
+"""A backend that has not answered for so long is told as one that does not."""
+
+
 class Batches:
     """Takes the shards of a home's jobs through their states."""
 
@@ -94,6 +98,22 @@ class Batches:
         """What a shard's model is called at its backend."""
         return resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model
 
+    def unreachable(self, job: Job) -> str | None:
+        """Why nothing can be done about a job, as no backend that has batches of it answers; None where one does."""
+        why = None
+        for shard in self._store.shards.of_job(job.id):
+            if shard.state.is_final or shard.state is ShardState.PENDING:
+                continue
+            lane = self.lane(shard)
+            failing = self.looks.of(shard, self._now()).failing_since
+            is_failing = failing is not None and self._now() >= failing + UNREACHABLE
+            is_refused = self.governor.refused_for(lane, Asked.LOOK) >= UNREACHABLE
+            is_hanging = self._crew.busy_for(shard.id) >= UNREACHABLE.total_seconds()
+            if lane.is_own or not (is_failing or is_refused or is_hanging):
+                return None
+            why = why or shard.held or f"{lane.name} does not answer"
+        return why
+
     # --- what all stages have in common
 
     def _asked(self, lane: Lane, shard: Shard, stage: Callable[[], bool], *, alone: bool = False) -> bool:
@@ -129,10 +149,14 @@ class Batches:
         except BackendError as error:
             if lane.is_own:
                 raise
-            after = error.retry_after if isinstance(error, BackendRefused) else None
-            self.looks.failed(shard, lane, self._now(), after)
+            self._failed(shard, lane, error)
             current = self._store.shards.get(shard.id)
             return self._is_lost(job, current, lane) or self._hold(job, current, error.message)
+
+    def _failed(self, shard: Shard, lane: Lane, error: BackendError) -> None:
+        """A call brought an error: look again later."""
+        after = error.retry_after if isinstance(error, BackendRefused) else None
+        self.looks.failed(shard, lane, self._now(), after, is_busy=isinstance(error, BackendBusy))
 
     def _refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError, what: Asked) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
@@ -217,8 +241,7 @@ class Batches:
         except BackendError as error:
             if lane.is_own:
                 raise
-            after = error.retry_after if isinstance(error, BackendRefused) else None
-            self.looks.failed(shard, lane, self._now(), after)
+            self._failed(shard, lane, error)
             current = self._store.shards.get(shard.id)
             if current.state is ShardState.SUBMITTING:
                 self.looks.forget(shard)
@@ -326,8 +349,10 @@ class Batches:
         if shard.state is not ShardState.SUBMITTED or lane.is_own:
             return False
         may_leave = self._lanes.planning(job).has_other_than(shard.backend)
-        watched = self.looks.of(shard, self._now())
-        why = track.course_of(job, shard, lane, watched, may_leave=may_leave).lost(self._now())
+        watched, now = self.looks.of(shard, self._now()), self._now()
+        why = track.course_of(job, shard, lane, watched, may_leave=may_leave).lost(now)
+        if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:
+            why = "its backend has been too busy for a week to say how it is"
         return why is not None and self._lose(job, shard, why)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
@@ -414,7 +439,7 @@ class Batches:
         except BackendError as error:
             if lane.is_own:
                 raise
-            self.looks.failed(shard, lane, now, error.retry_after if isinstance(error, BackendRefused) else None)
+            self._failed(shard, lane, error)
             return self._hold(job, shard, error.message)
         if done is None:
             return False

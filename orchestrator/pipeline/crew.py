@@ -44,6 +44,9 @@ class Crew(Protocol):
     def is_busy(self, key: str) -> bool:
         """Whether a stage is under way under this key, or over and not picked up."""
 
+    def busy_for(self, key: str) -> float:
+        """For how many seconds the stage under this key has been under way; 0 where none is."""
+
     def wait(self, seconds: float) -> None:
         """Until a stage is over, or so many seconds have passed."""
 
@@ -62,6 +65,10 @@ class Inline:
         """Never."""
         return False
 
+    def busy_for(self, key: str) -> float:
+        """Never."""
+        return 0.0
+
     def wait(self, seconds: float) -> None:
         """So many seconds."""
         time.sleep(seconds)
@@ -76,6 +83,7 @@ class _Task:
     key: str
     stage: Callable[[], Any]
     alone: bool
+    begun: float = field(default_factory=time.monotonic)
     is_over: bool = False
     value: Any = None
     error: BaseException | None = None
@@ -135,6 +143,12 @@ class Threads:
         """See `Crew`."""
         with self._lock:
             return key in self._tasks
+
+    def busy_for(self, key: str) -> float:
+        """See `Crew`."""
+        with self._lock:
+            task = self._tasks.get(key)
+            return 0.0 if task is None or task.is_over else time.monotonic() - task.begun
 
     def wait(self, seconds: float) -> None:
         """See `Crew`."""

@@ -104,7 +104,7 @@ class Looks:
     ) -> datetime:
         """A shard was looked at, and was `seen` like this; gives since when it has been so."""
         look = self.of(shard, now)
-        look.failing_since = None
+        look.failing_since = look.busy_since = None
         if look.seen != seen:
             look.seen, look.changed, look.looks = seen, now, 0
         else:
@@ -116,11 +116,19 @@ class Looks:
         look.due = now + timedelta(seconds=wait)
         return look.changed
 
-    def failed(self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None) -> None:
-        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for."""
+    def failed(
+        self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None, *, is_busy: bool = False
+    ) -> None:
+        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
+
+        A backend that `is_busy` has answered: it does not fail.
+        """
         look = self.of(shard, now)
         look.looks += 1
-        look.failing_since = look.failing_since or now
+        if is_busy:
+            look.busy_since, look.failing_since = look.busy_since or now, None
+        else:
+            look.failing_since = look.failing_since or now
         wait = polling.next_look(lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}")
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 

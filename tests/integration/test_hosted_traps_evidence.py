@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, script
 
-EACH = ["openai", "azure", "claude"]
+AZURE = pytest.param("azure", marks=pytest.mark.soak)
+EACH = ["openai", AZURE, "claude"]
 
 
 def paid_once(desk: Desk, count: int) -> None:
@@ -93,7 +94,7 @@ def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booke
 # --- late is not lost
 
 
-@pytest.mark.parametrize("name", ["openai", "azure"])
+@pytest.mark.parametrize("name", ["openai", AZURE])
 @pytest.mark.parametrize(("fault", "facts"), [
     ("late_output_id", {"seconds": 5 * HOUR}),
     ("late_content", {"seconds": 5 * HOUR}),
@@ -195,7 +196,7 @@ def test_trap_g2_a_later_reading_that_is_shorter_replaces_nothing(desk: Desk) ->
     assert len(desk.batches()) == 1
 
 
-@pytest.mark.parametrize("name", ["openai", "azure"])
+@pytest.mark.parametrize("name", ["openai", AZURE])
 def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(desk: Desk, name: str) -> None:
     desk.backend(name)
     script(desk, "late_output_id", seconds=26 * HOUR)
@@ -253,7 +254,7 @@ def test_trap_g2_rows_are_taken_elsewhere_in_time_while_their_answers_are_waited
 # --- nothing to wait for
 
 
-@pytest.mark.parametrize("name", ["openai", "azure"])
+@pytest.mark.parametrize("name", ["openai", AZURE])
 def test_trap_g3_a_batch_that_is_cancelled_before_it_began_is_collected_at_once(desk: Desk, name: str) -> None:
     desk.backend(name, poll_seconds=1)
     script(desk, "stuck_validating")
