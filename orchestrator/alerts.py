@@ -16,7 +16,7 @@ from orchestrator.wire import BatchStatus
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
 HELD = 30 * MINUTE
-"""Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for every night,
+"""Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
 and most backends are back by then."""
 SILENT = 15 * MINUTE
 ENOUGH = 20
