@@ -36,7 +36,9 @@ OVERRUN = 6 * DAY
 """So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
 LONG = DAY
 NO_ANSWER = 10 * MINUTE
-"""Rows that are taken back from a backend which does not answer are let go after this."""
+"""Rows that are taken back from a backend that has not answered for so long are let go after `LAST_CALL`."""
+LAST_CALL = MINUTE
+"""A backend that is silent has so long to say what became of rows that are needed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Course:
         """Why nobody waits for it any longer; None while somebody does."""
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
-            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + NO_ANSWER
+            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
             if needed and failing >= NO_ANSWER:
                 return f"its backend has not shown it since {self.shown:%H:%M} UTC, and its rows are needed in time"
             if now >= self.made + self.window and _is_long(failing, now - self.shown):
