@@ -83,16 +83,16 @@ def test_one_transfer_that_hangs_holds_up_no_other_batch_of_its_backend(desk: De
 
 
 def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_booked(desk: Desk) -> None:
-    desk.backends({"openai": {"poll_seconds": 10}})
+    desk.backends({"azure": {"poll_seconds": 10}})
     for number in range(12):
         desk.run([row(f"earlier{number}")])
-    desk.backends({"openai": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    desk.backends({"azure": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
     desk.provider.settings(turnaround_s=[3 * HOUR, 3 * HOUR])
     job = desk.submit(plain(6), deadline="3h")
     desk.settle(job)
-    assert desk.store.shards.of_job(job.id)[0].backend == "openai"
+    assert desk.store.shards.of_job(job.id)[0].backend == "azure"
     desk.later(5 * MINUTE, job)
-    silent(desk.provider, "openai", "reset_before")
+    silent(desk.provider, "azure", "reset_before")
     while len(desk.store.shards.of_job(job.id)) == 1:
         desk.later(MINUTE, job)
     desk.provider.clock.set(speed=5.0)
