@@ -9,7 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.config import Alerts
-from orchestrator.durations import MINUTE, duration
+from orchestrator.durations import MINUTE, duration, moment_words
+from orchestrator.errors import OutputFault
 from orchestrator.model import Counts, Happened, Job, Shard, ShardState
 from orchestrator.wire import BatchStatus
 
@@ -22,6 +23,11 @@ SILENT = 15 * MINUTE
 ENOUGH = 20
 """Rows with an outcome from which on their failures say something."""
 
+FAULT = "fault"
+"""The event of a job that something went wrong with which should not be able to."""
+DELIVERED = "delivered"
+"""The event of a job that ended without its rows where they belong, once they are."""
+
 
 class AlertKind(StrEnum):
     """What people are told of."""
@@ -31,6 +37,10 @@ class AlertKind(StrEnum):
     BACKEND = "backend"  # nothing can be sent to it, or nothing runs there
     STALL = "stall"  # a batch does not get on
     QUALITY = "quality"  # too many answers are bad
+    OUTPUT = "output"  # the rows are done, and cannot be put where they belong
+    NIGHT = "night"  # one failed before it had a job
+    SETTINGS = "settings"  # the engine does not run under orch.toml as it is now
+    ENGINE = "engine"  # something went wrong that should not be able to
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,21 @@ class Alert:
     def key(self) -> str:
         """By which it is known that it was told."""
         return f"{self.kind}:{self.job.id}:{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell that no job is the matter of. Of a kind and `what` it is told once."""
+
+    kind: AlertKind
+    what: str
+    message: str
+    action: str
+
+    @property
+    def key(self) -> str:
+        """By which it is known that it was told."""
+        return f"{self.kind}::{self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +110,32 @@ def at_end(job: Job, events: Sequence[Happened], withheld: str | None) -> list[A
 
     `withheld` is why its output was not delivered, None where it was.
     """
-    found = list(_events(job, events))
+    found = [*_events(job, events), *_undelivered(job, events)]
     if withheld is not None:
         action = "the output was not delivered; `orch fetch` gives the rows all the same"
         found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
     return found
 
 
+def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+    """Rows that are done and not where they belong; and that they are, where they came there later."""
+    if job.is_undelivered and job.error_code is not None:
+        again = f"`orch retry {job.id}` delivers them, `orch fetch {job.id} -o FILE` writes them elsewhere"
+        by_itself = "it is tried again for a day" if OutputFault(job.error_code).may_pass else "mend it"
+        message = f"the rows are done and kept, and are not where they belong: {job.error_code}: {job.error}"
+        what = f"{job.error_code}:{job.finished_at:%Y%m%d%H%M%S}"
+        yield Alert(AlertKind.OUTPUT, job, what, message.partition("\n")[0], f"{by_itself}; {again}")
+    for event in events:
+        if event.kind == DELIVERED:
+            what = f"{DELIVERED}:{event.at:%Y%m%d%H%M%S}"
+            yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
+
+
 def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
     job = watched.job
     if job.deadline_at is None or not watched.counts.pending:
         return
-    at = f"{job.deadline_at:%Y-%m-%d %H:%M} UTC"
+    at = moment_words(job.deadline_at)
     rescues = [event.reason for event in watched.events if event.kind == "rescued"]
     if job.deadline_at <= now:
         action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
@@ -109,7 +148,7 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
 
 
 def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
-    """Budgets past their mark, and what has stopped the job: a budget, or the rows that went first."""
+    """Budgets past their mark, what has stopped the job (a budget, or the rows that went first), and defects."""
     for event in events:
         if event.kind == "budget":
             # A warning begins with the budget and its period; behind the colon are figures.
@@ -119,6 +158,10 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             action = "the job was stopped; rows that are done stay"
             kind = AlertKind.BUDGET if event.reason.startswith("budget") else AlertKind.QUALITY
             yield Alert(kind, job, "stopped", event.reason, action)
+        elif event.kind == FAULT:
+            action = "it is tried again, ever more rarely; engine.log has the details; other jobs are not affected"
+            # The same fault is told once, whatever numbers are in it.
+            yield Alert(AlertKind.ENGINE, job, re.sub(r"\d+", "#", event.reason)[:80], event.reason, action)
 
 
 def _backend(watched: Watched) -> Iterator[Alert]:

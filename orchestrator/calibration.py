@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import ceil, exp, fsum, lgamma, log
 from statistics import median
 from typing import Any
@@ -25,7 +26,8 @@ class Calibration:
 
     `known` counts those of which it is known what came, `open` the others. `below_p50` and `below_p95` are shares of
     the known ones (one that was hit exactly counts half at the p50, and whole at the p95), `ratio` is the median of
-    what came by its p50; None where nothing is known. `trusted` is None while it is too early to tell.
+    what came by its p50; None where nothing is known. `trusted` is None while it is too early to tell. The oldest
+    of them was made at `first_at`, the newest at `last_at`.
     """
 
     kind: str
@@ -39,6 +41,8 @@ class Calibration:
     ratio: float | None
     trusted: bool | None
     verdict: str
+    first_at: datetime
+    last_at: datetime
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
@@ -51,6 +55,8 @@ class Calibration:
             "known": self.known,
             "open": self.open,
             **{name: None if share is None else round(share, 4) for name, share in shares.items()},
+            "first_at": self.first_at.isoformat(timespec="seconds"),
+            "last_at": self.last_at.isoformat(timespec="seconds"),
             "trusted": self.trusted,
             "verdict": self.verdict,
         }
@@ -67,15 +73,17 @@ def calibrate(forecasts: Iterable[Forecast]) -> list[Calibration]:
 def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Calibration:
     known = [(one.actual, one.p50, one.p95) for one in made if one.actual is not None]
     number, still = len(known), len(made) - len(known)
+    made_at = min(one.made_at for one in made), max(one.made_at for one in made)
     if not known:
-        return Calibration(*key, 0, still, None, None, None, None, _too_few(0))
+        return Calibration(*key, 0, still, None, None, None, None, _too_few(0), *made_at)
     below = sum(actual < p50 for actual, p50, _ in known)
     hit = sum(actual == p50 for actual, p50, _ in known)
     held = sum(actual <= p95 for actual, _, p95 in known)
     ratios = [actual / p50 for actual, p50, _ in known if p50]
     ratio = median(ratios) if ratios else None
     trusted, verdict = _verdict(number, below, number - hit, held, ratio)
-    return Calibration(*key, number, still, (below + hit / 2) / number, held / number, ratio, trusted, verdict)
+    shares = (below + hit / 2) / number, held / number
+    return Calibration(*key, number, still, *shares, ratio, trusted, verdict, *made_at)
 
 
 def _verdict(number: int, below: int, unlike: int, held: int, ratio: float | None) -> tuple[bool | None, str]:

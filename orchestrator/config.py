@@ -27,12 +27,18 @@ from pydantic import (
 )
 
 from orchestrator.aliases import Ladder
-from orchestrator.located import load_toml, validated
+from orchestrator.located import load_toml, read_text, validated
+from orchestrator.model import MAX_TOKENS
 from orchestrator.place import Place, locate
+
+# What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
+Count = Annotated[int, Field(ge=1, le=2**53)]
+Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
+Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Limits(_Strict):
@@ -42,27 +48,27 @@ class Limits(_Strict):
     at the backend at once, for every model or for each by its name there.
     """
 
-    max_rows: int | None = Field(None, ge=1)
-    max_bytes: int | None = Field(None, ge=1)
-    max_inputs: int | None = Field(None, ge=1)
-    enqueued_tokens: Annotated[int, Field(ge=1)] | dict[str, Annotated[int, Field(ge=1)]] | None = None
-    batches_per_hour: int | None = Field(None, ge=1)
+    max_rows: Count | None = None
+    max_bytes: Count | None = None
+    max_inputs: Count | None = None
+    enqueued_tokens: Count | dict[str, Count] | None = None
+    batches_per_hour: Count | None = None
 
 
 class _AnyBackend(_Strict):
     # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
     limits: Limits = Limits()
-    poll_seconds: float | None = Field(None, gt=0, description="between two looks at a batch")
+    poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 
 
 class _OwnServer(_AnyBackend):
     """Our own batch server in front of synchronous endpoints."""
 
-    request_timeout: float = Field(600.0, gt=0)
-    patience: float = Field(600.0, gt=0)
-    retry_delay: float = Field(0.5, gt=0)
-    max_concurrency: int = Field(1024, ge=1)
+    request_timeout: Wait = 600.0
+    patience: Wait = 600.0
+    retry_delay: Wait = 0.5
+    max_concurrency: Count = 1024
 
 
 class LocalBackend(_OwnServer):
@@ -71,7 +77,7 @@ class LocalBackend(_OwnServer):
     kind: Literal["local"] = "local"
     upstreams: tuple[str, ...] = Field(min_length=1)
     api_key_env: str | None = None
-    cost_per_hour: Decimal | None = Field(None, ge=0)
+    cost_per_hour: Dollars | None = None
     idle: bool = False
 
     @field_validator("upstreams")
@@ -97,8 +103,8 @@ class SyncBackend(_OwnServer):
     api_key_env: str
     provider: str | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    requests_per_minute: int | None = Field(None, ge=1)
-    tokens_per_minute: int | None = Field(None, ge=1)
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
 
     @field_validator("base_url")
     @classmethod
@@ -110,7 +116,7 @@ class _Provider(_AnyBackend):
     """A provider's Batch API. While one answer is waited for, for `request_timeout` seconds, no other job goes on."""
 
     api_key_env: str
-    request_timeout: float = Field(120.0, gt=0)
+    request_timeout: Wait = 120.0
 
 
 class HostedBackend(_Provider):
@@ -153,7 +159,7 @@ class AnthropicBackend(_Provider):
 
     kind: Literal["anthropic"]
     base_url: str = "https://api.anthropic.com"
-    max_tokens: int = Field(4096, ge=1)
+    max_tokens: int = Field(4096, ge=1, le=MAX_TOKENS)
 
     @field_validator("base_url")
     @classmethod
@@ -205,10 +211,10 @@ AnyBackend = Annotated[
 class Rates(_Strict):
     """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
 
-    input: Decimal = Field(ge=0)
-    output: Decimal = Field(ge=0)
-    cached: Decimal | None = Field(None, ge=0)
-    cache_write: Decimal | None = Field(None, ge=0)
+    input: Dollars
+    output: Dollars
+    cached: Dollars | None = None
+    cache_write: Dollars | None = None
 
 
 class ModelPrice(Rates):
@@ -233,7 +239,7 @@ class Budget(_Strict):
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
-    amount: Decimal = Field(gt=0)
+    amount: Dollars = Field(gt=0)
     period: Literal["night", "month"]
     tag: str | None = Field(None, pattern=r"^[^=]+=.*$", description="key=value")
     warn_at: Decimal = Field(Decimal("0.8"), gt=0, le=1)
@@ -284,7 +290,7 @@ def _days(value: Any) -> int:
     return window_seconds(value)
 
 
-Seconds = Annotated[int, BeforeValidator(_days)]
+Seconds = Annotated[int, BeforeValidator(_days), Field(le=100 * 365 * 86_400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
 
@@ -297,7 +303,7 @@ class Retention(_Strict):
 
     results: Seconds | None = None
     jobs: Seconds | None = None
-    keep_last: int = Field(2, ge=1)
+    keep_last: Count = 2
     max_bytes: Bytes | None = None
     min_free: Bytes = 256 * 10**6
 
@@ -376,7 +382,7 @@ class File(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings as they hold for this process."""
+    """Settings as they hold for this process. `text` is what the file said when it was read."""
 
     place: Place
     backends: Mapping[str, Backend]
@@ -387,11 +393,32 @@ class Config:
     retention: Retention = field(default_factory=Retention)
     reports: Reports = field(default_factory=Reports)
     alerts: Alerts = field(default_factory=Alerts)
+    text: str = field(default="", repr=False, compare=False)
 
     @property
     def path(self) -> Path | None:
         """The orch.toml that was read, None where there is none."""
         return self.place.path
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the file itself says of `home` and `database_url`, whatever the environment does."""
+        data, _ = ({}, None) if self.path is None else load_toml(self.path, self.text)
+        return {name: data[name] for name in ("home", "database_url") if name in data}
+
+    @property
+    def keys_sent(self) -> list[tuple[str, str]]:
+        """The variables with keys that are sent to an address which the file itself gives, and that address."""
+        found = []
+        for backend in self.backends.values():
+            if isinstance(backend, LocalBackend):
+                found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
+            elif backend.base_url != type(backend).model_fields["base_url"].default:
+                found.append((backend.api_key_env, backend.base_url))
+        smtp = self.reports.smtp
+        if smtp is not None and smtp.password_env is not None:
+            found.append((smtp.password_env, smtp.host))
+        return list(dict.fromkeys(found))
 
     @property
     def home(self) -> Path:
@@ -402,11 +429,16 @@ class Config:
 def load(place: Place | None = None) -> Config:
     """Read the settings. Raises InputError naming file, line and field."""
     place = place or locate()
+    return parse(place, "" if place.path is None else read_text(place.path))
+
+
+def parse(place: Place, text: str) -> Config:
+    """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
     file = File()
     if place.path is not None:
-        data, lines = load_toml(place.path)
+        data, lines = load_toml(place.path, text)
         file = validated(File, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
-        file.alerts,
+        file.alerts, text,
     )  # fmt: skip

@@ -1,88 +1,106 @@
-"""Reports as tables. Beside `console` the only importer of rich."""
+"""Reports as lines for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Group, RenderableType
-from rich.markdown import Markdown
-from rich.table import Table
-from rich.text import Text
-
 from orchestrator.calibration import Calibration
 from orchestrator.differences import Difference
-from orchestrator.morningpages import change_cells
+from orchestrator.durations import moment_words
+from orchestrator.layout import Cell, Column, Line, Span, sentence, table
+from orchestrator.morning import NightReport
+from orchestrator.morningpages import Block, blocks, change_cells, headline, job_title, title_of
 from orchestrator.reports import CostReport
 from orchestrator.reportwords import (
     CALIBRATION_COLUMNS,
+    COST_RANKS,
     calibration_cells,
     calibration_name,
     cost_cells,
     cost_notes,
-    fitting,
+    cost_title,
 )
 
-
-def cost_table(report: CostReport, width: int) -> RenderableType:
-    """A cost report in so many characters a line; what there is no room for is named below it."""
-    cells = cost_cells(report)
-    (by, *numbers), *lines, total = fitting(cells, width)
-    notes = cost_notes(report)
-    if left_out := [name for name in cells[0][1:] if name not in numbers]:
-        notes.append(f"no room here for: {', '.join(left_out)} (a wider terminal, --csv and --html have it)")
-    table = _table((by,), numbers)
-    for line in lines:
-        table.add_row(*line)
-    table.add_row(*total, style="bold")
-    return Group(table, *(Text(note) for note in notes))
+FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later than p95")
 
 
-def forecast_table(lines: Sequence[Calibration]) -> RenderableType:
+def cost_lines(report: CostReport, width: int | None) -> list[Line]:
+    """A cost report; what there is no room for is named below it."""
+    (by, *numbers), *lines, total = cost_cells(report)
+    columns = [Column(by), *(Column(name, right=True, rank=COST_RANKS.get(name, 0)) for name in numbers)]
+    rows: list[Sequence[Cell]] = [*lines, [Span(cell, "bold") for cell in total]]
+    notes = [line for note in cost_notes(report) for line in sentence(note, width)]
+    return [*sentence(cost_title(report), width, "bold"), (), *table(columns, rows, width), (), *notes]
+
+
+def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line]:
     """Forecasts held against what came, and what to think of each."""
-    table = _table(CALIBRATION_COLUMNS[:1], CALIBRATION_COLUMNS[1:])
-    for line in lines:
-        table.add_row(*calibration_cells(line))
-    verdicts = [Text(f"{calibration_name(line)}: {line.verdict}") for line in lines]
-    return Group(table, Text("due: half of what came below its p50, 95 % of it below its p95"), Text(), *verdicts)
+    first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
+    title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
+    name, *others = CALIBRATION_COLUMNS
+    columns = [Column(name), *(Column(other, right=True) for other in others)]
+    verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines]
+    due = "due: half of what came below its p50, 95 % of it below its p95"
+    return [
+        *sentence(title, width, "bold"),
+        (),
+        *table(columns, [calibration_cells(line) for line in lines], width),
+        *sentence(due, width),
+        (),
+        *(line for verdict in verdicts for line in sentence(verdict, width)),
+    ]
 
 
-def written(text: str) -> RenderableType:
-    """A report that is Markdown."""
-    return Markdown(text)
+def night_lines(report: NightReport, width: int | None) -> list[Line]:
+    """The report of a night."""
+    lines = [*sentence(title_of(report), width, "bold"), *sentence(f"{headline(report)}.", width)]
+    if report.needs:
+        lines += [(), *sentence("Needs a person", width, "bold red")]
+        for job, need in report.needs:
+            lines += _item(f"{job}: {need}", width)
+    for job_report in report.jobs:
+        lines += [(), *sentence(job_title(job_report), width, "bold")]
+        for block in blocks(job_report):
+            lines += [(), *sentence(block.title, width, "underline"), *_block(block, width)]
+    return [*lines, (), *sentence(f"made {moment_words(report.made_at)}", width, "dim")]
 
 
-def diff_view(found: Difference) -> RenderableType:
+def _block(block: Block, width: int | None) -> list[Line]:
+    lines: list[Line] = []
+    if block.rows:
+        columns = [Column(name, right=name in FIGURES, prose=name not in FIGURES) for name in block.columns]
+        lines += table(columns, block.rows, width)
+    for note in block.notes:
+        lines += _item(note, width)
+    return lines
+
+
+def _item(text: str, width: int | None) -> list[Line]:
+    """A point of a list."""
+    first, *rest = sentence(text, None if width is None else width - 2)
+    return [(Span("• "), *first), *((Span("  "), *line) for line in rest)]
+
+
+def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
     """What is different between two runs: counts, fields, and the first rows of each kind."""
     added, removed = found.added.number, found.removed.number
-    head = f"{found.before} → {found.after}: {added:,} rows added, {removed:,} removed, {found.changed:,} changed"
-    parts: list[RenderableType] = [Text(head)]
+    lines = sentence(title, width, "bold")
+    lines += sentence(f"{added:,} rows added, {removed:,} removed, {found.changed:,} changed", width)
     if found.unread:
-        parts.append(Text(f"{found.unread:,} answers could not be compared: a result file is gone"))
+        lines += sentence(f"{found.unread:,} answers could not be compared: a result file is gone", width)
     if found.by_field:
-        fields = _table(("field",), ("changed",))
-        for name, number in found.by_field.items():
-            fields.add_row(Text(name), f"{number:,}")
-        parts += [Text(), fields]
-    rows = _table(("", "document", "field", "before", "after"), ())
-    for sign, kind in (("+", found.added), ("-", found.removed)):
-        for one in kind.first:
-            rows.add_row(sign, Text(one.document), Text(one.task), "", "")
-    for change in found.first:
-        for cells in change_cells(change):
-            rows.add_row("~", *map(Text, cells))
-    if rows.row_count:
-        parts += [Text(), rows]
+        fields = [(name, f"{number:,}") for name, number in found.by_field.items()]
+        lines += [(), *table((Column("field"), Column("changed", right=True)), fields, width)]
+    rows: list[Sequence[Cell]] = [
+        (sign, one.document, one.task, "", "")
+        for sign, kind in (("+", found.added), ("-", found.removed))
+        for one in kind.first
+    ]
+    rows += [("~", *cells) for change in found.first for cells in change_cells(change)]
+    if rows:
+        prose = [Column(name, prose=True) for name in ("document", "field", "before", "after")]
+        lines += [(), *table((Column(""), *prose), rows, width)]
     left = added + removed + found.changed - len(found.added.first) - len(found.removed.first) - len(found.first)
     if left:
-        parts.append(Text(f"and {left:,} more rows (--limit shows more)"))
-    return Group(*parts)
-
-
-def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in words:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        # Folded where there is no room: a number that is cut off says something else.
-        table.add_column(name, justify="right", overflow="fold")
-    return table
+        lines += sentence(f"and {left:,} more rows (--limit shows more)", width)
+    return lines

@@ -7,15 +7,19 @@ import smtplib
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from email.message import EmailMessage
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Protocol
 
 import httpx2
 import msgspec
 
+from orchestrator import permissions
 from orchestrator.config import Config, Reports, Smtp
 from orchestrator.errors import BackendError, StorageError, UsageError
+from orchestrator.sanitize import escape_controls, one_line
 
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
@@ -26,13 +30,15 @@ MOST_CHARACTERS = 3000
 class Message:
     """What is sent: `brief` for a chat, `text` (Markdown) and `page` (HTML, None where there is none) in full.
 
-    `name` is what a file of it is called, without its ending.
+    `name` is what a file of it is called, without its ending, and what makes it one message however often it is sent;
+    `at` is when it was written.
     """
 
     name: str
     subject: str
     brief: str
     text: str
+    at: datetime
     page: str | None = None
 
 
@@ -58,7 +64,7 @@ class Webhook:
     def send(self, message: Message) -> None:
         """POST it. Raises UsageError where the variable does not hold a URL, BackendError where it is not taken."""
         url = _variable(self.variable, self.environ, "the address of the webhook")
-        text = f"*{_slack(message.subject)}*\n{_slack(message.brief)}"
+        text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
         if len(text) > MOST_CHARACTERS:
             text = f"{text[:MOST_CHARACTERS]}…"
         body = msgspec.json.encode({"text": text})
@@ -85,18 +91,26 @@ class Mail:
 
     def send(self, message: Message) -> None:
         """Hand it over. Raises UsageError where a variable is not set, BackendError where it is not taken."""
-        mail = EmailMessage()
-        mail["Subject"], mail["From"], mail["To"] = message.subject, self.server.sender, ", ".join(self.to)
-        mail.set_content(message.text)
-        if message.page is not None:
-            mail.add_alternative(message.page, subtype="html")
         try:
-            self._hand_over(mail)
+            self._hand_over(self._written(message))
         except smtplib.SMTPResponseException as error:
             # The server's words may repeat what was said to it.
             raise BackendError(f"the mail server {self.server.host} answered {error.smtp_code}") from None
         except (smtplib.SMTPException, OSError) as error:
             raise BackendError(f"the mail server {self.server.host} failed: {type(error).__name__}") from None
+
+    def _written(self, message: Message) -> EmailMessage:
+        mail = EmailMessage()
+        domain = self.server.sender.rpartition("@")[2].rstrip("> ") or "localhost"
+        mail["Subject"], mail["From"], mail["To"] = one_line(message.subject), self.server.sender, ", ".join(self.to)
+        mail["Date"] = format_datetime(message.at)
+        # The same for the same report: where a kill makes it be sent twice, a mail program shows it once.
+        mail["Message-ID"] = f"<{message.name}@{domain}>"
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(escape_controls(message.text))
+        if message.page is not None:
+            mail.add_alternative(escape_controls(message.page), subtype="html")
+        return mail
 
     def _hand_over(self, mail: EmailMessage) -> None:
         server = self.server
@@ -128,11 +142,11 @@ class Folder:
     def send(self, message: Message) -> None:
         """Write it. Raises StorageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            permissions.make_folders(self.path)
             for ending, text in (("md", message.text), ("html", message.page)):
                 if text is not None:
                     beside = self.path / f".{message.name}.{ending}.partial"
-                    beside.write_text(text, encoding="utf-8")
+                    permissions.write_text(beside, escape_controls(text))
                     beside.replace(self.path / f"{message.name}.{ending}")
         except OSError as error:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
@@ -160,4 +174,4 @@ def _variable(name: str, environ: Mapping[str, str], what: str) -> str:
 
 
 def _slack(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escape_controls(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

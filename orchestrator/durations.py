@@ -1,8 +1,9 @@
-"""Lengths of time: in words for people, and spread so that many do not fall together."""
+"""Times in words for people; and lengths of time, spread so that many do not fall together."""
 
 from __future__ import annotations
 
 import random
+from datetime import date, datetime
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 SPREAD = 0.2
@@ -31,3 +32,18 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
 def spread(seconds: float, seed: str) -> float:
     """A length of time up to a fifth shorter or longer; the same seed gives the same."""
     return seconds * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)
+
+
+def day_words(day: date) -> str:
+    """A day: `Sat 2026-11-21`."""
+    return f"{day:%a %Y-%m-%d}"
+
+
+def moment_words(at: datetime) -> str:
+    """A moment by this machine's clocks: `Sun 2026-11-22 06:00 CET`."""
+    return f"{at.astimezone():%a %Y-%m-%d %H:%M %Z}"
+
+
+def span_words(first: date, last: date) -> str:
+    """The days from one to another."""
+    return day_words(first) if first == last else f"{day_words(first)} to {day_words(last)}"

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx2
-
+from orchestrator.alerts import FAULT, AlertKind, Notice
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
-from orchestrator.config import AnthropicBackend, Config, HostedBackend, LocalBackend, OwnBackend, SyncBackend
+from orchestrator.config import (
+    AnthropicBackend,
+    Backend,
+    Config,
+    HostedBackend,
+    LocalBackend,
+    OwnBackend,
+    SyncBackend,
+)
 from orchestrator.enginelock import Holder as Holder
 from orchestrator.enginelock import engine_lock as engine_lock
 from orchestrator.enginelock import running_engine as running_engine
@@ -32,13 +38,22 @@ from orchestrator.errors import (
     BackendError,
     InputError,
     JobFilesError,
+    OutputError,
+    OutputFault,
     RefusedError,
     StateConflict,
     StorageError,
     UsageError,
 )
+from orchestrator.exports.faults import fault_of
+from orchestrator.faults import TRIES, Faults
+from orchestrator.health import fetch_health as fetch_health
+from orchestrator.health import lost
 from orchestrator.home import Home
-from orchestrator.model import Job
+from orchestrator.inforce import digest_of, keep
+from orchestrator.model import Job, JobFault
+from orchestrator.notices import Notices
+from orchestrator.opened import OpenBackends, Opened
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.crew import Crew, Threads
@@ -47,7 +62,9 @@ from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
 from orchestrator.pipeline.reuse import asked_of
 from orchestrator.pipeline.routes import models_of
-from orchestrator.server.host import ServerThread, socket_path
+from orchestrator.place import is_same_file
+from orchestrator.reloading import Reloader
+from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
 from orchestrator.watching import Standstill, Watch
@@ -72,22 +89,29 @@ class Engine:
         self._store = store
         self._home = Home(config.home)
         self._dispatch = dispatch
-        self._opened: dict[str, Lane] = {}
+        self._backends = OpenBackends(config, self._make, self._serves)
         self._stack = ExitStack()
+        self._reloader = Reloader(config, check)
+        self._look_at = 0.0
+        self._faults = Faults()
+        self.notices = Notices(now)
+        self._news: list[str] = []
+        self.listeners: list[Callable[[Config], None]] = []
+        """Who else is told of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, str] = {}
         self.problem: str | None = None
-        budgets = SharedBudgets(store, config, now)
+        self._budgets = budgets = SharedBudgets(store, config, now)
         lanes = Lanes(
             open=self.open,
-            planning=lambda job: Planning(store, config, job, now(), budgets.left),
-            models=lambda job: models_of(config, job),
-            asked=lambda job: asked_of(config, job),
-            shortage=lambda: disk.shortage(self._home, config.retention),
+            planning=lambda job: Planning(store, self._config, job, now(), budgets.left),
+            models=lambda job: models_of(self._config, job),
+            asked=lambda job: asked_of(self._config, job),
+            shortage=lambda: disk.shortage(self._home, self._config.retention),
+            leaves=self._backends.leaves,
         )
         self._crew = crew or Threads()
-        self._opening = threading.RLock()
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
         self._watch = Watch(store, config)
 
@@ -116,14 +140,19 @@ class Engine:
         of its backend. What the home itself suffers from is raised always: StorageError.
         """
         wait = SHORTEST_WAIT
+        self._reloader.begin(now())
+        keep(self._home, self._reloader.in_force)
         while not until():
             began = time.monotonic()
+            self._reload()
             moved = self._round(only, mine)
             self.pipeline.chores.tick()
             self._look(mine)
             if only is None and mine is None:
+                with self.notices.apart("deliveries"):
+                    self.pipeline.finisher.deliver_again()
                 # Who waits for a job sees it; who does not is told.
-                self._watch.tick(lambda: Standstill(dict(self._problems), dict(self._health)), now())
+                self._watch.tick(self._standstill, now())
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
@@ -145,7 +174,7 @@ class Engine:
             if only is not None and job.id != only.id:
                 continue
             made_under = job.options.get("config", str(self._config.path))
-            if only is None and made_under != str(self._config.path):
+            if only is None and not is_same_file(made_under, self._config.path):
                 # Names of backends and models mean what that file says; another's would send rows elsewhere.
                 self._say(job, f"waits for an engine under the settings it was made with: {made_under}")
                 continue
@@ -153,23 +182,107 @@ class Engine:
         return moved
 
     def _advance(self, job: Job, is_mine: bool) -> bool:
+        if not self._faults.is_due(job.id, now(), hurry=job.cancel_requested_at is not None):
+            return False
         try:
             moved = self.pipeline.advance(job)
         except StateConflict as conflict:
             log.info("%s", conflict)  # somebody else moved it; the next round reads what is
             return True
-        except (BackendError, UsageError, RefusedError, JobFilesError) as error:
+        except JobFilesError as error:
+            if is_mine:
+                raise
+            if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
+                self._say(job, str(error))  # it goes on by itself, or ends by itself
+                return False
+            return self._caught(job, error, JobFault.FILES)
+        except (BackendError, UsageError, RefusedError) as error:
             self._say(job, str(error))
             passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
             if is_mine and not passes:
                 raise
             return False
         except InputError as error:
-            self._store.jobs.fail(job.id, str(error))
-            self._store.jobs.note(job.id, "failed", str(error), now())
+            if self._at_backend(job):
+                return self._caught(job, error, JobFault.INPUT)
+            self._fail(job, JobFault.INPUT, str(error))
             return True
-        self._problems.pop(job.id, None)
+        except StorageError:
+            raise  # the home's
+        except Exception as error:  # noqa: BLE001  (a defect harms its own job alone; it is logged, told and counted)
+            return self._caught(job, error)
+        if moved:
+            self._faults.cleared(job.id)  # a step in which nothing was due says nothing of what failed
+        if job.id not in self._faults:
+            self._problems.pop(job.id, None)
         return moved
+
+    def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
+        """Something that is this job's alone: told, tried again, and after a while its end, where nothing is lost."""
+        log.exception("job %s: %s", job.id, code)
+        fault = self._faults.caught(job.id, error, now(), code)
+        cancelled = job.cancel_requested_at is not None
+        at_backend = self._at_backend(job)
+        if fault.times >= TRIES and (cancelled or not at_backend):
+            self._faults.cleared(job.id)
+            left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
+            self._fail(job, code, f"{fault.reason}; engine.log has the details{left}")
+            return True
+        if self._problems.get(job.id) != fault.told:
+            self._store.jobs.note(job.id, FAULT, fault.told, now())
+        self._say(job, fault.told)
+        return False
+
+    def _at_backend(self, job: Job) -> bool:
+        """Whether batches of a job are under way, whose answers are paid for."""
+        return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
+
+    def _fail(self, job: Job, code: str, error: str) -> None:
+        try:
+            self._store.jobs.fail(job.id, error, code)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # somebody else ended or removed it
+            return
+        self._problems.pop(job.id, None)
+        self._store.jobs.note(job.id, "failed", error, now())
+
+    def _standstill(self) -> Standstill:
+        return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
+
+    # --- settings
+
+    def _reload(self) -> None:
+        """Take up an edited orch.toml, looked at about once a second."""
+        if time.monotonic() - self._look_at < HEALTH_SECONDS:
+            return
+        self._look_at = time.monotonic()
+        with self.notices.apart("settings"):
+            if (news := self._reloader.look(now())) is None:
+                return
+            keep(self._home, self._reloader.in_force)
+            if (elsewhere := self._reloader.moves_to) is not None:
+                keep(Home(elsewhere), self._reloader.in_force)
+            if self._reloader.config is not self._config:
+                self.use(self._reloader.config)
+            self._news.append(news)
+            log.warning("%s", news)
+            for told in self._reloader.in_force.told:
+                what = digest_of(f"{now()}{told}".encode())
+                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "what held before holds until then"))
+
+    def news(self) -> list[str]:
+        """What was told of orch.toml since this was asked last."""
+        found, self._news = self._news, []
+        return found
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        self._config = config
+        for part in (self._budgets, self._watch, self._backends):
+            part.use(config)
+        self.pipeline.settings_changed()
+        for listener in self.listeners:
+            listener(config)
 
     def _say(self, job: Job, problem: str) -> None:
         if self._problems.get(job.id) != problem:
@@ -182,22 +295,22 @@ class Engine:
             return
         self._health_at = time.monotonic()
         self.problem = next(iter(self._problems.values()), None)
-        for name in self._opened:
-            settings = self._config.backends[name]
-            health = fetch_health(self._home, name)
-            if health is None or not isinstance(settings, LocalBackend | SyncBackend):
-                continue
-            self._health[name] = health
-            if health["status"] == "storage":
-                raise StorageError(
-                    health["problem"], hint="make room, then run the same command again; nothing is lost"
-                )
-            down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
-            if health["running_batches"] and len(down) == len(health["upstreams"]):
-                self._upstreams_down(name, settings, down, mine)
+        found: dict[str, Mapping[str, Any]] = {}
+        with self.notices.apart("health"):
+            for name, _ in self._backends.servers():
+                if (health := fetch_health(self._home, name)) is None:
+                    continue
+                self._health[name] = health
+                if health["status"] == "storage":
+                    told = "make room, then run the same command again; nothing is lost"
+                    raise StorageError(health["problem"], hint=told)
+                if (first := lost(health)) is not None:
+                    found[name] = first
+        for name, settings in self._backends.servers():
+            if name in found:
+                self._upstreams_down(name, settings, found[name], mine)
 
-    def _upstreams_down(self, name: str, settings: OwnBackend, down: list[dict[str, Any]], mine: Job | None) -> None:
-        first = min(down, key=lambda upstream: float(upstream["problem_seconds"]))
+    def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
         self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
         if seconds > settings.patience and mine is not None and self._is_there(mine, name):
@@ -217,32 +330,30 @@ class Engine:
 
     def open(self, name: str) -> Lane:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
-        with self._opening:
-            return self._opened.get(name) or self._open(name)
+        return self._backends.lane(name)
 
-    def _open(self, name: str) -> Lane:
-        settings = self._config.backends.get(name)
-        if settings is None:
-            raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
-        if isinstance(settings, LocalBackend | SyncBackend):
-            lane = self._open_own(name, settings)
-        else:
-            lane = self._open_hosted(name, settings)
-        self._opened[name] = lane
-        return lane
+    def _make(self, name: str, settings: Backend) -> Opened:
+        if not isinstance(settings, LocalBackend | SyncBackend):
+            return Opened(self._closing(hosted_lane(name, settings, self._config)), settings)
+        told = server_settings(name, settings, dispatch=self._dispatch)
+        server = self._stack.enter_context(ServerThread(self._home.server(name), told))
+        lane = self._closing(own_lane(name, settings, self._config, server.socket))
+        return Opened(lane, settings, server, told)
 
-    def _open_own(self, name: str, settings: OwnBackend) -> Lane:
-        server = self._stack.enter_context(
-            ServerThread(self._home.server(name), server_settings(name, settings, dispatch=self._dispatch))
-        )
-        return self._closing(own_lane(name, settings, self._config, server.socket))
-
-    def _open_hosted(self, name: str, settings: HostedBackend | AnthropicBackend) -> Lane:
-        return self._closing(hosted_lane(name, settings, self._config))
+    def _serves(self, name: str, settings: Backend) -> Settings | None:
+        if not isinstance(settings, LocalBackend | SyncBackend):
+            return None
+        return server_settings(name, settings, dispatch=self._dispatch)
 
     def _closing(self, lane: Lane) -> Lane:
         self._stack.callback(lane.api.close)
         return lane
+
+
+def check(config: Config) -> None:
+    """Raises UsageError for settings of a backend that cannot be meant."""
+    for backend in config.backends.values():
+        prices_of(backend, config, now)
 
 
 def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
@@ -298,16 +409,3 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
         requests_per_minute=backend.requests_per_minute,
         tokens_per_minute=backend.tokens_per_minute,
     )
-
-
-def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
-    """How a backend's server is, or None where none runs."""
-    socket: Path = socket_path(home.server(backend))
-    if not socket.exists():
-        return None
-    try:
-        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), timeout=5.0) as client:
-            found: dict[str, Any] = client.get("http://orch/health").json()
-            return found
-    except (httpx2.HTTPError, ValueError):
-        return None

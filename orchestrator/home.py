@@ -28,6 +28,11 @@ class Home:
         """What engines had to say."""
         return self.root / "engine.log"
 
+    @property
+    def settings(self) -> Path:
+        """Which settings the engine runs under, and what of orch.toml it does not."""
+        return self.root / "settings.json"
+
     def server(self, backend: str) -> Path:
         """The folder of the batch server that stands for a backend."""
         return self.root / "servers" / backend
@@ -65,9 +70,18 @@ class Home:
         job_id, _, number = shard_id.rpartition(".")
         return self.root / "jobs" / job_id / "shards" / f"{number}.{name}"
 
+    @property
+    def has_identity(self) -> bool:
+        """Whether the home was used before."""
+        return self._identity.exists()
+
+    @property
+    def _identity(self) -> Path:
+        return self.root / "home.id"
+
     def identity(self) -> str:
         """This home's id, made at its first use: on a shared database it says whose files a job's bodies are in."""
-        path = self.root / "home.id"
+        path = self._identity
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists():

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.durations import moment_words
 from orchestrator.reports import CostLine, CostReport
-from orchestrator.reportwords import cost_cells, cost_notes, money
+from orchestrator.reportwords import cost_cells, cost_notes, cost_title, money
+from orchestrator.sanitize import escape_controls, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -37,8 +41,8 @@ def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
         ("documents", f"{total.documents:,}"),
     ]
     return _page().render(
-        title=f"Cost by {report.by}",
-        made=f"{at.astimezone():%Y-%m-%d %H:%M %Z}",
+        title=cost_title(report),
+        made=moment_words(at),
         since=since,
         facts=facts,
         plot=_bars(report.by, _shown(report)) if report.lines else "",
@@ -93,7 +97,7 @@ def svg_of(figure: Figure) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
     text = drawn.getvalue()
-    return text[text.index("<svg") :]
+    return escape_controls(text[text.index("<svg") :])
 
 
 _SAID_OF_ITSELF = ("Date", "Creator", "Format", "Type")
@@ -108,21 +112,39 @@ def _name_axes(axes: Axes, by_day: bool, names: Sequence[str]) -> None:
         axes.invert_yaxis()
     money_axis = axes.yaxis if by_day else axes.xaxis
     money_axis.set_major_formatter(lambda dollars, _: money(Decimal(repr(float(dollars)))))
-    axes.locator_params(axis="y" if by_day else "x", nbins=5)
+    axes.locator_params(axis="y" if by_day else "x", nbins=5 if by_day else 3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
 def short(name: str) -> str:
     """A name as an axis has room for it."""
-    return name if len(name) <= 20 else f"{name[:19]}…"
+    return shortened(name, 20)
 
 
 @lru_cache(maxsize=1)
 def _page() -> Template:
-    from jinja2 import Environment, StrictUndefined
+    return template(_COST_PAGE)
 
-    return Environment(autoescape=True, undefined=StrictUndefined).from_string(_COST_PAGE)
+
+def template(text: str) -> Template:
+    """A template whose every value is escaped, control characters shown."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    def shown(value: Any) -> Any:
+        return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=shown)
+    environment.filters["code"] = _code
+    return environment.from_string(text)
+
+
+def _code(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escape_controls(text)))))
 
 
 STYLE = """\
@@ -130,8 +152,9 @@ STYLE = """\
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6eaf0; --soft: #9aa5b5; --line: #323b48; --back: #14181f; --card: #1d232c }
 }
+* { box-sizing: border-box }
 body { font: 16px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  margin: 0 auto; max-width: 70rem; padding: 1rem }
+  margin: 0 auto; max-width: 76rem; padding: 1rem; overflow-wrap: anywhere }
 h1 { font-size: 1.4rem; margin: 0 }
 .made, .notes, figcaption { color: var(--soft); font-size: .85rem }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .6rem; margin: 1rem 0 }
@@ -142,13 +165,23 @@ figure { margin: 1rem 0; max-width: 36rem }
 figure svg { width: 100%; height: auto }
 figure svg text { fill: var(--ink) !important }
 figure svg path[style*="stroke: #000000"] { stroke: var(--soft) !important }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 100% }
-th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line) }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back);
-  max-width: 14rem; overflow: hidden; text-overflow: ellipsis }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100% }
+th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
+th:first-child, td:first-child, .words th, .words td { text-align: left }
+th, td { overflow-wrap: normal }
+td:first-child, .words td { overflow-wrap: anywhere }
+th:first-child { min-width: 4.5rem }
 th { color: var(--soft); font-weight: 600 }
 tfoot td { font-weight: 700; border: 0 }
+code { font-size: .9em; background: var(--card); border-radius: .25rem; padding: 0 .2rem }
+@media (max-width: 40rem) {
+  .cards thead { display: none }
+  .cards tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0 }
+  .cards td { display: grid; grid-template-columns: 6.5rem 1fr; gap: .5rem; border: 0; padding: .1rem 0;
+    overflow-wrap: anywhere; text-align: left }
+  .cards td::before { content: attr(data-name); color: var(--soft); font-weight: 400 }
+  .cards td:first-child { font-weight: 600 }
+}
 """
 """What the pages look like, on a phone and on a wide screen, by day and by night."""
 _COST_PAGE = (
@@ -168,13 +201,13 @@ _COST_PAGE = (
 </dl>
 {% if plot %}<figure>{{ plot | safe }}
 {% if left_out %}<figcaption>{{ left_out }} more are in the table alone</figcaption>{% endif %}</figure>
-<div class="wide"><table>
+<table class="cards">
 <thead><tr>{% for name in columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in rows %}
-<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+<tr>{% for cell in row %}<td data-name="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
 </tbody>
-<tfoot><tr>{% for cell in sums %}<td>{{ cell }}</td>{% endfor %}</tr></tfoot>
-</table></div>
+<tfoot><tr>{% for cell in sums %}<td data-name="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr></tfoot>
+</table>
 {% else %}<p>Nothing was paid for.</p>{% endif %}
 {% for note in notes %}<p class="notes">{{ note }}</p>
 {% endfor %}</html>

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,53 +29,69 @@ from orchestrator import gold
 from orchestrator.aliases import Ladder
 from orchestrator.errors import InputError
 from orchestrator.located import Lines, line_of, load_yaml, spell, validated
+from orchestrator.model import MAX_TOKENS
 
 MAX_BUDGET = 9_000_000
 """US dollars; picodollars of more than that do not fit a database's integers."""
+MAX_COUNT = 2**53
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 _Bound = Annotated[
-    Annotated[Annotated[int, Field(ge=1)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
+    Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda value: "auto" if value == AUTO else "int"),
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=40)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
 class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
+    name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
     path: str = Field(description="folder or file, relative to the job file's folder")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
-    sample: int | None = Field(None, ge=1, description="a stable sample of so many documents")
-    max_bytes: int = Field(50_000_000, ge=1, description="a larger document is reported, not read")
+    sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
+    max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
 
     @field_validator("include", "exclude", mode="before", json_schema_input_type=str | tuple[str, ...])
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
+    @property
+    def called(self) -> str:
+        """What tasks call it."""
+        return self.name or self.path
+
 
 class Long(_Strict):
     """How a document that is too long for one request is asked about: in parts, and then about their answers."""
 
-    part_tokens: int = Field(6000, ge=100, description="most tokens of a part; a longer document has several")
+    part_tokens: int = Field(
+        6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
+    )
     overlap_tokens: int = Field(
-        200, ge=0, description="how much of the part before each part repeats; at most half of part_tokens"
+        200,
+        ge=0,
+        le=MAX_TOKENS,
+        description="how much of the part before each part repeats; at most half of part_tokens",
     )
     reduce: str = Field(
         min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
     )
     reduce_model: str | None = Field(None, description="alias; default: the task's")
     reduce_tokens: int = Field(
-        32_000, ge=1, description="most tokens of the request with the answers; beyond them the document fails"
+        32_000,
+        ge=1,
+        le=MAX_TOKENS,
+        description="most tokens of the request with the answers; beyond them the document fails",
     )
 
     @model_validator(mode="after")
@@ -88,17 +105,22 @@ class Task(_Strict):
     """One question asked of every document."""
 
     id: Name
+    sources: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"
+    )
     prompt: str = Field(min_length=1, description="Jinja2; the document is put before it unless it uses {{ text }}")
     system: str | None = Field(None, description="Jinja2; goes before everything else")
     model: str = Field(description="an alias declared under `models`, here or in orch.toml")
     max_tokens: _Bound = Field(
         DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
     )
-    max_document_tokens: int | None = Field(None, ge=1, description="longer documents are cut, and it is recorded")
+    max_document_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and it is recorded"
+    )
     long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
-    seed: int | None = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: tuple[str, ...] | None = None
     output_schema: dict[str, Any] | None = Field(
         None, alias="schema", description="JSON Schema that the answer must fit"
@@ -108,6 +130,11 @@ class Task(_Strict):
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
     cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+
+    @field_validator("sources", mode="before", json_schema_input_type=str | tuple[str, ...] | None)
+    @classmethod
+    def _one_source_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @property
     def aliases(self) -> dict[tuple[str, ...], str]:
@@ -201,6 +228,7 @@ class Output(_Strict):
     )
     format: Literal["jsonl", "csv", "parquet", "batch"] = "jsonl"
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
+    overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
     table: str | None = Field(
         None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63, description="SQL table that gets a row per row"
     )
@@ -229,6 +257,8 @@ class Output(_Strict):
             raise ValueError("name either a `path` or a `table`")
         if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
             raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
+        if self.table is not None and self.overwrite is not None:
+            raise ValueError("`overwrite` is for a `path`: a job replaces its own rows in a table and no others")
         if self.path is not None and addresses.count(None) != 2:
             raise ValueError("`url` and `url_env` are for a `table`")
         return self
@@ -259,7 +289,10 @@ class JobSpec(_Strict):
     budget: Decimal | None = Field(None, ge=0, le=MAX_BUDGET, description="US dollars; a hard cap")
     target: float = Field(0.99, gt=0, lt=1, description="P(done by the deadline) that a plan must reach")
     late_cost: Decimal | None = Field(
-        None, ge=0, description="US dollars an hour late; the deadline then has its price"
+        None, ge=0, le=MAX_BUDGET, description="US dollars an hour late; the deadline then has its price"
+    )
+    after: str | None = Field(
+        None, min_length=1, description="name or id of a job that has to finish well before this one begins"
     )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")
@@ -295,6 +328,14 @@ class JobSpec(_Strict):
         if value is not None and info.data.get("gold", "") is None:
             raise ValueError("needs `gold`, the file of known answers")
         return value
+
+    def tasks_of(self, source: DocumentSource) -> tuple[Task, ...]:
+        """The tasks that are asked of a source's documents."""
+        return tuple(task for task in self.tasks if task.sources is None or source.called in task.sources)
+
+    def sources_of(self, task: Task) -> tuple[DocumentSource, ...]:
+        """The sources of whose documents a task is asked."""
+        return tuple(source for source in self.documents if task.sources is None or source.called in task.sources)
 
     @field_validator("tasks")
     @classmethod
@@ -358,9 +399,37 @@ def load(path: Path) -> JobSpec:
             _check_template(task.long.reduce, path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.long.reduce, ("answers",), path, lines, ("tasks", index, "long", "reduce"))
             _check_variables(task.system or "", (), path, lines, ("tasks", index, "system"))
+    _check_sources(spec, path, lines)
     if spec.gold is not None:
         gold.read(path.parent / spec.gold, [task.id for task in spec.tasks])
     return spec
+
+
+def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
+    """Raises InputError for a source that no task asks about, and for a task that names one that is not there."""
+    known = {source.called for source in spec.documents}
+    for index, task in enumerate(spec.tasks):
+        for number, name in enumerate(task.sources or ()):
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                place: tuple[str | int, ...] = ("tasks", index, "sources", number)
+                raise InputError(
+                    f"there is no source {name!r} in documents",
+                    file=path,
+                    line=line_of(place, lines),
+                    field=spell(place),
+                    hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}",
+                )
+    for index, source in enumerate(spec.documents):
+        if not spec.tasks_of(source):
+            place = ("documents", index)
+            raise InputError(
+                f"no task is asked of the documents of {source.called!r}",
+                file=path,
+                line=line_of(place, lines),
+                field=spell(place),
+                hint="name it in the `sources` of a task, or take it out",
+            )
 
 
 def lines_of(path: Path) -> Lines:

@@ -49,6 +49,12 @@ def rung_of(alias: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (alias, 1)
 
 
+def alias_words(alias: str) -> str:
+    """An alias for people, without the sign that tells its rungs apart."""
+    name, rung = rung_of(alias)
+    return name if rung == 1 else f"{name} (model {rung} of its list)"
+
+
 def expand(models: Mapping[str, Names | Sequence[Names]], backends: Iterable[str]) -> dict[str, Names]:
     """Aliases with their lists taken apart into rungs, each with the names that these backends have for it."""
     known, found = tuple(backends), dict[str, Names]()

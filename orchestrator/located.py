@@ -25,6 +25,10 @@ Lines = Mapping[Place, int]
 Model = TypeVar("Model", bound=BaseModel)
 
 
+MAX_DIGITS = 4300
+"""Of a number, as Python reads it: to make one of more takes time that grows with their square."""
+_LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 # What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
@@ -52,14 +56,20 @@ def read_text(path: Path) -> str:
     Raises InputError when it cannot be read or is no UTF-8 text.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return text_of(path.read_bytes(), path)
     except FileNotFoundError:
         raise InputError("there is no such file", file=path) from None
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """What a settings file says, by its bytes. Raises InputError where they are no UTF-8 text."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
@@ -86,8 +96,33 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
     except RecursionError:
         raise InputError("is nested too deeply, or in itself", file=path) from None
     except _UNREADABLE as error:
+        _refuse_long_number(text, path)
         raise InputError(f"is not valid YAML: {error}", file=path) from None
+    _refuse_no_text(data, (), lines, path)
     return data, lines
+
+
+def _refuse_long_number(text: str, path: Path) -> None:
+    """Raises InputError where a text has more digits in a row than Python makes a number of."""
+    if found := _LONG_NUMBER.search(text):
+        line = text[: found.start()].count("\n") + 1
+        raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
+
+
+def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
+    """Raises InputError for a text with what no file name, database or JSON takes: NUL, or half a character."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            _refuse_no_text(str(key), (*place, str(key)), lines, path)
+            _refuse_no_text(value, (*place, str(key)), lines, path)
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            _refuse_no_text(value, (*place, index), lines, path)
+    elif isinstance(data, str) and _NO_TEXT.search(data):
+        raise InputError(
+            "holds a NUL or half a character, which is no text",
+            file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
+        )  # fmt: skip
 
 
 def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
@@ -109,9 +144,9 @@ def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Pa
             _note_lines(value, (*place, index), lines, path)
 
 
-def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
-    """Data and the line of each table and key. Raises InputError on syntax errors."""
-    text = read_text(path)
+def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
+    """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
+    text = read_text(path) if text is None else text
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -120,8 +155,11 @@ def load_toml(path: Path) -> tuple[dict[str, Any], Lines]:
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
     except (ValueError, RecursionError) as error:
+        _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
-    return data, _toml_lines(text)
+    lines = _toml_lines(text)
+    _refuse_no_text(data, (), lines, path)
+    return data, lines
 
 
 def _toml_lines(text: str) -> Lines:
@@ -149,8 +187,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
         found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
         found.sort(key=lambda problem: problem.line or 0)
         first, *rest = found
-        if rest:
-            first.message += "".join(f"\n{problem}" for problem in rest)
+        first.others = rest
         raise first from None
 
 

@@ -9,9 +9,13 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType, Protocol
 
+from orchestrator.errors import OutputFault
+
 JobId = NewType("JobId", str)
 ShardId = NewType("ShardId", str)
 
+MAX_TOKENS = 2**31 - 1
+"""Tokens that a request or an answer may have: what every database holds."""
 PICO = Decimal(10) ** -12
 """Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
 
@@ -61,6 +65,7 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
 class JobState(StrEnum):
     """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
 
+    WAITING = "waiting"  # for the job that it comes after
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
@@ -105,6 +110,43 @@ class Job:
     finished_at: datetime | None = None
     output_path: str | None = None
     error: str | None = None
+    error_code: str | None = None
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether its rows are done and kept, and could not be put where its file wants them."""
+        return self.finished_at is not None and self.error_code in set(OutputFault)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        return self.limited_to is not None
+
+    @property
+    def limited_to(self) -> str | None:
+        """What the job is limited to, for people; None where it is about all of its file."""
+        return scope_words(self.options)
+
+
+class JobFault(StrEnum):
+    """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
+    `OutputFault` instead."""
+
+    INPUT = "bad_input"  # its file or its documents, and a person can mend them
+    INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
+    FILES = "job_files"  # its own files in the home are gone, or cannot be written
+    NO_ROOM = "no_room"  # [retention] lets the home take in no other job
+    AFTER = "after_failed"  # the job that it comes after did not finish well
+    REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
+
+
+def scope_words(options: Mapping[str, Any]) -> str | None:
+    """What options of a job limit it to, for people; None where they do not."""
+    first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
+    told = [f"the first {first:,} documents"] if first else []
+    told += [f"documents {', '.join(only)}"] if only else []
+    told += [f"tasks {', '.join(tasks)}"] if tasks else []
+    return "; ".join(told) or None
 
 
 class Why(StrEnum):
@@ -157,7 +199,8 @@ class Schedule:
     """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
 
     `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file that the schedule was made under. Nights that come after `since` are run.
+    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
+    another schedule, named by its id, has no `cron`.
     """
 
     id: str
@@ -175,12 +218,14 @@ class Schedule:
     created_at: datetime
     since: datetime
     paused_at: datetime | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One night of a schedule: there is one a date. `id` is 0 until the store has given it one.
+    """One run of a schedule. `id` is 0 until the store has given it one.
 
+    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
     `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
     """
 
@@ -193,6 +238,13 @@ class Night:
     job_id: JobId | None = None
     ended_at: datetime | None = None
     id: int = 0
+    slot: str = ""
+    code: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +501,7 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     if job.cancel_requested_at is not None:
         return JobState.CANCELLING
     if job.built_at is None:
-        return JobState.BUILDING
+        return JobState.WAITING if job.options.get("after") and not counts.total else JobState.BUILDING
     if counts.pending == 0:
         return JobState.MERGING
     return JobState.RUNNING if submitted else JobState.QUEUED

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
+from orchestrator.advice import advice_for
 from orchestrator.differences import Difference, DocumentRun
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.durations import duration
-from orchestrator.model import Counts, Forecast, Happened, Job, JobState
-from orchestrator.rowerrors import BAD_ANSWERS, classify
+from orchestrator.lateness import main_delay
+from orchestrator.model import Counts, Forecast, Happened, Job, JobState, Shard
+from orchestrator.nightfigures import Due, Line, Route, Turnaround, foreseen, routes, turnarounds
+from orchestrator.sanitize import shortened
 
 MOST = 20
 """Documents, rows and rescues that are named; all are counted."""
@@ -104,28 +107,38 @@ def _named(run: DocumentRun) -> tuple[Fate, str, str]:
     return fate, run.name, reason
 
 
-class Line(Protocol):
-    """What was booked for a job at one backend."""
+class NeedKind(StrEnum):
+    """What needs a person."""
 
-    @property
-    def backend(self) -> str:
-        """Where."""
+    JOB = "job"  # it could not go on as a whole
+    OUTPUT = "output"  # its rows could not be put where its file wants them
+    CANCELLED = "cancelled"  # it was ended before it was done
+    DEADLINE = "deadline"  # missed, or already passed
+    WITHHELD = "withheld"  # the output was not delivered
+    ROWS = "rows"  # some did not succeed, for one reason
+    WAITS = "waits"  # a batch is held
+    STANDSTILL = "standstill"  # the job cannot go on for now
+    UNREAD = "unread"  # answers could not be compared
 
-    @property
-    def rows(self) -> int:
-        """Rows that reached it."""
 
-    @property
-    def cost(self) -> Decimal:
-        """What they cost, in dollars."""
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a person has to see to, and what to do about it where that can be said.
 
-    @property
-    def wasted(self) -> Decimal:
-        """How much of that brought no answer that is used."""
+    `code` is the rows' or the output's error code, or the cause of a missed deadline (`lateness.Cause`).
+    """
 
-    @property
-    def estimated(self) -> bool:
-        """Whether some of it is an estimate."""
+    kind: NeedKind
+    text: str
+    advice: str | None = None
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.advice is None else f"{self.text} → {self.advice}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {"need": str(self), "kind": self.kind, "code": self.code, "text": self.text, "advice": self.advice}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,42 +160,8 @@ class Facts:
     events: Sequence[Happened] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
     held: Sequence[str] = ()
+    shards: Sequence[Shard] = ()
     withheld: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """What ran at a backend, and what it cost, in dollars; `wasted` is a part of `cost`."""
-
-    backend: str
-    rows: int
-    cost: Decimal
-    wasted: Decimal
-    estimated: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Turnaround:
-    """How long batches at a backend took: the slowest, beside what was foreseen of it; seconds."""
-
-    backend: str
-    batches: int
-    late: int
-    slowest: float
-    p50: float
-    p95: float
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """How a deadline was kept. `spare` are the seconds that were left, below zero where it was missed.
-
-    Of a job that is not over, `met` is None, and `spare` is counted from now.
-    """
-
-    at: datetime
-    met: bool | None
-    spare: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +175,7 @@ class JobReport:
     due: Due | None
     rescues: Sequence[Happened]
     rescued: int
-    needs: Sequence[str]
+    needs: Sequence[Need]
 
     @property
     def cost(self) -> Decimal:
@@ -215,6 +194,7 @@ class JobReport:
             "finished_at": _iso(job.finished_at),
             "output": job.output_path,
             "error": job.error,
+            "error_code": job.error_code,
             "requests": {
                 "total": facts.counts.total,
                 "pending": facts.counts.pending,
@@ -255,7 +235,7 @@ class JobReport:
                 "number": self.rescued,
                 "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
             },
-            "needs": list(self.needs),
+            "needs": [str(need) for need in self.needs],
         }
 
 
@@ -268,9 +248,16 @@ class NightReport:
     jobs: Sequence[JobReport]
 
     @property
-    def needs(self) -> list[tuple[str, str]]:
-        """What needs a person: the job, and what it is."""
-        return [(job.facts.job.id, need) for job in self.jobs for need in job.needs]
+    def needs(self) -> list[tuple[str, Need]]:
+        """What needs a person: the job, and what it is; jobs that failed as a whole come first."""
+        worst_first = sorted(self.jobs, key=lambda job: job.facts.job.error is None)
+        return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
+
+    @property
+    def counts(self) -> Counts:
+        """The rows of all jobs."""
+        each = [astuple(job.facts.counts) for job in self.jobs]
+        return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
@@ -278,7 +265,9 @@ class NightReport:
             "night": None if self.night is None else self.night.isoformat(),
             "made_at": _iso(self.made_at),
             "cost_usd": f"{sum((job.cost for job in self.jobs), Decimal(0)):f}",
-            "needs": [{"job": job, "need": need} for job, need in self.needs],
+            "asked": self.counts.total,
+            "answered": self.counts.succeeded,
+            "needs": [{"job": job, **need.to_json()} for job, need in self.needs],
             "jobs": [job.to_json() for job in self.jobs],
         }
 
@@ -299,49 +288,14 @@ def job_report(facts: Facts, now: datetime) -> JobReport:
     due = _due(facts, now)
     return JobReport(
         facts=facts,
-        routes=_routes(facts.lines),
-        foreseen=_foreseen(facts.forecasts),
-        turnarounds=_turnarounds(facts.forecasts),
+        routes=routes(facts.lines),
+        foreseen=foreseen(facts.forecasts),
+        turnarounds=turnarounds(facts.forecasts),
         due=due,
         rescues=rescues[:MOST],
         rescued=len(rescues),
-        needs=_needs(facts, due),
+        needs=_needs(facts, due, now),
     )
-
-
-def _routes(lines: Iterable[Line]) -> list[Route]:
-    found: dict[str, Route] = {}
-    for line in lines:
-        old = found.get(line.backend, Route(line.backend, 0, Decimal(0), Decimal(0), False))
-        found[line.backend] = Route(
-            line.backend,
-            old.rows + line.rows,
-            old.cost + line.cost,
-            old.wasted + line.wasted,
-            old.estimated or line.estimated,
-        )
-    return sorted(found.values(), key=lambda route: (-route.cost, route.backend))
-
-
-def _foreseen(forecasts: Iterable[Forecast]) -> tuple[Decimal, Decimal] | None:
-    """What the plan said that the job would cost: p50 and p95, in dollars."""
-    return next(
-        ((Decimal(repr(one.p50)), Decimal(repr(one.p95))) for one in forecasts if one.kind == "cost"),
-        None,
-    )
-
-
-def _turnarounds(forecasts: Iterable[Forecast]) -> list[Turnaround]:
-    known: dict[str, list[tuple[float, Forecast]]] = {}
-    for one in forecasts:
-        if one.kind == "turnaround" and one.actual is not None:
-            known.setdefault(one.backend, []).append((one.actual, one))
-    found = []
-    for backend, batches in sorted(known.items()):
-        slowest, forecast = max(batches, key=lambda batch: batch[0])
-        late = sum(actual > one.p95 for actual, one in batches)
-        found.append(Turnaround(backend, len(batches), late, slowest, forecast.p50, forecast.p95))
-    return found
 
 
 def _due(facts: Facts, now: datetime) -> Due | None:
@@ -355,46 +309,51 @@ def _due(facts: Facts, now: datetime) -> Due | None:
     return Due(job.deadline_at, None if spare >= 0 else False, spare)
 
 
-def _needs(facts: Facts, due: Due | None) -> list[str]:
+def _needs(facts: Facts, due: Due | None, now: datetime) -> list[Need]:
     job, needs = facts.job, []
-    if job.error is not None:
-        needs.append(f"the job could not go on: {job.error}")
+    if job.is_undelivered:
+        told = f"the output was not delivered, {job.error_code}: {_first_line(job.error or '')}"
+        again = f"`orch retry {job.id}` delivers the rows; `orch fetch {job.id} -o FILE` writes them elsewhere"
+        needs.append(Need(NeedKind.OUTPUT, told, f"mend it, then {again}", job.error_code))
+    elif job.error is not None:
+        needs.append(Need(NeedKind.JOB, f"the job could not go on: {job.error}", code=job.error_code))
     if facts.state is JobState.CANCELLED:
-        needs.append(f"the job was ended before it was done: {job.cancel_reason or 'no reason was given'}")
+        why = job.cancel_reason or "no reason was given"
+        text = f"the job was ended before it was done: {why}"
+        needs.append(Need(NeedKind.CANCELLED, text, advice_for("cancelled")))
     if due is not None and due.met is False:
-        late = duration(-due.spare)
-        if facts.counts.expired:
-            needs.append(f"the deadline was missed: {facts.counts.expired:,} rows were given up")
-        else:
-            needs.append(f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far")
+        needs.append(_late(facts, due, now))
     if facts.withheld is not None:
-        needs.append(f"the output was not delivered, judged by known answers: {facts.withheld}")
-    for code, message, rows in facts.reasons:
-        told = "row" if rows == 1 else "rows"
-        needs.append(f"{rows:,} {told} did not succeed, {code}: {_first_line(message)} → {advice_for(code)}")
-    needs += [f"waits: {_first_line(held)}" for held in facts.held]
-    if not facts.state.is_final and facts.events and facts.events[-1].kind == "waiting":
-        needs.append(f"cannot go on: {_first_line(facts.events[-1].reason)}")
+        text = f"the output was not delivered, judged by known answers: {facts.withheld}"
+        needs.append(Need(NeedKind.WITHHELD, text, "look at the answers; `orch fetch` gives the rows all the same"))
+    needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
+    needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
+    is_open = not facts.state.is_final and facts.state is not JobState.WAITING
+    if is_open and facts.events and facts.events[-1].kind == "waiting":
+        needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(facts.events[-1].reason)}"))
     if facts.answers is not None and facts.answers.unread:
-        needs.append(f"{facts.answers.unread:,} answers could not be compared: a result file is gone")
+        text = f"{facts.answers.unread:,} answers could not be compared: a result file is gone"
+        needs.append(Need(NeedKind.UNREAD, text))
     return needs
 
 
-def advice_for(code: str) -> str:
-    """What to do about rows that failed with a code."""
-    known = _ADVICE.get(code)
-    return known or classify(None, code, None, None).advice
+def _late(facts: Facts, due: Due, now: datetime) -> Need:
+    """A missed deadline, with what took the time and what to do about it."""
+    job, late = facts.job, duration(-due.spare)
+    if facts.counts.expired:
+        told = f"the deadline was missed: {facts.counts.expired:,} rows were given up"
+    else:
+        told = f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far"
+    delay = main_delay(job, facts.events, facts.shards, facts.forecasts, job.finished_at or now)
+    return Need(NeedKind.DEADLINE, f"{told}; {delay.text}", delay.advice, delay.cause)
 
 
-_ADVICE: dict[str, str] = {
-    **{code: advice for code, (_, advice) in BAD_ANSWERS.items()},
-    **dict.fromkeys(DocumentProblem, "mend the document, or take it out"),
-    "cancelled": "submit the job again",
-    "budget_exhausted": "raise the budget, then submit the job again",
-    "batch_expired": "give the job more time, or a faster backend; the next run tries these rows again",
-}
+def _failed(code: str, message: str, rows: int) -> Need:
+    told = f"{rows:,} {'row' if rows == 1 else 'rows'} did not succeed, {code}"
+    if code not in set(DocumentProblem):  # their messages are one document's, and say what to do with it
+        told += f": {_first_line(message)}"
+    return Need(NeedKind.ROWS, told, advice_for(code), code)
 
 
 def _first_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 300 else f"{line[:299]}…"
+    return shortened(text.strip().partition("\n")[0], 300)

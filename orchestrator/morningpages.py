@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.differences import Difference, RowChange, shown
-from orchestrator.durations import duration
-from orchestrator.htmlreports import LIST, PAID, STYLE, plotting, short, svg_of
-from orchestrator.model import JobState
-from orchestrator.morning import Due, Fate, Fates, JobReport, NightReport
+from orchestrator.durations import day_words, duration, moment_words
+from orchestrator.htmlreports import LIST, PAID, STYLE, plotting, short, svg_of, template
+from orchestrator.model import Counts, JobState
+from orchestrator.morning import Fate, Fates, JobReport, NightReport, night_of
+from orchestrator.nightfigures import Due
 from orchestrator.reportwords import money
+from orchestrator.sanitize import one_line
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 MOST_FIELDS = 12
 """Fields whose changes are counted in a page; `--json` has more."""
 Row = tuple[str, ...]
+
+_ORDER = (Fate.FAILED, Fate.UNREADABLE, Fate.OPEN, Fate.CHANGED, Fate.NEW, Fate.REMOVED, Fate.UNCHANGED)
+"""What a person may have to see to comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +41,18 @@ class Block:
 
 
 def title_of(report: NightReport) -> str:
-    """What the report is called."""
+    """What the report is called: the night, or the jobs that were asked for with the nights that they are of."""
     if report.night is not None:
-        return f"Night of {report.night}"
-    return ", ".join(job.facts.job.name for job in report.jobs)
+        return f"Night of {day_words(report.night)}"
+    return ", ".join(f"{job.facts.job.name}, {day_words(_night(job))}" for job in report.jobs)
+
+
+def _night(job: JobReport) -> date:
+    return night_of(job.facts.job.created_at)
 
 
 def headline(report: NightReport) -> str:
-    """The night in a line."""
+    """The night in a line: what matters first."""
     states: dict[JobState, int] = {}
     for job in report.jobs:
         states[job.facts.state] = states.get(job.facts.state, 0) + 1
@@ -54,30 +64,60 @@ def headline(report: NightReport) -> str:
         if not needs
         else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
     )
-    return f"{jobs}; {money(paid)} paid; {see_to}"
+    return f"{answered_words(report.counts)}; {jobs}; {money(paid)} paid; {see_to}"
+
+
+def answered_words(counts: Counts) -> str:
+    """How many of the rows that were asked have an answer."""
+    if counts.total and counts.succeeded == counts.total:
+        return f"all {counts.total:,} rows answered"
+    rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
+    told = ", ".join(f"{number:,} {name}" for name, number in rest if number)
+    return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
+
+
+def subject_of(report: NightReport) -> str:
+    """A report in a mail's subject, or a page's title: which night, and what matters of it."""
+    told = [answered_words(report.counts)]
+    told[:0] = sorted({job.facts.state.value for job in report.jobs} - {JobState.COMPLETED.value})
+    if any(job.due is not None and job.due.met is False for job in report.jobs):
+        told.append("deadline missed")
+    if any(job.facts.withheld is not None for job in report.jobs):
+        told.append("output not delivered")
+    told.append(f"{len(report.needs)} to see to" if report.needs else "nothing to do")
+    return f"{title_of(report)}: {', '.join(told)}"
 
 
 def job_title(job: JobReport) -> str:
-    """A job and its state."""
-    return f"{job.facts.job.name} ({job.facts.job.id}): {job.facts.state}"
+    """A job, its night and its state."""
+    facts = job.facts
+    limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
+    return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
 
 
 def blocks(job: JobReport) -> list[Block]:
     """A job's part of the report."""
     documents = job.facts.documents
-    found = [_documents(documents), _which(documents)]
+    found = [_rows(job), _documents(documents), _which(documents)]
     if job.facts.answers is not None:
         found += _answers(job.facts.answers)
     return [block for block in [*found, _money(job), _time(job)] if block.rows or block.notes]
 
 
+def _rows(job: JobReport) -> Block:
+    notes = [answered_words(job.facts.counts)]
+    if job.due is not None:
+        notes.append(due_words(job.due))
+    return Block("Answers", notes=notes)
+
+
 def _documents(documents: Fates) -> Block:
-    rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in Fate if documents.counts.get(fate)]
+    rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in _ORDER if documents.counts.get(fate)]
     return Block("Documents", ("fate", "documents"), rows)
 
 
 def _which(documents: Fates) -> Block:
-    rows = [(fate.value, one.name, one.reason) for fate in Fate for one in documents.first.get(fate, ())]
+    rows = [(fate.value, one.name, one.reason) for fate in _ORDER for one in documents.first.get(fate, ())]
     left = [
         f"{documents.counts[fate] - len(named):,} more {fate.value}"
         for fate, named in documents.first.items()
@@ -143,19 +183,18 @@ def _time(job: JobReport) -> Block:
         )
         for one in job.turnarounds
     ]
-    notes = [] if job.due is None else [due_words(job.due)]
-    rescues = [f"{event.at:%H:%M} UTC: {event.reason}" for event in job.rescues]
+    rescues = [f"{moment_words(event.at)}: {event.reason}" for event in job.rescues]
     if job.rescued > len(rescues):
         rescues.append(f"and {job.rescued - len(rescues):,} more times")
     if rescues and job.due is not None and job.due.met:
         rescues.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
-    return Block("Time", columns, rows, [*notes, *rescues])
+    return Block("Time", columns, rows, rescues)
 
 
 def due_words(due: Due) -> str:
     """How a deadline was kept, in words."""
-    at = f"the deadline of {due.at:%Y-%m-%d %H:%M} UTC"
+    at = f"the deadline of {moment_words(due.at)}"
     if due.met:
         return f"{at} was met with {duration(due.spare)} to spare"
     if due.met is None:
@@ -168,13 +207,13 @@ def markdown(report: NightReport) -> str:
     lines = [f"# {_md(title_of(report))}", "", f"{_md(headline(report))}.", ""]
     if report.needs:
         lines += ["## Needs a person", ""]
-        lines += [f"- **{_md(job)}**: {_md(need)}" for job, need in report.needs]
+        lines += [f"- **{_md(job)}**: {_md(str(need))}" for job, need in report.needs]
         lines.append("")
     for job in report.jobs:
         lines += [f"## {_md(job_title(job))}", ""]
         for block in blocks(job):
             lines += [f"### {block.title}", "", *_block(block)]
-    lines.append(f"made {report.made_at:%Y-%m-%d %H:%M} UTC")
+    lines.append(f"made {moment_words(report.made_at)}")
     return "\n".join(lines) + "\n"
 
 
@@ -192,16 +231,17 @@ def _row(cells: Row) -> str:
 
 
 def _md(text: str) -> str:
-    """Text that is no markup, on one line. An underscore within a word is none."""
-    return re.sub(r"([\\`*\[\]<>|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+    """Text that is not markup, on one line. An underscore within a word is none."""
+    return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
 
 
 def page(report: NightReport) -> str:
     """The report as a page."""
     return _page().render(
         title=title_of(report),
+        subject=subject_of(report),
         headline=headline(report),
-        made=f"{report.made_at.astimezone():%Y-%m-%d %H:%M %Z}",
+        made=moment_words(report.made_at),
         needs=report.needs,
         jobs=[(job_title(job), [(block, _plot(block, job)) for block in blocks(job)]) for job in report.jobs],
     )
@@ -217,7 +257,7 @@ def _plot(block: Block, job: JobReport) -> str:
     """The plot that belongs to a part of the report, as SVG; empty where there is none."""
     match block.title:
         case "Documents":
-            counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in Fate}
+            counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}
             bars = [(fate.value, float(number), _COLOURS[fate]) for fate, number in counts.items() if number]
             return _bars(bars, lambda number: f"{number:,.0f}")
         case "Cost" if job.routes:
@@ -256,9 +296,7 @@ def _bars(bars: Sequence[tuple[str, float, str]], words: Callable[[float], str])
 
 @lru_cache(maxsize=1)
 def _page() -> Template:
-    from jinja2 import Environment, StrictUndefined
-
-    return Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE)
+    return template(_PAGE)
 
 
 _PAGE = (
@@ -266,7 +304,7 @@ _PAGE = (
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
+<title>{{ subject }}</title>
 <style>
 """
     + STYLE
@@ -276,24 +314,21 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; color: var(--soft) }
 .needs h2 { margin: .6rem 0 0 }
 ul { padding-left: 1.2rem; margin: .5rem 0 }
 li { margin: .3rem 0; overflow-wrap: anywhere }
-td { text-align: left; white-space: normal; overflow-wrap: anywhere; max-width: 22rem; vertical-align: top }
-td:first-child { min-width: 4.5rem }
-th { text-align: left }
 </style>
 <h1>{{ title }}</h1>
 <p>{{ headline }}</p>
 {% if needs %}<section class="needs"><h2>Needs a person</h2>
 <ul>{% for job, need in needs %}
-<li><b>{{ job }}</b>: {{ need }}</li>{% endfor %}
+<li><b>{{ job }}</b>: {{ need | string | code }}</li>{% endfor %}
 </ul></section>
 {% endif %}{% for name, parts in jobs %}<h2>{{ name }}</h2>
 {% for block, plot in parts %}<h3>{{ block.title }}</h3>
 {% if plot %}<figure>{{ plot | safe }}</figure>
-{% endif %}{% if block.rows %}<div class="wide"><table>
+{% endif %}{% if block.rows %}<table class="words{{ " cards" if block.columns | length > 2 }}">
 <thead><tr>{% for name in block.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in block.rows %}
-<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}
-</tbody></table></div>
+<tr>{% for cell in row %}<td data-name="{{ block.columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table>
 {% endif %}{% if block.notes %}<ul>{% for note in block.notes %}
 <li>{{ note }}</li>{% endfor %}
 </ul>

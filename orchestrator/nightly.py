@@ -12,6 +12,7 @@ from orchestrator import morning, results
 from orchestrator.differences import Asked, Difference, Said, difference
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.home import Home
+from orchestrator.jobnames import job_named
 from orchestrator.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.morning import Facts, JobReport, NightReport
 from orchestrator.pipeline.finish import checks_of
@@ -54,8 +55,8 @@ def _said(lines: ResultLines, row: FinishedRow, job: Job) -> Said | None:
 
 
 def before(store: Store, job: Job) -> Job | None:
-    """The run of the same job file before this one that has results."""
-    runs = store.jobs.of_series(job.series)
+    """The whole run of the same job file before this one that has results."""
+    runs = [run for run in store.jobs.of_series(job.series) if not run.is_limited]
     return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
 
 
@@ -67,7 +68,9 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
     state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
     known = store.comparisons
     quality = store.checked.quality(job.id)
-    removed = () if earlier is None else known.removed_documents(earlier.id, job.id)
+    shards = store.shards.of_job(job.id)
+    # What a limited run leaves out is not gone.
+    removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
     facts = Facts(
         job=job,
         state=state,
@@ -80,7 +83,8 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = mo
         events=store.jobs.events(job.id),
         reasons=store.rows.reasons(job.id),
         withheld=None if quality is None else quality.withheld,
-        held=[shard.held for shard in store.shards.of_job(job.id) if shard.held and not shard.state.is_final],
+        held=[shard.held for shard in shards if shard.held and not shard.state.is_final],
+        shards=shards,
     )
     return morning.job_report(facts, now)
 
@@ -91,13 +95,14 @@ def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Jo
     return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
 
 
-def job_of(store: Store, which: str) -> Job:
-    """The job with this id, or the one that was made in the night of this date. Raises UsageError."""
+def job_of(store: Store, home: str, which: str) -> Job:
+    """The job of this id or name, or the one that was made in the night of this date. Raises UsageError."""
     try:
         night = date.fromisoformat(which)
     except ValueError:
-        return store.jobs.get(which)
+        return job_named(store, home, which)
     jobs = jobs_of(store, night)
+    jobs = [job for job in jobs if not job.is_limited] or jobs
     if len(jobs) == 1:
         return jobs[0]
     names = ", ".join(job.id for job in jobs) or "none"

@@ -1,8 +1,10 @@
-"""Nights: when a schedule's nights are due, which one a moment belongs to, and what becomes of one that is due.
+"""Nights: when a schedule's runs are due, which one a moment belongs to, and what becomes of one that is due.
 
-A night is named by a date, as clocks in the schedule's time zone have it, and there is one a date at most. Cron gives
-the hands of that clock; which instant they stand for is decided here: a time that the clocks skip is the moment
-after the gap as long as the time lies in it, and one that they show twice is the first of the two.
+A night is named by a date, as clocks in the schedule's time zone have it, and there is one a date; of a schedule that
+comes several times a day, by the date and the time. Cron gives the hands of that clock; which instant they stand for
+is decided here: a time that the clocks skip is the moment after the gap as long as the time lies in it, and one that
+they show twice is the first of the two. Where cron names every hour, hours that are skipped do not come, and those
+that come twice do so: what runs every hour goes on doing that.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from apscheduler.triggers.cron import CronTrigger
@@ -24,18 +27,40 @@ LOOK_BACK = timedelta(days=31)
 """Nights that nobody was there for longer ago are not recorded."""
 ON_TIME = timedelta(minutes=15)
 """A night that is found so late is not late: an engine that builds another job looks up when that is done."""
-_DAY = timedelta(days=1)
+MOST_MISSED = 100
+"""So many of several runs a day that nobody was there for are recorded, the newest."""
+OFTEN_BACK = timedelta(days=1)
+"""Runs of a schedule that comes several times a day are not recorded where nobody was there for them longer ago than
+this, and than their grace."""
+_DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
+_AGAIN = "+"
+"""Behind the time of a run that comes when clocks show that time for the second time."""
 _SAMPLE = 400
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+Key = tuple[date, str]
+"""What a schedule has one run of: a date, and of several runs a date the time of day, else ""."""
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A night whose time has come."""
+    """A night whose time has come; of several runs a date, `slot` is the time of day."""
 
     night: date
     at: datetime
+    slot: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Which one it is."""
+        return self.night, self.slot
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +96,10 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
     An ISO time is itself, in `zone` where it names none. Raises InputError.
     """
     if found := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([smhd])", text):
-        return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+        try:
+            return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+        except OverflowError:
+            raise InputError(f"{text!r} is further away than a calendar reaches") from None
     local = due_at.astimezone(zone).replace(tzinfo=None)
     try:
         if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
@@ -93,43 +121,53 @@ def check_deadline(text: str) -> None:
 
 def check_cron(cron: str) -> None:
     """Whether a cron expression can mean nights. Raises InputError."""
-    dates: set[date] = set()
-    at = datetime(2024, 1, 1, tzinfo=UTC)
-    trigger = _trigger(cron)
-    for _ in range(_SAMPLE):
-        fire = trigger.get_next_fire_time(None, at)
-        if fire is None:
-            break
-        if fire.date() in dates:
-            raise InputError(
-                f"{cron!r} comes more than once a day, and a schedule has one night a day: "
-                "write one minute and one hour, and make two schedules for two nights"
-            )
-        dates.add(fire.date())
-        at = fire + timedelta(seconds=1)
-    if not dates:
+    if _trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
         raise InputError(f"{cron!r} never comes: no month has that day")
 
 
-def due(schedule: Schedule, now: datetime, known: Collection[date]) -> list[Due]:
+@lru_cache(maxsize=256)
+def comes_often(cron: str) -> bool:
+    """Whether a cron expression comes more than once on some day."""
+    dates: set[date] = set()
+    at, trigger = datetime(2024, 1, 1, tzinfo=UTC), _trigger(cron)
+    for _ in range(_SAMPLE):
+        fire = trigger.get_next_fire_time(None, at)
+        if fire is None:
+            return False
+        if fire.date() in dates:
+            return True
+        dates.add(fire.date())
+        at = fire + timedelta(seconds=1)
+    return False
+
+
+def look_back(schedule: Schedule) -> timedelta:
+    """How far back nights are recorded that nobody was there for."""
+    return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
+
+
+def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[Due]:
     """The nights whose time has come since the schedule began, oldest first, without those that are `known`."""
-    began = max(schedule.since, now - LOOK_BACK)
-    return [one for one in _between(schedule, began, now) if one.night not in known]
+    began = max(schedule.since, now - look_back(schedule))
+    found = [one for one in _between(schedule, began, now) if one.key not in known]
+    return found[-MOST_MISSED:] if comes_often(schedule.cron) else found
 
 
 def next_due(schedule: Schedule, now: datetime) -> Due | None:
-    """The first night after `now`; None where none comes in the next years."""
+    """The first night after `now`; None where none comes in the next years, or it follows another schedule's."""
+    if schedule.after is not None:
+        return None
     for days in (2, 40, 400, 3000):
         if found := next(_between(schedule, now, now + timedelta(days=days)), None):
             return found
     return None
 
 
-def night_at(schedule: Schedule, moment: datetime) -> date | None:
+def last_due(schedule: Schedule, moment: datetime) -> Due | None:
     """The night that a moment belongs to: the last one whose time had come. None where none had in over a year."""
-    for days in (2, 40, 400):
+    for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
-            return found[-1].night
+            return found[-1]
     return None
 
 
@@ -145,16 +183,29 @@ def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
     """The nights due in `(after, until]`, in order."""
-    zone = zone_of(schedule.tz)
-    trigger = _trigger(schedule.cron)
+    often = comes_often(schedule.cron)
+    found = (one for one in _all_around(schedule, after, until) if after < one.at <= until)
+    return iter(sorted(found, key=lambda one: one.at)) if often else found
+
+
+def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
+    """The nights between two moments and some around them, by the hands of the clock."""
+    zone, trigger = zone_of(schedule.tz), _trigger(schedule.cron)
+    often = comes_often(schedule.cron)
+    every_hour = often and schedule.cron.split()[1].startswith("*")
+    around = _HOURS if often else _DAY
     # The hands of the clock, as if it stood in UTC: they never jump, so no fire is lost or doubled by the trigger.
-    hands = (after.astimezone(zone) - _DAY).replace(tzinfo=UTC)
-    end = (until.astimezone(zone) + _DAY).replace(tzinfo=UTC)
+    hands = (after.astimezone(zone) - around).replace(tzinfo=UTC)
+    end = (until.astimezone(zone) + around).replace(tzinfo=UTC)
     while (fire := trigger.get_next_fire_time(None, hands)) is not None and fire <= end:
-        at = _instant(fire.replace(tzinfo=None), zone)
-        if after < at <= until:
-            yield Due(fire.date(), at)
-        hands = fire + timedelta(seconds=1)
+        hands, shown = fire + timedelta(seconds=1), fire.replace(tzinfo=None)
+        first, second = (_instant(shown, zone, fold) for fold in (0, 1))
+        slot = f"{shown:%H:%M}" if often else ""
+        if every_hour and second < first:
+            continue  # the clocks skip it
+        yield Due(fire.date(), first, slot)
+        if every_hour and second > first:
+            yield Due(fire.date(), second, slot + _AGAIN)
 
 
 def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
@@ -212,7 +263,7 @@ def verdict(
     now: datetime,
     *,
     found_at: datetime,
-    newest: date,
+    newest: Due,
     deadline: datetime | None,
     running: str | None,
 ) -> Verdict:
@@ -222,8 +273,8 @@ def verdict(
     unfinished.
     """
     late, found_late = now - one.at, found_at - one.at
-    if one.night < newest:
-        return Verdict(NightState.MISSED, f"not begun when the night of {newest} came: only the newest is run")
+    if one.key != newest.key and one.at < newest.at:
+        return Verdict(NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run")
     if late >= schedule.grace:
         waited = f", waiting for {running}" if running else ""
         limit = duration(schedule.grace.total_seconds())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.advice import advice_for
+from orchestrator.ladder import alias_words
 from orchestrator.model import Counts, Job, JobState, Shard, ShardState, Usage, job_state
 from orchestrator.store import Store
 from orchestrator.store.checked import Quality
@@ -30,6 +32,11 @@ class JobLine:
     rate: float
     eta_seconds: float | None
 
+    @property
+    def processed(self) -> int:
+        """Rows that were answered or failed; not those that were cancelled or given up."""
+        return self.done - self.counts.cancelled - self.counts.expired
+
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
         job = self.job
@@ -44,7 +51,9 @@ class JobLine:
             "finished_at": _iso(job.finished_at),
             "budget_usd": None if job.budget is None else f"{job.budget:f}",
             "output": job.output_path,
+            "limited_to": job.limited_to,
             "error": job.error,
+            "error_code": job.error_code,
             "requests": {
                 "total": self.counts.total,
                 "done": self.done,
@@ -62,7 +71,7 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class JobDetail:
-    """One job with everything that is known of it."""
+    """One job with everything that is known of it. `model_names` has what models are called, by their shards."""
 
     line: JobLine
     shards: Sequence[Shard]
@@ -74,6 +83,11 @@ class JobDetail:
     problem: str | None = None
     outlook: Outlook | None = None
     quality: Quality | None = None
+    model_names: Mapping[str, str] = field(default_factory=dict)
+
+    def model_name(self, shard: Shard) -> str:
+        """What a shard's model is called at its backend; its alias where that is not known any more."""
+        return self.model_names.get(shard.id) or alias_words(shard.model)
 
     @property
     def is_well(self) -> bool:
@@ -100,8 +114,11 @@ class JobDetail:
             "outlook": None if self.outlook is None else _outlook_json(self.outlook),
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
-            "reasons": [{"code": code, "message": text, "rows": rows} for code, text, rows in self.reasons],
-            "shards": [_shard_json(shard) for shard in self.shards],
+            "reasons": [
+                {"code": code, "message": text, "rows": rows, "advice": advice_for(code)}
+                for code, text, rows in self.reasons
+            ],
+            "shards": [{**_shard_json(shard), "model_name": self.model_name(shard)} for shard in self.shards],
             "events": [
                 {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
                 for event in self.events

@@ -121,31 +121,37 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class CostReport:
-    """Costs by group, and their sum. `compare` is the hosted model whose list prices stand beside them."""
+    """Costs by group, and their sum. `compare` is the hosted model whose list prices stand beside them.
+
+    `days` are the first and the last on which something was booked (UTC), None where nothing was.
+    """
 
     by: str
     compare: str
     lines: Sequence[CostLine]
     total: CostLine
+    days: tuple[date, date] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/json.md."""
         return {
             "by": self.by,
             "compare": self.compare,
+            "first_day": self.days and self.days[0].isoformat(),
+            "last_day": self.days and self.days[1].isoformat(),
             "lines": [_json(line) for line in self.lines],
             "total": _json(self.total),
         }
 
     def to_csv(self) -> str:
-        """The lines as CSV with a header."""
+        """The lines as CSV with a header, for spreadsheets: a group that one would take for a formula is quoted."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([self.by, *_COLUMNS])
         for line in self.lines:
             usage, estimate = line.usage, line.estimate
             writer.writerow(
-                [line.group, line.rows, usage.input_tokens, usage.cached_tokens, usage.output_tokens,
+                [_no_formula(line.group), line.rows, usage.input_tokens, usage.cached_tokens, usage.output_tokens,
                  f"{line.cost:f}", line.estimated, f"{line.realtime.cost:f}", f"{line.batch.cost:f}",
                  line.batch.estimated, usage.cache_write_tokens, usage.reasoning_tokens, f"{line.uncertain:f}",
                  line.documents, _text(estimate.p50 if estimate else None), f"{line.listed.cost:f}",
@@ -153,6 +159,10 @@ class CostReport:
                  _text(line.per_1000_tokens)]
             )  # fmt: skip
         return out.getvalue()
+
+
+def _no_formula(text: str) -> str:
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 # New ones go behind: scripts read them by place, too.
@@ -246,7 +256,8 @@ def cost_report(by: str, facts: Facts, compare: str, listed: Listed, at: datetim
         )
 
     lines = [line(group, group, parts) for group, parts in _grouped(facts.lines).items()]
-    return CostReport(by, compare, lines, line("total", None, facts.whole))
+    days = [part.day for part in facts.whole]
+    return CostReport(by, compare, lines, line("total", None, facts.whole), (min(days), max(days)) if days else None)
 
 
 _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 
 from orchestrator.calibration import Calibration
+from orchestrator.durations import span_words
+from orchestrator.ladder import alias_words
+from orchestrator.model import JobState, Usage
 from orchestrator.reports import CostLine, CostReport, Estimate
 
 _COST_COLUMNS = (
     "rows", "in", "cached", "out", "paid", "foreseen", "list", "saved", "wasted", "per document", "per 1k tokens",
 )  # fmt: skip
-_LEAST = ("cached", "per 1k tokens", "out", "in", "per document")
+COST_RANKS = {"cached": 5, "per 1k tokens": 4, "out": 3, "in": 2, "per document": 1}
+"""The columns that a table may do without, the least important first."""
 CALIBRATION_COLUMNS = ("forecast", "known", "open", "below p50", "below p95", "came to", "trust")
+STATE_STYLE = {
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.QUEUED: "blue",
+}
+"""How a job's state is drawn."""
 _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
@@ -27,24 +38,23 @@ def money(cost: Decimal) -> str:
     return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
+def tokens(usage: Usage) -> str:
+    """Tokens in words."""
+    sent, cached = usage.input_tokens, usage.cached_tokens
+    told = f" ({cached / sent:.0%} cached)" if cached and sent else ""
+    return f"{sent:,} in{told}, {usage.output_tokens:,} out"
+
+
+def cost_title(report: CostReport) -> str:
+    """What a cost report is called, with the days that it is about."""
+    return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
+
+
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
     """A cost report as its header, its lines and its total; without columns of which nothing is known."""
     cells = [_cost_cells(line) for line in (*report.lines, report.total)]
     columns = [place for place in range(len(cells[0])) if any(line[place] != "—" for line in cells)]
     return [tuple(line[place] for place in columns) for line in ((report.by, *_COST_COLUMNS), *cells)]
-
-
-def fitting(rows: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Rows of a cost report, without those columns that matter least where `width` characters have no room for them.
-
-    Two characters stand between columns.
-    """
-    columns = list(zip(*rows, strict=True))
-    for name in _LEAST:
-        if sum(max(len(cell) for cell in column) + 2 for column in columns) <= width + 2:
-            break
-        columns = [column for column in columns if column[0] != name]
-    return list(zip(*columns, strict=True))
 
 
 def _cost_cells(line: CostLine) -> tuple[str, ...]:
@@ -102,7 +112,7 @@ def calibration_cells(line: Calibration) -> tuple[str, ...]:
 
 def calibration_name(line: Calibration) -> str:
     """What a line of a forecast report is about."""
-    return " ".join(word for word in (line.kind, line.backend, line.model, line.task) if word)
+    return " ".join(word for word in (line.kind, line.backend, alias_words(line.model), line.task) if word)
 
 
 def _guessed(is_guess: bool, cost: Decimal) -> str:

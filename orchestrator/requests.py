@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -22,7 +24,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from orchestrator import cleanup, splitting, tokens
 from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.jobspec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
-from orchestrator.model import Row
+from orchestrator.located import MAX_DIGITS
+from orchestrator.model import MAX_TOKENS, Row
 from orchestrator.splitting import Part
 from orchestrator.wire import NO_BODY, NO_JSON
 
@@ -232,6 +235,12 @@ class Builder:
         ]
         self._number = count()
 
+    def asking(self, tasks: Collection[str]) -> Builder:
+        """The same for these tasks alone; the rows of both are numbered together."""
+        narrowed = copy(self)
+        narrowed._questions = [question for question in self._questions if question.task.id in tasks]
+        return narrowed
+
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
         """One request a task, in the order of the tasks; a problem of the document fails each of them.
 
@@ -396,11 +405,33 @@ class _Bounds(msgspec.Struct):
     input: msgspec.Raw = NO_BODY
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _decode_bounds = msgspec.json.Decoder(_Bounds).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 # What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
 _WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
+
+
+def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
+    """What number of a request line nothing can hold, as (field, why); None where all is well."""
+    if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
+        try:
+            msgspec.json.decode(raw)  # so many digits may be a text
+        except msgspec.DecodeError:
+            return None, f"a number has more than {MAX_DIGITS:,} digits"
+        except (RecursionError, UnicodeDecodeError):
+            return None
+    found = _decode_bounds(body)
+    limits = {
+        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
+    }
+    for name, limit in limits.items():
+        if url not in _WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
+            return f"body.{name}", f"must be {MAX_TOKENS:,} at most"
+    if url not in _WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
+        return "body.n", f"times the most tokens of an answer must be {MAX_TOKENS:,} at most"
+    return None
 
 
 def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:

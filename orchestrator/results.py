@@ -413,7 +413,7 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
     return {
         "backend": row.backend,
         "upstream": row.upstream,
-        "model": row.answered_by or row.model,
+        "model": row.answered_by or rung_of(row.model)[0],
         "batch_id": row.batch_id,
         "tier": row.tier,
         "attempt": row.attempt + 1,

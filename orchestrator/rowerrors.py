@@ -200,12 +200,16 @@ BAD_ANSWERS = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a row. `code` names the failure, and classified by itself it gives the same again."""
+    """What becomes of a row. `code` names the failure, and classified by itself it gives the same again.
+
+    `rule` is the code of the rule that it fell under.
+    """
 
     disposition: Disposition
     code: str
     why: str
     advice: str
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +285,7 @@ def classify(status: int | None, code: str | None, kind: str | None, message: st
 
 
 def _verdict(rule: Rule, code: str) -> Verdict:
-    return Verdict(rule.disposition, code, rule.why, rule.advice)
+    return Verdict(rule.disposition, code, rule.why, rule.advice, rule.code)
 
 
 def _status_in(code: str | None) -> int | None:

@@ -14,12 +14,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from orchestrator import jobspec, nights
+from orchestrator import following, jobspec, nights
 from orchestrator.config import Config
-from orchestrator.errors import InputError, JobFilesError, OrchError, StateConflict, StorageError
+from orchestrator.errors import (
+    DataRefused,
+    InputError,
+    JobFilesError,
+    NoRoom,
+    OrchError,
+    OutputError,
+    RefusedError,
+    StateConflict,
+    StorageError,
+)
 from orchestrator.home import Home
-from orchestrator.model import Job, JobKind, Night, NightState, Schedule
+from orchestrator.model import Job, JobFault, JobKind, JobState, Night, NightState, Schedule
 from orchestrator.pipeline.intake import How, Options, kind_of, submit
+from orchestrator.place import is_same_file
 from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
@@ -45,8 +56,15 @@ class Scheduler:
         self._looked: dict[str, _Looked] = {}
         self._problems: dict[str, str] = {}
 
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self._config = config
+
     def tick(self) -> list[str]:
-        """One step; what happened, a line each for people. Raises StorageError where the home itself suffers."""
+        """One step; what happened, a line each for people. Raises StorageError where the home itself suffers.
+
+        Whatever goes wrong with one schedule or night, by a defect too, is its own: the others come all the same.
+        """
         told: list[str] = []
         ours: dict[str, Schedule] = {}
         home = self._home.identity()
@@ -66,12 +84,20 @@ class Scheduler:
 
     def _problem(self, schedule: Schedule) -> str | None:
         """Record the nights whose time has come; what keeps the schedule from having any, None where all is well."""
-        if schedule.config != str(self._config.path):
+        if not is_same_file(schedule.config, self._config.path):
             return f"waits for an engine under the settings it was made with: {schedule.config}"
         try:
-            self._record(schedule, self._now())
+            if schedule.after is None:
+                self._record(schedule, self._now())
+            elif schedule.paused_at is None:
+                following.record(self._store, schedule, self._now())
         except InputError as error:
             return f"cannot be run: {error}"
+        except StorageError:
+            raise
+        except Exception as error:
+            log.exception("schedule %s", schedule.name)
+            return f"cannot be run: {JobFault.INTERNAL}: {type(error).__name__}: {error}"
         return None
 
     def _record(self, schedule: Schedule, now: datetime) -> None:
@@ -80,20 +106,25 @@ class Scheduler:
             return
         if schedule.paused_at is None:
             self._claim(schedule, now)
-        following = nights.next_due(schedule, now)
-        self._looked[schedule.id] = _Looked(schedule, now, following.at if following else now + timedelta(days=1))
+        coming = nights.next_due(schedule, now)
+        self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
 
     def _claim(self, schedule: Schedule, now: datetime) -> None:
         """Several nights that nobody ran are one run, of the newest; the others are recorded as missed."""
-        first = (now - nights.LOOK_BACK - timedelta(days=2)).date()
-        known = {night.night for night in self._store.schedules.nights(schedule.id, first)}
-        newest = nights.night_at(schedule, now)
-        for one in nights.due(schedule, now, known):
-            if one.night == newest:
-                night = Night(schedule.id, one.night, one.at, NightState.DUE, "its time has come", now)
+        first = (now - nights.look_back(schedule) - timedelta(days=2)).date()
+        known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
+        found = nights.due(schedule, now, known)
+        newest = nights.last_due(schedule, now) if found else None
+        for one in found:
+            if newest is not None and one.key == newest.key:
+                why = "its time has come"
+                night = Night(schedule.id, one.night, one.at, NightState.DUE, why, now, slot=one.slot)
             else:
-                why = f"no engine ran at its time, and of several nights only the newest, that of {newest}, is run"
-                night = Night(schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now)
+                only = newest.name if newest else "none"
+                why = f"no engine ran at its time, and of several nights only the newest, that of {only}, is run"
+                night = Night(
+                    schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now, slot=one.slot
+                )
             self._store.schedules.claim(night)
 
     def _step(self, schedule: Schedule, night: Night) -> list[str]:
@@ -111,17 +142,21 @@ class Scheduler:
         except OrchError as error:
             if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
                 raise
-            said = self._end(night, NightState.FAILED, str(error))
-        return [f"{schedule.name}, night of {night.night}: {text}" for text in said]
+            said = self._failed(night, str(error), _code_of(error))
+        except Exception as error:
+            log.exception("%s, night of %s", schedule.name, night.name)
+            why = f"{JobFault.INTERNAL}: {type(error).__name__}: {error}; engine.log has the details"
+            said = self._failed(night, why, JobFault.INTERNAL)
+        return [f"{schedule.name}, night of {night.name}: {text}" for text in said]
 
     def _begin(self, schedule: Schedule, night: Night) -> list[str]:
-        now = self._now()
+        now, due = self._now(), nights.Due(night.night, night.due_at, night.slot)
         verdict = nights.verdict(
             schedule,
-            nights.Due(night.night, night.due_at),
+            due,
             now,
             found_at=night.created_at,
-            newest=nights.night_at(schedule, now) or night.night,
+            newest=self._newest(schedule, now) or due,
             deadline=self._deadline(schedule, night),
             running=self._running(schedule),
         )
@@ -135,20 +170,28 @@ class Scheduler:
         self._store.schedules.waits(night, verdict.reason)
         return [verdict.reason]
 
+    def _newest(self, schedule: Schedule, now: datetime) -> nights.Due | None:
+        """The schedule's latest night whose time has come."""
+        if schedule.after is None:
+            return nights.last_due(schedule, now)
+        found = self._store.schedules.nights(schedule.id)
+        return nights.Due(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
+
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
         """When a night must be done: what the schedule says, or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
         return None if text is None else nights.deadline_at(text, night.due_at, nights.zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """An unfinished job of the same file, that somebody wants to run."""
+        """An unfinished job of the whole file, that somebody wants to run."""
         file = os.path.realpath(schedule.file)
-        wanted = [job for job in self._store.jobs.unfinished(self._home.identity()) if not job.options.get("dry_run")]
+        unfinished = self._store.jobs.unfinished(self._home.identity())
+        wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
         return next((job.id for job in wanted if os.path.realpath(job.source) == file), None)
 
     def _make_job(self, schedule: Schedule, night: Night) -> list[str]:
         deadline = self._deadline(schedule, night)
-        options = Options(None if deadline is None else deadline.isoformat(), schedule.budget)
+        options = Options(None if deadline is None else deadline.isoformat(), schedule.budget, unattended=True)
         intake = submit(
             self._store,
             self._home,
@@ -168,19 +211,43 @@ class Scheduler:
         if job is None:
             return self._end(night, NightState.FAILED, "its job was removed before it was at its end")
         if job.error is not None:
-            return self._end(night, NightState.FAILED, job.error)
+            return self._end(night, NightState.FAILED, job.error, job.error_code)
         if job.finished_at is None:
             return []
         if job.cancel_requested_at is not None:
-            return self._end(night, NightState.FAILED, f"cancelled: {job.cancel_reason}")
+            return self._end(night, NightState.FAILED, f"cancelled: {job.cancel_reason}", JobState.CANCELLED)
         counts = self._store.jobs.counts([job.id])[job.id]
         ends = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired")]
         rows = ", ".join(f"{number:,} {name}" for name, number in ends if number)
         return self._end(night, NightState.DONE, f"{counts.total:,} rows: {rows}")
 
-    def _end(self, night: Night, state: NightState, reason: str) -> list[str]:
-        self._store.schedules.ended(night, state, reason, self._now())
+    def _failed(self, night: Night, reason: str, code: str) -> list[str]:
+        try:
+            return self._end(night, NightState.FAILED, reason, code)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # removed, or ended by somebody else
+            return []
+
+    def _end(self, night: Night, state: NightState, reason: str, code: str | None = None) -> list[str]:
+        self._store.schedules.ended(night, state, reason, self._now(), code)
         return [f"{state}: {reason}"]
+
+
+def _code_of(error: OrchError) -> str:
+    """Why a night has no job, as a code."""
+    match error:
+        case OutputError():
+            return error.code
+        case RefusedError():
+            return JobFault.REFUSED
+        case NoRoom():
+            return JobFault.NO_ROOM
+        case JobFilesError():
+            return JobFault.FILES
+        case DataRefused():
+            return JobFault.INTERNAL
+        case _:
+            return JobFault.INPUT
 
 
 def file_deadline(file: Path) -> str | None:

@@ -13,35 +13,42 @@ from typing import Any
 
 import click
 
-from orchestrator import __version__
+from orchestrator import __version__, permissions
+from orchestrator.cli import failures
 from orchestrator.errors import OrchError
+from orchestrator.terminal import make_output_safe, safe_output
 
 # Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
 # of its time. `root` turns collection on again before a command does its work.
 gc.disable()
 
 COMMANDS = {
+    "init": ("init", "Write an orch.toml and a job.yaml to start from."),
     "run": ("jobs", "Submit a job or batch file, run it to its end, show the results."),
-    "plan": ("plan", "Show where a job would run, for how much, by when, and why."),
+    "plan": ("plan", "Show where a job would run, for how much, and by when."),
     "submit": ("jobs", "Queue a job or batch file."),
-    "status": ("look", "Show all jobs, or one in full."),
-    "fetch": ("look", "Write the rows of a job, in input order."),
-    "cancel": ("jobs", "End a job; rows that are done stay."),
-    "retry": ("jobs", "Try rows of a finished job again."),
+    "status": ("look", "Show all jobs, or everything about one."),
+    "show": ("show", "Show a document's requests and their answers."),
+    "fetch": ("look", "Write the rows of a job in input order."),
+    "cancel": ("jobs", "Cancel a job; finished rows are kept."),
+    "retry": ("jobs", "Retry rows of a finished job that failed."),
     "validate": ("check", "Check a job or batch file without running it."),
-    "report": ("report", "Reports: what a night brought, what was paid, whether forecasts can be trusted."),
-    "diff": ("diff", "Show what is different between the rows of two jobs."),
-    "quarantine": ("quarantine", "Rows that failed for good: list them, let go of them."),
-    "budget": ("budget", "Show what is left of the budgets that jobs share."),
-    "doctor": ("check", "Check configuration, home, database, upstreams and hosted backends."),
-    "reconcile": ("reconcile", "Compare what hosted backends have with what is known here."),
-    "serve": ("serve", "Serve OpenAI's Batch API in front of vLLM or any OpenAI-compatible endpoint."),
-    "gc": ("house", "Remove what finished jobs leave and nobody needs; show what the home takes."),
-    "backup": ("house", "Copy the home into one file while it runs, or check such a file."),
-    "keys": ("keys", "API keys of `orch serve`."),
-    "schedule": ("schedule", "Run job files every night: add, list, pause, resume, run, remove."),
-    "up": ("up", "Be the engine until stopped: run queued jobs, and what is scheduled."),
+    "report": ("report", "Reports on nights, costs and forecasts."),
+    "diff": ("diff", "Show how the answers of two jobs differ."),
+    "quarantine": ("quarantine", "List and release rows that failed for good."),
+    "budget": ("budget", "Show how much of the shared budgets is left."),
+    "doctor": ("check", "Check settings, home, database and all backends."),
+    "reconcile": ("reconcile", "Compare hosted backends with what is known here."),
+    "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),
+    "gc": ("house", "Remove what finished jobs left behind."),
+    "backup": ("house", "Back up the home into one file, or check a backup."),
+    "keys": ("keys", "Manage the API keys of `orch serve`."),
+    "schedule": ("schedule", "Run job files every night."),
+    "up": ("up", "Run the engine: queued jobs and schedules."),
 }
+
+OTHERWISE = {"show": "show_row", "init": "init_folder"}
+"""Commands whose function has another name."""
 
 
 class _Lazy(click.Group):
@@ -54,17 +61,19 @@ class _Lazy(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, OTHERWISE.get(cmd_name, cmd_name))
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Here, because click makes exit code 1 of it.
+        # Here, because click makes exit code 1 of the one, and an empty line of the other.
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             drop_output(1, 2)
             return 0
+        except KeyboardInterrupt:
+            raise failures.Interrupted("stopped") from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -80,24 +89,25 @@ def root() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code; what it writes is its user's alone, but for what they ask for."""
+    permissions.keep_private()
+    make_output_safe()  # for good: a traceback is the last that is printed
     sys.exit(run(argv))
 
 
 def run(argv: list[str] | None = None) -> int:
     """Run the command line; its exit code."""
-    try:
-        result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except OrchError as error:
-        click.echo(f"orch: {error}", err=True)
-        return error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("orch: stopped; run the same command again to go on", err=True)
-        return 130
-    return result if isinstance(result, int) else 0
+    as_json = failures.wants_json(sys.argv[1:] if argv is None else argv)
+    with safe_output():
+        try:
+            result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
+        except click.ClickException as error:
+            return failures.misused(error, as_json=as_json)
+        except OrchError as error:
+            return failures.failed(error, as_json=as_json)
+        except failures.Interrupted as error:
+            return failures.interrupted(error, as_json=as_json)
+        return result if isinstance(result, int) else 0
 
 
 def drop_output(*streams: int) -> None:

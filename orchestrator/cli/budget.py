@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from orchestrator.budgets import Standing, dollars
-from orchestrator.cli.context import json_option, opened, print_json, say
+from orchestrator.cli.context import opened
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 
 
@@ -53,10 +54,10 @@ def _show(standing: Standing) -> None:
     terms, until = standing.budget, standing.period.renews
     whose = "all jobs" if terms.tag is None else f"jobs tagged {terms.tag}"
     share = f"{standing.share:.0%} of {dollars(terms.amount)}"
-    click.echo(f"{terms.name}: {standing.mark}, {share} for the {terms.period} until {until}, {whose}")
-    click.echo(
+    show(f"{terms.name}: {standing.mark}, {share} for the {terms.period} until {until}, {whose}")
+    show(
         f"  ${standing.spent:.4f} spent, up to ${standing.in_flight:.4f} in flight, ${standing.left:.4f} left"
         + (f" (nothing is sent above {terms.stop_at:.0%})" if terms.stop_at != 1 else "")
     )
     if standing.unbounded:
-        click.echo(f"  ! {standing.unbounded}")
+        show(f"  ! {standing.unbounded}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
@@ -13,18 +14,29 @@ from orchestrator import config as settings
 from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
-from orchestrator.cli.context import json_option, print_json
+from orchestrator.cli.context import say_keys
+from orchestrator.cli.options import scope_options
+from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.clock import now
 from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.console_progress import progress
 from orchestrator.errors import InputError, OrchError, UsageError
 from orchestrator.home import Home
+from orchestrator.inforce import differences
 from orchestrator.ladder import expand
-from orchestrator.model import JobKind
+from orchestrator.model import JobKind, scope_words
+from orchestrator.permissions import readable_by_others
 from orchestrator.pipeline.lanes import Prices
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.selection import Scope
 from orchestrator.requests import ENDPOINT, resolve_model
+from orchestrator.sanitize import one_line
+
+if TYPE_CHECKING:
+    from orchestrator.store import Store
 
 MOST_NAMES = 12
+MOST_PROBLEMS = 20
 DEFAULT_MODEL = "default"
 """What our server takes for the model that its upstream serves."""
 
@@ -32,8 +44,10 @@ DEFAULT_MODEL = "default"
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
+@scope_options
+@quiet_option
 @json_option
-def validate(file: Path | None, schema: bool, as_json: bool) -> int:
+def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
     from orchestrator.pipeline.check import check_file
 
@@ -42,26 +56,56 @@ def validate(file: Path | None, schema: bool, as_json: bool) -> int:
         return 0
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
-    found = check_file(file, settings.load())
+    config = settings.load()
+    with _known(config) as store, progress(quiet=quiet or as_json) as view:
+        found = check_file(file, config, now, store, scope=scope, progress=view.reading)
     if as_json:
         print_json(
             {
                 "file": str(file),
                 "kind": found.kind,
+                "limited_to": scope_words(scope.to_options()),
                 "documents": found.documents,
                 "requests": found.requests,
                 "warnings": list(found.warnings),
-                "problems": [{"document": key, "code": code, "message": text} for key, code, text in found.problems],
+                "problems": [
+                    {
+                        "document": one.first[0],
+                        "code": one.code,
+                        "message": one.message,
+                        "documents": one.documents,
+                        "first": one.first,
+                    }
+                    for one in found.problems
+                ],
             }
         )
         return 0
     source = f" of {found.documents:,} documents" if found.kind is JobKind.DOCUMENTS else ""
-    click.echo(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file")
+    part = f"; checked: {told}" if (told := scope_words(scope.to_options())) else ""
+    show(f"{file}: {found.requests:,} requests{source}, nothing wrong with the file{part}")
     for warning in found.warnings:
-        click.echo(f"  warning: {warning}")
-    for key, code, text in found.problems:
-        click.echo(f"  {key}: {code}: {text}")
+        show(f"  warning: {warning}")
+    for problem in found.problems[:MOST_PROBLEMS]:
+        show(f"  {one_line(str(problem))}")
+    if (more := len(found.problems) - MOST_PROBLEMS) > 0:
+        show(f"  and {more:,} more kinds of problems; --json has them all")
     return 0
+
+
+@contextmanager
+def _known(config: settings.Config) -> Iterator[Store | None]:
+    """What is remembered of earlier runs, None where nothing is: to validate makes no home and no database."""
+    from orchestrator.store import Store
+
+    place = config.place
+    file = place.database_url.removeprefix("sqlite:///")
+    is_there = file == place.database_url or Path(file).exists()
+    if not is_there or not Home(place.home).has_identity:
+        yield None
+        return
+    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        yield store
 
 
 @click.command()
@@ -73,7 +117,7 @@ def doctor(as_json: bool) -> int:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
     else:
         for name, ok, text, _ in checks:
-            click.echo(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
+            show(f"{'ok  ' if ok else 'BAD '} {name}: {text}")
     return max((code for _, ok, _, code in checks if not ok), default=0)
 
 
@@ -89,6 +133,7 @@ def _examine() -> Iterator[Found]:
         return
     yield "config", True, str(config.path or "no orch.toml; the defaults hold"), 0
     yield from _examine_home(config)
+    say_keys(config)  # at once: what is asked below sends them
     if not config.backends:
         yield "backends", False, "none is configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():
@@ -124,6 +169,11 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
         identity = home.identity()
         holder = running_engine(home)
         yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
+        if (rights := readable_by_others(home.root)) is not None:
+            told = f"warning: others may look into {home.root} ({rights}): chmod -R go-rwx {home.root}"
+            yield "rights", True, told, 0
+        for line in differences(home, holder, config.path):
+            yield "settings of the engine", False, line, 2
         with Store.open(config.place.database_url, timeout=config.place.database_timeout) as store:
             yield "database", True, f"{len(store.jobs.newest())} jobs", 0
     except OrchError as error:

@@ -2,71 +2,113 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator import overview
+from orchestrator.cli.output import say
 from orchestrator.clock import now
+from orchestrator.errors import InputError, OrchError
 from orchestrator.home import Home
-from orchestrator.model import Job, Shard, ShardState
+from orchestrator.jobnames import job_named
+from orchestrator.model import Job, JobId, Shard, ShardState
 from orchestrator.overview import JobDetail, JobLine
 from orchestrator.place import Place, locate
+from orchestrator.sanitize import escape_controls
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
     from orchestrator.planner import Outlook
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 class Context:
     """Settings and store of one command."""
 
     def __init__(self, place: Place, store: Store) -> None:
-        self._place = place
+        self.place = place
         self.home = Home(place.home)
         self.store = store
+
+    @property
+    def path(self) -> Path | None:
+        """The orch.toml that this command reads."""
+        return self.place.path
+
+    @property
+    def readable(self) -> Config | None:
+        """The settings, for what only looks: None where orch.toml is broken just now."""
+        try:
+            return self.config
+        except InputError:
+            return None
 
     @cached_property
     def config(self) -> Config:
         """All settings, read at the first use. Raises InputError."""
         from orchestrator.config import load
 
-        return load(self._place)
+        return load(self.place)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        self.__dict__["config"] = config
 
     def running_cost(self, shard: Shard) -> Decimal:
         """What a running batch has cost so far, in dollars."""
         from orchestrator.pipeline.prices import prices_of
 
-        backend = self.config.backends.get(shard.backend)
-        if backend is None:
+        settings = self.readable
+        backend = None if settings is None else settings.backends.get(shard.backend)
+        if settings is None or backend is None:
             return Decimal(0)
-        return prices_of(backend, self.config, now).of_time(shard.provider_seconds).cost
+        return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
-    def detail(self, job_id: str, problem: str | None = None) -> JobDetail:
+    def job(self, name: str, *, tell: bool = True) -> Job:
+        """The job that a user names; `tell` says which it is where that was not its id. Raises UsageError."""
+        found = job_named(self.store, self.home.identity(), name)
+        if tell and found.id != name and (found.name == name or not found.id.startswith(name)):
+            say(f"orch: {name} is {found.id}, of {found.created_at.astimezone():%a %Y-%m-%d %H:%M}")
+        return found
+
+    def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""
         found = overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+        found = replace(found, model_names=self._model_names(found))
         running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
         return found if problem or not running else replace(found, problem=self._problem(running))
+
+    def _model_names(self, detail: JobDetail) -> dict[str, str]:
+        """What the models of a job's shards are called at their backends, as far as orch.toml says so now."""
+        if not detail.shards:
+            return {}
+        from orchestrator.pipeline.routes import models_of
+        from orchestrator.requests import resolve_model
+
+        try:
+            models = models_of(self.config, detail.line.job)
+        except OrchError:
+            return {}  # what is wrong with orch.toml, a command that needs it says
+        names = {shard.id: resolve_model(shard.model, shard.backend, models) for shard in detail.shards}
+        return {shard: name for shard, name in names.items() if name is not None}
 
     def outlook(self, job: Job) -> Outlook | None:
         """What is foreseen of a job, None where it is over, not built yet, or no backend may take its rows."""
         if job.built_at is None or job.finished_at is not None or job.cancel_requested_at is not None:
             return None
+        if (settings := self.readable) is None:
+            return None
         from orchestrator.pipeline.budget import SharedBudgets
         from orchestrator.pipeline.planning import Planning
 
         at = now()
-        return Planning(self.store, self.config, job, at, SharedBudgets(self.store, self.config, now).left).outlook()
+        return Planning(self.store, settings, job, at, SharedBudgets(self.store, settings, now).left).outlook()
 
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
@@ -75,8 +117,9 @@ class Context:
 
         if running_engine(self.home) is None:
             return "no engine is running: batches go on at their backends, and nobody looks at them"
-        for name in backends:
-            if not isinstance(self.config.backends.get(name), LocalBackend | SyncBackend):
+        settings = self.readable
+        for name in backends if settings is not None else ():
+            if settings is None or not isinstance(settings.backends.get(name), LocalBackend | SyncBackend):
                 continue
             health = fetch_health(self.home, name)
             if health is None:
@@ -99,30 +142,33 @@ def opened() -> Iterator[Context]:
         yield Context(place, store)
 
 
+def say_exposure(context: Context) -> None:
+    """Tell what others may read, and to whom keys go, before anything is written or sent."""
+    from orchestrator.permissions import readable_by_others
+
+    if (rights := readable_by_others(context.home.root)) is not None:
+        say(f"orch: others may look into {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
+    say_keys(context.config)
+
+
+def say_keys(config: Config | None) -> None:
+    """Tell to whom an orch.toml that nobody named sends keys, before they are sent."""
+    if config is not None and config.place.is_found:
+        for variable, address in config.keys_sent:
+            say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
+
+
+class _SafeLines(logging.Formatter):
+    """Lines in which no control character acts on who reads them, and what follows a line's first is indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record)).replace("\n", "\n  ")
+
+
 def log_to(home: Home) -> None:
     """Send the log to the home's file: stderr is for the user."""
     handler = logging.FileHandler(home.log, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_SafeLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-def json_option(function: Command) -> Command:
-    """`--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(function)
-
-
-def quiet_option(function: Command) -> Command:
-    """`--quiet`."""
-    return click.option("-q", "--quiet", is_flag=True, help="No progress.")(function)
-
-
-def say(text: str) -> None:
-    """A message for the user, on stderr."""
-    click.echo(text, err=True)
-
-
-def print_json(value: Any) -> None:
-    """A result, on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.context import json_option, opened, print_json
+from orchestrator.cli.context import opened
+from orchestrator.cli.output import json_option, print_json
 
 
 @click.command()
@@ -15,19 +16,22 @@ from orchestrator.cli.context import json_option, opened, print_json
 def diff(before: str, after: str, limit: int, as_json: bool) -> int:
     """Show which rows NIGHT2 has that NIGHT1 has not, and the other way round, and whose answers changed, by field.
 
-    A night is a job's id, which may be shortened, or the date of a night that has one job. All rows are counted, the
-    first are shown.
+    A night is a job's id, which may be shortened, a name, or the date of a night that has one job. All rows are
+    counted, the first are shown.
     """
     from orchestrator.nightly import compare, job_of
 
     with opened() as context:
-        store = context.store
-        found = compare(store, context.home, job_of(store, before), job_of(store, after), limit)
+        store, home = context.store, context.home
+        jobs = [job_of(store, home.identity(), name) for name in (before, after)]
+        found = compare(store, home, jobs[0], jobs[1], limit)
     if as_json:
         print_json(found.to_json())
     else:
         from orchestrator.console import out
-        from orchestrator.console_reports import diff_view
+        from orchestrator.console_reports import diff_lines
+        from orchestrator.durations import day_words
 
-        out().print(diff_view(found))
+        title = " → ".join(f"{job.id} ({day_words(job.created_at.astimezone().date())})" for job in jobs)
+        out().print(diff_lines(found, title, out().width))
     return 0

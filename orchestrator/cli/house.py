@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, quiet_option, say, show
 from orchestrator.clock import now
+from orchestrator.console_progress import progress
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.backup import Found
@@ -83,17 +85,17 @@ def _show(swept: Swept) -> None:
     verb = "would go" if swept.dry_run else "gone"
     what = {Fate.FILES: "files of", Fate.JOB: "all of"}
     for verdict in swept.gone:
-        click.echo(f"{verb}: {what[verdict.fate]} {verdict.job_id}, {words(verdict.bytes)}: {verdict.reason}")
+        show(f"{verb}: {what[verdict.fate]} {verdict.job_id}, {words(verdict.bytes)}: {verdict.reason}")
     for orphan in swept.orphans:
-        click.echo(f"{verb}: {orphan.path}, {words(orphan.bytes)}: {orphan.reason}")
+        show(f"{verb}: {orphan.path}, {words(orphan.bytes)}: {orphan.reason}")
     kept = [verdict for verdict in swept.verdicts if verdict.fate is Fate.KEPT]
     for verdict in kept[:MOST_KEPT]:
-        click.echo(f"kept: {verdict.job_id}: {verdict.reason}")
+        show(f"kept: {verdict.job_id}: {verdict.reason}")
     if len(kept) > MOST_KEPT:
-        click.echo(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json tells them all")
+        show(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json tells them all")
     for path in swept.unknown:
         say(f"orch: {path} holds results of no job that this database knows: see whether it is the right one")
-    click.echo(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")
+    show(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")
 
 
 def _told(use: Use) -> str:
@@ -106,8 +108,9 @@ def _told(use: Use) -> str:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--check", "only_check", is_flag=True, help="Read a backup through, and say whether it is whole.")
+@quiet_option
 @json_option
-def backup(file: Path, only_check: bool, as_json: bool) -> int:
+def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
     """Copy the home into one new .tar file, while an engine may work in it; or --check such a file.
 
     To restore it, unpack it into an empty folder and set ORCH_HOME to that.
@@ -117,8 +120,8 @@ def backup(file: Path, only_check: bool, as_json: bool) -> int:
     if only_check:
         found = backups.check(file)
     else:
-        with opened() as context:
-            found = backups.make(context.store, context.home, file, now())
+        with opened() as context, progress(quiet=quiet or as_json) as view:
+            found = backups.make(context.store, context.home, file, now(), view.counted)
     if as_json:
         print_json(backup_json(file, found))
     else:
@@ -145,8 +148,8 @@ def _tell(file: Path, found: Found, only_check: bool) -> None:
     from orchestrator.retention import words
 
     label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""
-    click.echo(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
+    show(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
     if not label.database:
         say("orch: the database is not in it: it is Postgres, whose own `pg_dump` copies it (docs/keeping-house.md)")
     for problem in found.problems:
-        click.echo(f"! {problem}")
+        show(f"! {problem}")

@@ -5,23 +5,31 @@ What runs a job (`running`, and the engine with it) is imported by who needs it:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from orchestrator import overview
-from orchestrator.cli.context import Context, json_option, opened, print_json, quiet_option, say
-from orchestrator.cli.options import FILE, job_options
+from orchestrator.cli.context import Context, opened, say_exposure
+from orchestrator.cli.options import FILE, FORCE, job_options
+from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
-from orchestrator.cli.rows import write_rows
+from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.clock import now
-from orchestrator.console import Progress, err, job_detail, out, plan_table, progress
+from orchestrator.console import out
+from orchestrator.console_jobs import job_detail, plan_lines
+from orchestrator.console_progress import Progress, progress
 from orchestrator.enginelock import running_engine
-from orchestrator.errors import UsageError
-from orchestrator.model import Job, RequestState
+from orchestrator.errors import OutputError, OutputFault, UsageError
+from orchestrator.inforce import differences
+from orchestrator.model import Job, JobKind, RequestState
 from orchestrator.pipeline import merge
 from orchestrator.pipeline.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.intake import submit as take_in
+from orchestrator.pipeline.outputs import OVERWRITE, output_of
+from orchestrator.sanitize import one_line
 
 
 @click.command()
@@ -33,18 +41,23 @@ from orchestrator.pipeline.intake import submit as take_in
 def run(file: Path, options: Options, output: Path | None, quiet: bool, as_json: bool) -> int:
     """Submit a job or batch file, run it to its end, show the results.
 
-    The same command again while the job is unfinished takes it up where it stopped.
+    The same command resumes an unfinished job where it stopped.
     """
     from orchestrator.cli.running import finish
 
     if output is not None:
         merge.check_output(output, file)
     with opened() as context, progress(quiet=quiet or as_json) as view:
-        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
+        say_exposure(context)
+        if output is not None:
+            require_own(context, output, overwrite=options.overwrite)
+        intake = _taken_in(context, file, options, view)
         _say_taken_in(view, intake)
         detail = finish(context, intake.job, view)
+        if output is not None and detail.line.job.error is None:
+            write_rows(context, detail.line.job, output, None, view.counted)
         view.stop()
-        return _show(context, detail, output, as_json)
+        return _show(detail, as_json)
 
 
 @click.command()
@@ -60,49 +73,64 @@ def submit(file: Path, options: Options, wait: bool, dry: bool, quiet: bool, as_
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
+        say_exposure(context)
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
             _show_rehearsal(intake, as_json)
             return 0
-        intake = take_in(context.store, context.home, context.config, file, options, now, view.reading)
+        intake = _taken_in(context, file, options, view)
         if wait:
             from orchestrator.cli.running import finish
 
             _say_taken_in(view, intake)
             detail = finish(context, intake.job, view)
             view.stop()
-            return _show(context, detail, None, as_json)
+            return _show(detail, as_json)
         view.stop()
-        _say_queued(context, intake, as_json)
+        _say_queued(context, view, intake, as_json)
         return 0
+
+
+def _taken_in(context: Context, file: Path, options: Options, view: Progress) -> Intake:
+    """The job that a file is now; where its output is a file that orch did not write, whoever is there is asked."""
+    try:
+        return take_in(context.store, context.home, context.config, file, options, now, view.reading)
+    except OutputError as error:
+        view.stop()
+        if error.code is not OutputFault.EXISTS or not may_overwrite(error.message):
+            raise
+    return take_in(
+        context.store, context.home, context.config, file, replace(options, overwrite=True), now, view.reading
+    )
 
 
 def _say_taken_in(view: Progress, intake: Intake) -> None:
     view.say(f"orch: {intake.reason}")
-    if intake.plan is not None:
-        view.say(plan_table(intake.plan, intake.job.deadline_at))
+    if (plan := intake.plan) is not None:
+        view.show(lambda width: plan_lines(plan, intake.job.deadline_at, width))
 
 
-def _say_queued(context: Context, intake: Intake, as_json: bool) -> None:
+def _say_queued(context: Context, view: Progress, intake: Intake, as_json: bool) -> None:
     holder = running_engine(context.home)
+    settings = differences(context.home, holder, context.config.path)
     if as_json:
         plan = None if intake.plan is None else plan_json(intake.plan)
         print_json(
             {"job": intake.job.id, "how": intake.how, "reason": intake.reason, "engine": str(holder or ""),
-             "plan": plan}
+             "settings": settings, "plan": plan}
         )  # fmt: skip
         return
-    click.echo(intake.job.id)
-    say(f"orch: {intake.reason}")
-    if intake.plan is not None:
-        err().print(plan_table(intake.plan, intake.job.deadline_at))
+    show(intake.job.id)
+    _say_taken_in(view, intake)
     if intake.how is not How.UNCHANGED:
         say(
             f"orch: {holder} runs it"
             if holder
             else "orch: queued; no engine is running: `orch up`, or submit with --wait, runs it"
         )
+    for line in settings:
+        say(f"orch: {line}")
 
 
 def _show_rehearsal(intake: Intake, as_json: bool) -> None:
@@ -128,84 +156,124 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"documents  {report.documents:,}")
-    click.echo(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
-    click.echo(f"input      about {report.input_bytes // 4:,} tokens")
+    show(f"documents  {report.documents:,}")
+    show(f"requests   {report.requests:,}" + "".join(f", {told}" for told in (*report.saved, *report.changes)))
+    show(f"input      about {report.input_bytes // 4:,} tokens")
     for key, code, text in report.problems:
-        click.echo(f"problem    {key}: {code}: {text}")
-    out().print(plan_table(plan, intake.job.deadline_at))
+        show(f"problem    {one_line(f'{key}: {code}: {text}')}")
+    out().print(plan_lines(plan, intake.job.deadline_at, out().width))
 
 
-def _show(context: Context, detail: overview.JobDetail, output: Path | None, as_json: bool) -> int:
+def _show(detail: overview.JobDetail, as_json: bool) -> int:
     """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
-    job = detail.line.job
-    if output is not None and job.error is None:
-        write_rows(context, job, output, None)
     if as_json:
         print_json(detail.to_json())
     else:
-        out().print(job_detail(detail, events=0))
+        out().print(job_detail(detail, out().width, events=0))
     return 0 if detail.is_well else 1
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(epilog=JOB_HELP)
+@JOB
+@quiet_option
 @json_option
-def cancel(job_id: str, as_json: bool) -> int:
-    """End a job; rows that are done stay and can be fetched."""
-    with opened() as context:
-        job = context.store.jobs.get(job_id)
+def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
+    """Cancel a job; finished rows are kept and can be fetched."""
+    with opened() as context, progress(quiet=quiet or as_json) as view:
+        job = context.job(job_name, tell=not as_json)
         if job.finished_at is not None or job.error is not None:
             raise UsageError(f"job {job.id} is over already")
         if context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
             context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
-        from orchestrator.cli.running import see_it_end
-
         if job.home != context.home.identity():
             say("orch: the job is of another home, whose engine will end it")
-            return 0
-        see_it_end(context, job)
+        else:
+            from orchestrator.cli.running import see_it_end
+
+            see_it_end(context, job, view)
+        view.stop()
         detail = context.detail(job.id)
         if as_json:
             print_json(detail.to_json())
         else:
             counts = detail.line.counts
-            click.echo(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {counts.total:,} rows were done")
+            show(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {counts.total:,} rows were done")
         return 0
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@click.option("--failed", is_flag=True, help="Only rows that failed, not those cancelled or expired.")
+@click.command(epilog=JOB_HELP)
+@JOB
+@click.option("--failed", is_flag=True, help="Only rows that failed, not cancelled or expired ones.")
+@click.option("--task", metavar="ID", help="Only rows of this task.")
+@click.option("--output", "only_output", is_flag=True, help="No rows: only put them where the job file wants them.")
+@FORCE
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @quiet_option
 @json_option
-def retry(job_id: str, failed: bool, wait: bool, quiet: bool, as_json: bool) -> int:
-    """Try rows of a finished job again: failed, cancelled and expired ones. Rows that succeeded are not sent."""
+def retry(
+    job_name: str, failed: bool, task: str | None, only_output: bool, overwrite: bool, wait: bool, quiet: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
+
+    A job whose rows could not be put where its job file wants them delivers them.
+    """
     with opened() as context, progress(quiet=quiet or as_json) as view:
-        job = context.store.jobs.get(job_id)
+        job = context.job(job_name, tell=not as_json)
         is_over = job.finished_at is not None or job.error is not None
         if not is_over and not wait:
             raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows how far it is")
-        if is_over and not _try_again(context, job, failed):
-            view.say(f"orch: job {job.id} has no rows to try again")
-            return 0
-        if not wait:
-            holder = running_engine(context.home)
+        if overwrite:
+            context.store.jobs.allow(job.id, **{OVERWRITE: True})
+        if not is_over:
+            number = None
+        elif only_output:
+            number = _deliver_again(context, view, job)
+        else:
+            number = _try_again(context, view, job, failed, task)
+        if wait and number != 0:
+            from orchestrator.cli.running import finish
+
+            say_exposure(context)
+            detail = finish(context, context.store.jobs.get(job.id), view)
+            view.stop()
+            return _show(detail, as_json)
+        holder = running_engine(context.home)
+        if as_json:
+            print_json({"job": job.id, "rows": number, "engine": str(holder or "")})
+        elif number != 0:
             view.say(f"orch: {holder} runs it" if holder else "orch: queued; `orch up` or --wait runs it")
-            return 0
-        from orchestrator.cli.running import finish
-
-        detail = finish(context, context.store.jobs.get(job.id), view)
-        view.stop()
-        return _show(context, detail, None, as_json)
+        return 0
 
 
-def _try_again(context: Context, job: Job, failed: bool) -> bool:
-    """Make a job's rows pending again; False where none is. A job that failed while it was built is built again."""
+def _try_again(context: Context, view: Progress, job: Job, failed: bool, task: str | None) -> int | None:
+    """Make a job's rows pending again; how many. None for a job that failed while it was built: it is built again."""
+    _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
-    number = context.store.rows.retry(job.id, [RequestState.FAILED, *others])
+    number = context.store.rows.retry(job.id, [RequestState.FAILED, *others], task=task)
+    of_task = "" if task is None else f" to the task {task}"
     if number:
-        context.store.jobs.note(job.id, "retry", f"{number:,} rows are tried again", now())
-        say(f"orch: {number:,} rows of {job.id} are tried again")
-    return bool(number) or job.built_at is None
+        context.store.jobs.note(job.id, "retry", f"{number:,} rows{of_task} are tried again", now())
+        view.say(f"orch: {number:,} rows of {job.id}{of_task} are tried again")
+    elif job.error is not None:
+        return None
+    else:
+        view.say(f"orch: job {job.id} has no rows{of_task} to try again")
+    return number
+
+
+def _deliver_again(context: Context, view: Progress, job: Job) -> int | None:
+    """Let a finished job be merged and delivered once more: None; 0 where its file names no place for its rows."""
+    if job.finished_at is None or output_of(job) is None:
+        view.say(f"orch: job {job.id} has nothing to deliver")
+        return 0
+    context.store.jobs.reopen(job.id)
+    context.store.jobs.note(job.id, "retry", "its rows are put where its job file wants them once more", now())
+    return None
+
+
+def _check_task(job: Job, task: str | None) -> None:
+    known: list[Any] = [one["id"] for one in job.spec.get("tasks", ())] if job.kind is JobKind.DOCUMENTS else []
+    if task is not None and task not in known:
+        hint = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
+        raise UsageError(f"--task {task}: job {job.id} has no such task", hint=hint)

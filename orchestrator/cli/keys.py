@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.errors import StorageError, UsageError
+from orchestrator.layout import Column, table
 from orchestrator.place import locate, serve_folder
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Key, Keys, Limits
@@ -23,6 +24,14 @@ UNITS = {"": 1} | {
     f"{letter}{i}": base**power for power, letter in enumerate("kmgt", 1) for i, base in (("", 1000), ("i", 1024))
 }
 MOST = 10**15
+_COLUMNS = (
+    Column("id"),
+    Column("name"),
+    Column("key", rank=3),
+    Column("created", rank=2),
+    Column("state", rank=1),
+    Column("limits", prose=True),
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -68,6 +77,7 @@ def keys() -> None:
 @click.option("--max-batches", type=Amount(), metavar="N", help="Batches that are not at their end.")
 @click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows that wait in all of those.")
 @dir_option
+@json_option
 def add(
     name: str,
     max_rows: int | None,
@@ -75,6 +85,7 @@ def add(
     max_batches: int | None,
     max_queued_rows: int | None,
     folder: Path | None,
+    as_json: bool,
 ) -> int:
     """Make a key for the tenant NAME. Its secret goes to stdout, and is shown this once.
 
@@ -88,13 +99,16 @@ def add(
         raise StorageError(f"{root} cannot be made: {error.strerror}") from error
     with _opened(root) as found:
         key, secret = found.add(name, limits)
-    click.echo(f"orch: {key.id} of {key.tenant} holds from now on; its secret is shown this once:", err=True)
-    click.echo(secret)
+    if as_json:
+        print_json({**_as_json(key), "secret": secret})
+        return 0
+    say(f"orch: {key.id} of {key.tenant} holds from now on; its secret is shown this once:")
+    show(secret)
     return 0
 
 
 @keys.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@json_option
 @dir_option
 def list_keys(as_json: bool, folder: Path | None) -> int:
     """Show all keys without their secrets."""
@@ -104,25 +118,31 @@ def list_keys(as_json: bool, folder: Path | None) -> int:
         with _opened(root) as opened:
             found = opened.all()
     if as_json:
-        click.echo(json.dumps([_as_json(key) for key in found], indent=2))
+        print_json([_as_json(key) for key in found])
     elif not found:
-        click.echo(f"orch: no keys in {root}; `orch keys add NAME` makes one", err=True)
+        say(f"orch: no keys in {root}; `orch keys add NAME` makes one")
     else:
-        click.echo(_table([("ID", "NAME", "KEY", "CREATED", "STATE", "LIMITS"), *map(_cells, found)]))
+        from orchestrator.console import out
+
+        out().print(table(_COLUMNS, list(map(_cells, found)), out().width))
     return 0
 
 
 @keys.command()
 @click.argument("key_id", metavar="ID")
 @dir_option
-def revoke(key_id: str, folder: Path | None) -> int:
+@json_option
+def revoke(key_id: str, folder: Path | None, as_json: bool) -> int:
     """Close a key. A server that runs refuses it with the next request; batches that it made go on."""
     root = _root(folder)
     if not (root / FILE_NAME).exists():
         raise UsageError(f"there is no server's database in {root}", hint="--dir names the folder of `orch serve`")
     with _opened(root) as found:
         key = found.revoke(key_id)
-    click.echo(f"orch: {key.id} of {key.tenant} is revoked", err=True)
+    if as_json:
+        print_json(_as_json(key))
+    else:
+        say(f"orch: {key.id} of {key.tenant} is revoked")
     return 0
 
 
@@ -161,9 +181,3 @@ def _at(seconds: int) -> datetime:
 
 def _time(seconds: int) -> str:
     return f"{_at(seconds):%Y-%m-%d %H:%MZ}"
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)

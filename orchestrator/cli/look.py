@@ -8,57 +8,72 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.failures import Interrupted
+from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
-from orchestrator.model import JobState
+from orchestrator.model import Job, JobState
 
 if TYPE_CHECKING:
     from orchestrator.exports import Format
 
 WATCH_SECONDS = 1.0
+NEWEST = 20
 
 
-@click.command()
-@click.argument("job_id", metavar="[JOB]", required=False)
-@click.option("--watch", is_flag=True, help="Keep showing it until it is over.")
-@click.option("--all", "show_all", is_flag=True, help="Every job, not only the newest 20.")
+@click.command(epilog=JOB_HELP)
+@click.argument("job_name", metavar="[JOB]", required=False)
+@click.option("--watch", is_flag=True, help="Keep showing it until it is finished.")
+@click.option("--all", "show_all", is_flag=True, help="Every job, not only the newest 20; every event of JOB.")
 @json_option
-def status(job_id: str | None, watch: bool, show_all: bool, as_json: bool) -> int:
+def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> int:
     """Show all jobs, or one in full: shards, counts, tokens, cost, ETA, reasons."""
     with opened() as context:
         if watch and not as_json:
-            return _watch(context, job_id)
-        if job_id is None:
-            lines = context.lines(None if show_all else 20)
-            if as_json:
-                print_json([line.to_json() for line in lines])
-            elif not lines:
-                say("orch: no jobs yet; `orch run JOB.yaml` makes one")
-            else:
-                from orchestrator.console import job_table, out
-
-                out().print(job_table(lines))
-            if not as_json:
-                _say_engine(context)
-            return 0
-        detail = context.detail(job_id)
-        detail = replace(detail, outlook=context.outlook(detail.line.job))
+            return _watch(context, job_name)
+        if job_name is not None:
+            return _show_job(context, job_name, show_all, as_json)
+        lines = context.lines(None if show_all else NEWEST + 1)
+        shown = lines if show_all else lines[:NEWEST]
         if as_json:
-            print_json(detail.to_json())
-        else:
-            from orchestrator.console import job_detail, out
+            print_json([line.to_json() for line in shown])
+            return 0
+        if lines:
+            from orchestrator.console import out
+            from orchestrator.console_jobs import job_lines
 
-            out().print(job_detail(detail))
-        return 1 if detail.line.state is JobState.FAILED else 0
+            out().print(job_lines(shown, out().width))
+        else:
+            say("orch: no jobs yet; `orch run JOB.yaml` makes one")
+        if len(shown) < len(lines):
+            show(f"there are more jobs than these {NEWEST}: `orch status --all` shows them")
+        _say_engine(context)
+        return 0
+
+
+def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int:
+    from orchestrator.console import out
+    from orchestrator.console_jobs import EVENTS, job_detail
+
+    job = context.job(name, tell=False)
+    detail = replace(context.detail(job.id), outlook=context.outlook(job))
+    if as_json:
+        print_json(detail.to_json())
+    else:
+        out().print(job_detail(detail, out().width, events=None if show_all else EVENTS))
+    return 1 if detail.line.state is JobState.FAILED else 0
 
 
 def _say_engine(context: Context) -> None:
     """Whether an engine runs, and when the next night is."""
     from orchestrator.enginelock import running_engine
+    from orchestrator.inforce import differences
 
     holder = running_engine(context.home)
-    click.echo(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
+    show(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
+    for line in differences(context.home, holder, context.path):
+        show(f"settings: {line}")
     active = [one for one in context.store.schedules.all() if one.paused_at is None]
     if not active:
         return
@@ -68,24 +83,32 @@ def _say_engine(context: Context) -> None:
     coming = [(due.at, one) for one in active if (due := nights.next_due(one, at)) is not None]
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
         missing = "" if holder and holder.is_up else "; `orch up` alone runs nights, and it is not running"
-        click.echo(f"next night: {one.name}, {nights.ahead(one, due_at, at)}{missing}")
+        show(f"next night: {one.name}, {nights.ahead(one, due_at, at)}{missing}")
 
 
-def _watch(context: Context, job_id: str | None) -> int:
-    from orchestrator.console import job_detail, job_table, watching
+def _watch(context: Context, name: str | None) -> int:
+    from orchestrator.console import watching
+    from orchestrator.console_jobs import job_detail, job_lines
 
-    with watching() as show:
-        while True:
-            lines = context.lines()
-            detail = context.detail(job_id) if job_id else None
-            show(job_detail(detail) if detail else job_table(lines))
-            if all(line.state.is_final for line in ([detail.line] if detail else lines)):
-                return 0
-            time.sleep(WATCH_SECONDS)  # a view is refreshed by the clock
+    job = None if name is None else context.job(name, tell=False)
+    try:
+        with watching() as draw:
+            while True:
+                lines = context.lines()
+                detail = context.detail(job.id) if job else None
+                if detail is not None:
+                    draw(lambda width, detail=detail: job_detail(detail, width))  # type: ignore[misc]
+                else:
+                    draw(lambda width, lines=lines: job_lines(lines, width))  # type: ignore[misc]
+                if all(line.state.is_final for line in ([detail.line] if detail else lines)):
+                    return 0
+                time.sleep(WATCH_SECONDS)  # a view is refreshed by the clock
+    except KeyboardInterrupt:
+        raise Interrupted("the watch has ended") from None
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
+@click.command(epilog=JOB_HELP)
+@JOB
 @click.option("-o", "--output", metavar="FILE", help="File or address (s3://…) to write; default: stdout.")
 @click.option(
     "--format",
@@ -95,28 +118,54 @@ def _watch(context: Context, job_id: str | None) -> int:
     "Default: what FILE ends in; batch for a job made of a batch file.",
 )
 @click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
-def fetch(job_id: str, output: str | None, form: Format | None, partial: bool) -> int:
-    """Write the rows of a job, in input order."""
-    from orchestrator.cli.rows import place_of, write_rows
-    from orchestrator.store.house import CLEARED
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+@quiet_option
+@json_option
+def fetch(
+    job_name: str, output: str | None, form: Format | None, partial: bool, overwrite: bool, quiet: bool, as_json: bool
+) -> int:
+    """Write the rows of a job, in input order.
+
+    With -o and --json it reports what was written; without -o the rows go to stdout as they are.
+    """
+    from orchestrator.cli.rows import place_of, require_own, write_rows
+    from orchestrator.console_progress import progress
+    from orchestrator.pipeline.outputs import BY_HAND, remember
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
-    with opened() as context:
-        job = context.store.jobs.get(job_id)
-        if job.finished_at is None and not partial:
-            raise UsageError(f"job {job.id} is not finished", hint="--partial gives what is done so far")
-        if (cleared := job.options.get(CLEARED)) is not None:
-            raise UsageError(
-                f"the result files of job {job.id} were removed by [retention] at {cleared}",
-                hint="its costs are in the reports; a job whose rows were put somewhere by `output:` has them there",
-            )
+    with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
+        job = context.job(job_name, tell=not as_json)
+        _check_fetchable(context, job, partial)
         place = None if output is None else place_of(output, job)
+        if place is not None:
+            require_own(context, place, overwrite=overwrite)
         if partial and job.finished_at is None:
             from orchestrator.cli.partial import write_partial
 
-            said = write_partial(context, job, place, form)
+            written = write_partial(context, job, place, form)
         else:
-            said = write_rows(context, job, place, form)
-        say(f"orch: {said}")
+            written = write_rows(context, job, place, form, view.counted)
+        view.stop()
+        if place is not None:
+            remember(context.store, context.home.identity(), BY_HAND, job.id, place, now())
+        if as_json and output is not None:
+            print_json({"job": job.id, "rows": written.rows, "file": output, "format": written.form})
+        elif not as_json:
+            say(f"orch: {written.told}")
         return 0
+
+
+def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
+    """Raises UsageError for a job whose rows are not there yet, or no longer."""
+    from orchestrator.store.house import CLEARED
+
+    if job.finished_at is None and not partial:
+        older = (run for run in context.store.jobs.of_series(job.series) if run.finished_at and not run.is_limited)
+        before = next((f"; {run.id} is the newest of its job file that is" for run in older), "")
+        raise UsageError(f"job {job.id} is not finished{before}", hint="--partial gives what is done so far")
+    if (cleared := job.options.get(CLEARED)) is not None:
+        raise UsageError(
+            f"the result files of job {job.id} were removed by [retention] at {cleared}",
+            hint="its costs are in the reports; a job whose rows were put somewhere by `output:` has them there",
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
@@ -12,6 +12,10 @@ import click
 
 from orchestrator.jobspec import MAX_BUDGET
 from orchestrator.pipeline.intake import Options
+from orchestrator.pipeline.selection import Scope
+
+Command = Callable[..., int]
+Decorator = Callable[[Command], Command]
 
 
 class Dollars(click.ParamType[Decimal]):
@@ -28,23 +32,59 @@ class Dollars(click.ParamType[Decimal]):
 
 
 FILE = click.argument("file", type=click.Path(path_type=Path))
+FORCE = click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
+_TERMS = (
+    click.option("--verify", is_flag=True, help="Read every file, even if it has not changed."),
+    click.option("--new", is_flag=True, help="Start a new job, even if nothing has changed."),
+    click.option("--backend", metavar="NAME", help="Use this backend only."),
+    click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
+    click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
+)
+_QUEUED = (
+    FORCE,
+    click.option("--after", metavar="JOB", help="Begin once that job has finished well: its id or its name."),
+)
+_NAMES = ("deadline", "budget", "backend", "new", "verify", "scope", "overwrite", "after")
+
+_SCOPE = (
+    click.option("--task", "tasks", metavar="ID", multiple=True, help="Only this task; may be given several times."),
+    click.option(
+        "--only", metavar="DOC", multiple=True,
+        help="Only this document: its name, the end of it, or a pattern such as '*.pdf'; may be given several times.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N documents."),
+)  # fmt: skip
 
 
-def job_options(function: Callable[..., int]) -> Callable[..., int]:
-    """What the command line says of a job, as `options`."""
+def scope_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Which documents and tasks of a job file are meant, as `scope`."""
 
     @wraps(function)
-    def command(
-        deadline: str | None, budget: Decimal | None, backend: str | None, new: bool, verify: bool, **others: Any
-    ) -> int:
-        return function(options=Options(deadline, budget, backend, new, verify), **others)
+    def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
+        return function(scope=Scope(limit, only, tasks), **others)
 
-    for option in (
-        click.option("--verify", is_flag=True, help="Read every file, also those that did not move."),
-        click.option("--new", is_flag=True, help="Another job, though one is unfinished or nothing changed."),
-        click.option("--backend", metavar="NAME", help="This backend alone."),
-        click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
-        click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
-    ):
+    for option in _SCOPE:
         command = option(command)
     return command
+
+
+def _as_options(options: Sequence[Decorator]) -> Decorator:
+    """What the command line says of a job, as `options`."""
+
+    def decorate(function: Command) -> Command:
+        @scope_options
+        @wraps(function)
+        def taking(**given: Any) -> int:
+            terms = {name: given.pop(name) for name in _NAMES if name in given}
+            return function(options=Options(**terms), **given)
+
+        command: Command = taking
+        for option in options:
+            command = option(command)
+        return command
+
+    return decorate
+
+
+plan_options = _as_options(_TERMS)
+job_options = _as_options((*_QUEUED, *_TERMS))

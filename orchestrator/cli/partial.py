@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.cli.context import Context
-from orchestrator.cli.rows import form_of, style_of, write_lines
+from orchestrator.cli.context import Context, say_keys
+from orchestrator.cli.rows import Fetched, form_of, style_of, write_lines
 from orchestrator.config import LocalBackend, SyncBackend
 from orchestrator.engine import Engine, hosted_lane, own_lane
 from orchestrator.enginelock import engine_lock
@@ -18,12 +18,13 @@ from orchestrator.pipeline.partial import OpenLane, partial_lines
 from orchestrator.server.host import socket_path
 
 
-def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> str:
-    """Write the rows that have a result by now, also those in batches that still run; how many and where, in words.
+def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> Fetched:
+    """Write the rows that have a result by now, also those in batches that still run.
 
     The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
     """
     form = form or form_of(job, output)
+    say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
         lanes = _own(context, stack) if holder is None else _running(context, stack)

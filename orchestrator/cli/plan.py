@@ -7,17 +7,20 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.context import json_option, opened, print_json, quiet_option
-from orchestrator.cli.options import FILE, job_options
+from orchestrator.cli.context import opened
+from orchestrator.cli.options import FILE, plan_options
+from orchestrator.cli.output import json_option, print_json, quiet_option
 from orchestrator.clock import now
-from orchestrator.console import out, plan_table, progress
+from orchestrator.console import out
+from orchestrator.console_jobs import plan_lines
+from orchestrator.console_progress import progress
 from orchestrator.pipeline.intake import Options, rehearse
 from orchestrator.planner import Cost, Plan
 
 
 @click.command()
 @FILE
-@job_options
+@plan_options
 @quiet_option
 @json_option
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
@@ -33,7 +36,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         if as_json:
             print_json(plan_json(found))
         else:
-            out().print(plan_table(found, intake.job.deadline_at))
+            out().print(plan_lines(found, intake.job.deadline_at, out().width))
         return 0 if found.verdict.holds else 3
 
 

@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
+from orchestrator.layout import Column, table
 
 if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held
 
-_COLUMNS = ("DOCUMENT", "TASK", "CODE", "SINCE", "JOB", "RUNS", "REASON")
-MOST = 60
-"""So many characters of a reason are shown in the table."""
+_COLUMNS = (
+    Column("document"),
+    Column("task"),
+    Column("code"),
+    Column("since", rank=2),
+    Column("job", rank=3),
+    Column("runs", right=True, rank=1),
+    Column("reason", prose=True),
+)
 
 
 @click.group()
@@ -39,7 +47,9 @@ def list_held(job_id: str | None, as_json: bool) -> int:
         elif not held:
             say("orch: nothing is in quarantine")
         else:
-            click.echo(_table([_COLUMNS, *map(_cells, held)]))
+            from orchestrator.console import out
+
+            out().print(table(_COLUMNS, list(map(_cells, held)), out().width))
         return 0
 
 
@@ -74,7 +84,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
 def _held(context: Context, job_id: str | None) -> list[Held]:
     from orchestrator.results import is_passing
 
-    series = None if job_id is None else context.store.jobs.get(job_id).series
+    series = None if job_id is None else context.job(job_id, tell=False).series
     return list(context.store.quarantine.held(context.home.identity(), is_passing, series))
 
 
@@ -95,13 +105,5 @@ def held_json(held: Held) -> dict[str, Any]:
 
 
 def _cells(held: Held) -> tuple[str, ...]:
-    reason = " ".join(held.reason.split())
-    short = reason if len(reason) <= MOST else f"{reason[: MOST - 1]}…"
     since = held.since_at.astimezone().strftime("%Y-%m-%d %H:%M")
-    return held.document, held.task or "—", held.code, since, held.since, f"{held.runs:,}", short
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+    return held.document, held.task or "—", held.code, since, held.since, f"{held.runs:,}", held.reason

@@ -8,7 +8,8 @@ import click
 
 from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
 from orchestrator.backends.open import open_backend
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened, say_keys
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.config import AnthropicBackend, HostedBackend
 from orchestrator.errors import UsageError
 from orchestrator.model import Shard
@@ -26,6 +27,7 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     """
     found = []
     with opened() as context:
+        say_keys(context.config)
         for name, settings in _chosen(context, backends):
             api = open_backend(name, settings)
             try:
@@ -80,7 +82,7 @@ def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str])
 
 
 def _show(comparison: Comparison) -> None:
-    click.echo(
+    show(
         f"{comparison.backend} ({comparison.account}): {comparison.batches:,} batches there, "
         f"{comparison.known:,} of them known here and alike"
     )
@@ -89,6 +91,6 @@ def _show(comparison: Comparison) -> None:
         if finding.kind is Kind.FOREIGN:
             foreign += 1
             continue
-        click.echo(f"  {finding.kind}: {finding.id}: {finding.text}")
+        show(f"  {finding.kind}: {finding.id}: {finding.text}")
     if foreign:
-        click.echo(f"  {foreign:,} batches were made by something else (--json names them)")
+        show(f"  {foreign:,} batches were made by something else (--json names them)")

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator import permissions
+from orchestrator.cli.context import Context, opened
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 from orchestrator.errors import UsageError
+from orchestrator.model import JobId
 
 if TYPE_CHECKING:
     from orchestrator.morning import NightReport
@@ -44,6 +47,7 @@ def report() -> None:
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
 def report_cost(
     by: str,
@@ -52,6 +56,7 @@ def report_cost(
     compare: str | None,
     as_csv: bool,
     html: Path | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """What was paid, what was foreseen, and what the same tokens cost at list prices."""
@@ -60,17 +65,16 @@ def report_cost(
     with opened() as context:
         built = _built(context, by, parsed_since(since), job_id, compare or context.config.report.compare)
         if html is not None:
-            _write_page(built, html, since)
+            _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
             print_json(built.to_json())
         elif as_csv:
-            click.echo(built.to_csv(), nl=False)
+            show(built.to_csv(), whole=True)
         elif html is None:
             from orchestrator.console import out
-            from orchestrator.console_reports import cost_table
+            from orchestrator.console_reports import cost_lines
 
-            console = out()
-            console.print(cost_table(built, console.width))
+            out().print(cost_lines(built, out().width))
         return 0
 
 
@@ -89,9 +93,9 @@ def report_forecast(since: str | None, as_json: bool) -> int:
             say("orch: no forecasts yet; each batch that is sent makes some")
         else:
             from orchestrator.console import out
-            from orchestrator.console_reports import forecast_table
+            from orchestrator.console_reports import forecast_lines
 
-            out().print(forecast_table(lines))
+            out().print(forecast_lines(lines, out().width))
         return 0
 
 
@@ -99,8 +103,9 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 @click.argument("which", metavar="[DATE|JOB]", required=False)
 @click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
-def report_night(which: str | None, as_markdown: bool, html: Path | None, as_json: bool) -> int:
+def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
     """What became of documents, answers, money and time in a night, and what needs a person.
 
     A night goes from noon to noon; DATE is the day on which it began. Default: the newest with a job.
@@ -112,16 +117,16 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, as_jso
     with opened() as context:
         built = _night(context, which)
         if html is not None:
-            _written(html, page(built))
+            _written(context, html, page(built), overwrite=overwrite)
         if as_json:
             print_json(built.to_json())
         elif as_markdown:
-            click.echo(markdown(built), nl=False)
+            show(markdown(built), whole=True)
         elif html is None:
             from orchestrator.console import out
-            from orchestrator.console_reports import written
+            from orchestrator.console_reports import night_lines
 
-            out().print(written(markdown(built)))
+            out().print(night_lines(built, out().width))
         return 0
 
 
@@ -140,7 +145,7 @@ def _night(context: Context, which: str | None) -> NightReport:
         try:
             night = date.fromisoformat(which)
         except ValueError:
-            return night_report(store, context.home, None, [store.jobs.get(which)], now())
+            return night_report(store, context.home, None, [context.job(which, tell=False)], now())
     jobs = jobs_of(store, night)
     if not jobs:
         raise UsageError(
@@ -153,7 +158,7 @@ def _built(context: Context, by: str, since: datetime | None, job_id: str | None
     from orchestrator.reports import Facts, cost_report, estimates
 
     ledger = context.store.ledger
-    job = context.store.jobs.get(job_id).id if job_id else None
+    job = context.job(job_id, tell=False).id if job_id else None
     lines = ledger.totals(by, since, job)
     # A line of several tags is in several groups, and once in the total.
     whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
@@ -180,17 +185,22 @@ def _list_prices(context: Context) -> Listed:
     return listed
 
 
-def _write_page(built: CostReport, path: Path, since: str | None) -> None:
+def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:
     from orchestrator.htmlreports import cost_page
 
-    _written(path, cost_page(built, now(), since))
+    _written(context, path, cost_page(built, now(), since), overwrite=overwrite)
 
 
-def _written(path: Path, page: str) -> None:
+def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
+    from orchestrator.cli.rows import require_own
+    from orchestrator.pipeline.outputs import BY_HAND, remember
+
+    require_own(context, path, "--html", overwrite=overwrite)
     try:
-        path.write_text(page, encoding="utf-8")
+        permissions.write_text(path, page)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    remember(context.store, context.home.identity(), BY_HAND, JobId(""), path, now())
     say(f"orch: the report is in {path}")
 
 

@@ -2,24 +2,76 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any, BinaryIO, TextIO, cast
+
+import click
 
 from orchestrator import exports
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
-from orchestrator.errors import StorageError
+from orchestrator.errors import StorageError, UsageError
 from orchestrator.exports import Format
 from orchestrator.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.merge import check_output
+from orchestrator.pipeline.outputs import BY_HAND, is_foreign
+
+EVERY = 1000
+Progress = Callable[[str, int, int, str], None]
 
 
-def write_rows(context: Context, job: Job, output: str | Path | None, form: Format | None) -> str:
-    """Write every row; how many and where, in words. Raises StorageError."""
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """How many rows were written, as what, and that in words."""
+
+    rows: int
+    form: Format
+    told: str
+
+
+def write_rows(
+    context: Context, job: Job, output: str | Path | None, form: Format | None, progress: Progress | None = None
+) -> Fetched:
+    """Write every row. `progress` is told what is done, how much of it, of how much, and the unit.
+
+    Raises StorageError.
+    """
     form = form or form_of(job, output)
-    return write_lines(merged_lines(context.store, context.home, job, style=style_of(form)), job, output, form)
+    lines = merged_lines(context.store, context.home, job, style=style_of(form))
+    if progress is not None:
+        lines = _counted(lines, context.store.jobs.counts([job.id])[job.id].total, progress)
+    return write_lines(lines, job, output, form)
+
+
+def _counted(lines: Iterator[bytes], total: int, progress: Progress) -> Iterator[bytes]:
+    for number, line in enumerate(lines, 1):
+        yield line
+        if number % EVERY == 0:
+            progress("writing rows", number, total, "rows")
+
+
+def require_own(context: Context, place: str | Path, option: str = "-o", *, overwrite: bool) -> None:
+    """Raises UsageError where an option names a file that orch did not write, and nobody says that it may go."""
+    if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
+        return
+    if not may_overwrite(f"{place} is there already, and orch did not write it"):
+        raise UsageError(
+            f"{option} {place}: is there already, and orch did not write it",
+            hint="--force overwrites it; or name another file",
+        )
+
+
+def may_overwrite(told: str) -> bool:
+    """Ask whoever sits at the terminal; nobody there says no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm(f"orch: {told}. Overwrite it?", default=False, err=True)
 
 
 def place_of(output: str, job: Job) -> str | Path:
@@ -48,11 +100,14 @@ def style_of(form: Format) -> str:
     return "batch" if form == "batch" else "jsonl"
 
 
-def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> str:
+def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> Fetched:
+    """Write rows as a format."""
     if output is not None:
-        return str(exports.write(output, form, job, lines))
+        written = exports.write(output, form, job, lines)
+        return Fetched(written.rows, form, str(written))
     counted = exports.Counted(lines)
-    stream = sys.stdout.buffer
+    # A program gets the bytes as they are; a terminal would act on what a model or a document put there.
+    stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
         exports.encode(stream, counted, form, job.id, exports.tasks_of(job))
         stream.flush()
@@ -61,4 +116,23 @@ def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, for
     except OSError as error:
         drop_output(1)
         raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
-    return f"{counted.rows:,} rows"
+    return Fetched(counted.rows, form, f"{counted.rows:,} rows")
+
+
+class _Shown(io.RawIOBase):
+    """Bytes of UTF-8 as text for a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._stream.write(self._decode(bytes(data)))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()

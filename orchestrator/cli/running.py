@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from orchestrator import overview
-from orchestrator.cli.context import Context, log_to, say
-from orchestrator.console import Progress
+from orchestrator.cli.context import Context, log_to
+from orchestrator.cli.failures import Interrupted
+from orchestrator.console_progress import Progress
 from orchestrator.engine import Engine
 from orchestrator.enginelock import Holder, engine_lock
 from orchestrator.errors import BackendError
@@ -23,13 +24,19 @@ def finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
     rate = overview.RateWindow()
 
+    def look(engine: Engine) -> None:
+        for news in engine.news():
+            view.say(f"orch: {news}")
+        draw(engine.problem)
+
     def draw(problem: str | None) -> None:
         detail = context.detail(job.id, problem)
         view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store) as engine:
-            engine.run(over, lambda running: draw(running.problem), mine=job)
+            engine.listeners.append(context.use)
+            engine.run(over, look, mine=job)
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:
@@ -48,9 +55,10 @@ def until_over(
 ) -> None:
     """Until a job is over: `be_engine(over)` while the home's lock is ours, `follow(holder, is_new)` while it is not.
 
-    Raises KeyboardInterrupt where a signal asked for the end first; the job then stands where it is.
+    Raises Interrupted where a signal asked for the end first; the job then stands where it is.
     """
     told: set[str] = set()
+    followed: Holder | None = None
 
     def is_over() -> bool:
         current = context.store.jobs.get(job.id)
@@ -60,14 +68,17 @@ def until_over(
         while not is_over() and not interrupted():
             with engine_lock(context.home) as holder:
                 if holder is None:
+                    followed = None
                     log_to(context.home)
                     be_engine(lambda: interrupted() or is_over())
                     continue
             follow(holder, str(holder) not in told)
             told.add(str(holder))
+            followed = holder
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
         if interrupted() and not is_over():
-            raise KeyboardInterrupt
+            goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to go on"
+            raise Interrupted(f"stopped; {goes_on}")
 
 
 @contextmanager
@@ -88,18 +99,21 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def see_it_end(context: Context, job: Job) -> None:
+def see_it_end(context: Context, job: Job, view: Progress) -> None:
     """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
-    told: set[str] = set()
+    rate = overview.RateWindow()
 
-    def tell(engine: Engine) -> None:
-        if engine.problem is not None and engine.problem not in told:
-            told.add(engine.problem)
-            say(f"orch: {engine.problem}")
+    def draw(problem: str | None) -> None:
+        detail = context.detail(job.id, problem)
+        view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store, dispatch=False) as engine:
-            engine.run(lambda: over() or engine.pipeline.unreachable(job) is not None, tell, only=job)
+            engine.run(
+                lambda: over() or engine.pipeline.unreachable(job) is not None,
+                lambda running: draw(running.problem),
+                only=job,
+            )
             if not over() and (why := engine.pipeline.unreachable(job)) is not None:
                 raise BackendError(
                     f"the job is asked to end, and a backend that has its batches does not answer: {why}",
@@ -108,6 +122,7 @@ def see_it_end(context: Context, job: Job) -> None:
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:
-            say(f"orch: {holder} has this home's engine and will end it")
+            view.say(f"orch: {holder} has this home's engine and will end it")
+        draw(None)
 
     until_over(context, job, be_engine, follow)

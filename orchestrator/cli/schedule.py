@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import click
 
 from orchestrator import nights
-from orchestrator.cli.context import Context, json_option, opened, print_json, say
+from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars
+from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.clock import now
 from orchestrator.durations import duration
 from orchestrator.enginelock import running_engine
@@ -30,7 +31,7 @@ _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 @click.group()
 def schedule() -> None:
-    """Run job files by themselves, every night: `orch up` does it."""
+    """Run job files by themselves, every night or every hour: `orch up` does it."""
 
 
 NAME = click.argument("name")
@@ -38,7 +39,8 @@ NAME = click.argument("name")
 
 @schedule.command()
 @FILE
-@click.option("--cron", required=True, metavar="CRON", help='When, as "minute hour day month weekday": "0 22 * * *".')
+@click.option("--cron", metavar="CRON", help='When, as "minute hour day month weekday": "0 22 * * *".')
+@click.option("--after", metavar="SCHEDULE", help="Instead: once each night of that schedule has finished well.")
 @click.option("--tz", metavar="ZONE", help="Whose clocks, such as Europe/Berlin; default: this machine's.")
 @click.option("--deadline", metavar="WHEN", help="06:00, or 8h from when a night is due; default: the job file's.")
 @click.option("--budget", type=Dollars(), help="A hard cap in dollars for each night; default: the job file's.")
@@ -54,34 +56,47 @@ NAME = click.argument("name")
 @click.option("--name", metavar="NAME", help="What to call it; default: the job's name.")
 @json_option
 def add(
-    file: Path, cron: str, tz: str | None, deadline: str | None, budget: Decimal | None, misfire: str, grace: str,
-    overlap: str, name: str | None, as_json: bool,
+    file: Path, cron: str | None, after: str | None, tz: str | None, deadline: str | None, budget: Decimal | None,
+    misfire: str, grace: str, overlap: str, name: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run a job file or batch file every night.
+    """Run a job file or batch file every night, every hour, or after another schedule.
 
-    The file is checked now; each night reads it anew, as it is then.
+    The file is checked now; each run reads it anew, as it is then.
     """
-    zone = tz or _local_zone()
-    _meant("--cron", lambda: nights.check_cron(cron))
-    _meant("--tz", lambda: nights.zone_of(zone))
+    if (cron is None) == (after is None):
+        raise UsageError("give --cron, or --after and the schedule that this one follows", hint="one of the two")
+    if cron is not None:
+        _meant("--cron", lambda: nights.check_cron(cron))
     length = _meant("--grace", lambda: nights.length(grace))
     if name is not None and not re.fullmatch(NAMES, name):
         raise UsageError(f"--name: {name!r} is no name", hint="letters, digits, - and _, 64 of them at most")
     if deadline is not None:
         _meant("--deadline", lambda: nights.check_deadline(deadline))
     with opened() as context:
+        before = None if after is None else _followed(context, after)
+        zone = tz or (_local_zone() if before is None else before.tz)
+        _meant("--tz", lambda: nights.zone_of(zone))
         found = _checked(context, file, deadline)
         called, at = name or found, now()
         made = Schedule(
             id=f"{called}-{os.urandom(4).hex()}", name=called, home=context.home.identity(),
-            config=str(context.config.path), file=str(file.absolute()), cron=cron, tz=zone, deadline=deadline,
+            config=str(context.config.path), file=str(file.absolute()), cron=cron or "", tz=zone, deadline=deadline,
             budget=budget, misfire=Misfire(misfire), grace=length, overlap=Overlap(overlap), created_at=at, since=at,
+            after=None if before is None else before.id,
         )  # fmt: skip
         context.store.schedules.add(made)
         _show_one(context, made, as_json)
         if not as_json:
             _say_who_runs(context)
     return 0
+
+
+def _followed(context: Context, name: str) -> Schedule:
+    """The schedule that another is to follow. Raises UsageError."""
+    found = _get(context, name)
+    if found.home != context.home.identity():
+        raise UsageError(f"--after {name}: it is of another home, whose jobs this one's engine does not see")
+    return found
 
 
 def _meant(option: str, meaning: Callable[[], Value]) -> Value:
@@ -109,11 +124,11 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     from orchestrator.pipeline.intake import Options, draft
     from orchestrator.pipeline.routes import route_for
 
-    finding = check_file(file, context.config)
+    finding = check_file(file, context.config, now, context.store)
     for warning in finding.warnings:
         say(f"orch: warning: {warning}")
-    for key, code, text in finding.problems:
-        say(f"orch: {key}: {code}: {text}")
+    for problem in finding.problems:
+        say(f"orch: {problem}")
     job = draft(file, context.config, context.home, Options(), now())
     route_for(context.config, job)
     if deadline is None and (told := job.spec.get("deadline")) is not None:
@@ -156,7 +171,7 @@ def nights_(name: str | None, show_all: bool, as_json: bool) -> int:
         if as_json:
             print_json([{"schedule": names[night.schedule_id], **night_json(night)} for night in shown])
         for night in () if as_json else shown:
-            click.echo(f"{night.night}  {names[night.schedule_id]}  {_told(night)}")
+            show(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
         if not found and not as_json:
             say("orch: no night has come yet")
     return 0
@@ -194,27 +209,33 @@ def run_(name: str, as_json: bool) -> int:
         if as_json:
             print_json({"schedule": name, **night_json(night)})
         else:
-            click.echo(f"{name}: the night of {night.night} is due")
+            show(f"{name}: the night of {night.name} is due")
             _say_who_runs(context)
     return 0
 
 
 def _due_now(context: Context, one: Schedule, at: datetime) -> Night:
     """Make the night that the moment belongs to due. Raises UsageError where it runs, or has."""
-    date = nights.night_at(one, at)
-    if date is None:
+    last = nights.last_due(one, at) if one.after is None else _last_followed(context, one)
+    if last is None:
         raise UsageError(f"{one.name} had no night yet", hint=f"`orch run {one.file}` runs the file now")
     reason = "asked for by hand"
-    night = Night(one.id, date, at, NightState.DUE, reason, at)
+    night = Night(one.id, last.night, at, NightState.DUE, reason, at, slot=last.slot)
     if not context.store.schedules.claim(night):
-        there = context.store.schedules.night_of(one.id, date)
+        there = context.store.schedules.night_of(one.id, last.night, last.slot)
         if there is None or there.state in _NOT_AGAIN:
             told = "is gone" if there is None else f"is {_told(there)}"
             raise UsageError(
-                f"the night of {date} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
+                f"the night of {last.name} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
             )
         context.store.schedules.again(there, at, reason)
     return night
+
+
+def _last_followed(context: Context, one: Schedule) -> Night | None:
+    """The last night of the schedule that this one follows."""
+    found = context.store.schedules.nights(one.after)
+    return found[-1] if found else None
 
 
 @schedule.command()
@@ -224,11 +245,15 @@ def remove(name: str, as_json: bool) -> int:
     """Forget a schedule and the list of its nights; their jobs and results stay."""
     with opened() as context:
         one = _get(context, name)
+        if followers := [other.name for other in context.store.schedules.all() if other.after == one.id]:
+            raise UsageError(
+                f"{', '.join(followers)} comes after {one.name}, and would never come again", hint="remove that first"
+            )
         context.store.schedules.remove(one.id)
         if as_json:
             print_json({"removed": one.name})
         else:
-            click.echo(f"{one.name}: removed; jobs that its nights made stay")
+            show(f"{one.name}: removed; jobs that its nights made stay")
     return 0
 
 
@@ -251,20 +276,27 @@ def _show(context: Context, one: Schedule) -> None:
     at, last = now(), _last(context, one)
     if one.paused_at is not None:
         when = f"paused since {nights.local(one, one.paused_at)}"
+    elif one.after is not None:
+        when = f"after each night of {_name_of(context, one.after)} that finishes well"
     else:
         following = nights.next_due(one, at)
         when = "no night to come" if following is None else f"next {nights.ahead(one, following.at, at)}"
-    click.echo(f"{one.name}: {when} ({one.cron}, {one.tz})")
+    show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
     grace = duration(one.grace.total_seconds())
     late = f"run when found up to {grace} late" if one.misfire is Misfire.RUN else "skipped when found late"
     overlap = "skipped" if one.overlap is Overlap.SKIP else "waits"
-    click.echo(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
+    show(f"  {', '.join([one.file, *terms, late, f'{overlap} while a job of the file is still going'])}")
     if last is not None:
-        click.echo(f"  {last.night}: {_told(last)}")
+        show(f"  {last.name}: {_told(last)}")
     if one.home != context.home.identity():
-        click.echo("  of another home, whose engine runs it")
+        show("  of another home, whose engine runs it")
+
+
+def _name_of(context: Context, schedule_id: str) -> str:
+    found = context.store.schedules.get(schedule_id)
+    return schedule_id if found is None else found.name
 
 
 def _told(night: Night) -> str:
@@ -291,7 +323,8 @@ def _json(context: Context, one: Schedule) -> dict[str, Any]:
         "name": one.name,
         "file": one.file,
         "state": "paused" if one.paused_at else "active",
-        "cron": one.cron,
+        "cron": one.cron or None,
+        "after": None if one.after is None else _name_of(context, one.after),
         "tz": one.tz,
         "deadline": one.deadline,
         "budget_usd": None if one.budget is None else f"{one.budget:f}",
@@ -311,7 +344,9 @@ def night_json(night: Night) -> dict[str, Any]:
     """The stable form of a night; documented in docs/json.md."""
     return {
         "night": night.night.isoformat(),
+        "slot": night.slot or None,
         "state": night.state,
+        "code": night.code,
         "reason": night.reason,
         "job": night.job_id,
         "due_at": _iso(night.due_at),

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import click
 
 from orchestrator import hooks
-from orchestrator.cli.context import log_to, opened, quiet_option, say
+from orchestrator.cli.context import Context, log_to, opened, say_exposure
+from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
 from orchestrator.clock import now
-from orchestrator.console import money
+from orchestrator.config import Config
 from orchestrator.engine import Engine
 from orchestrator.enginelock import engine_lock
 from orchestrator.errors import UsageError
 from orchestrator.pipeline import house
+from orchestrator.reportwords import money
 from orchestrator.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -48,37 +54,77 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
     ):
         if holder is not None:
             raise UsageError(f"{holder} is this home's engine already")
+        say_exposure(context)
         log_to(context.home)
         engine = stack.enter_context(Engine(context.config, context.store))
         if webhooks is not None:
             secrets = hooks.secrets_of(context.config)
+            engine.listeners.append(lambda config: _keep_secrets(secrets, config))
             url = stack.enter_context(hooks.listening(*webhooks, secrets, engine.pipeline.looks.push))
             for name in secrets:
                 say(f"orch: webhooks of {name} are taken at {url}{name}")
         scheduler = Scheduler(context.store, context.home, context.config, now)
         daily = house.Daily(context.store, context.home, context.config.retention)
-        said: dict[str, str] = {}
+        engine.listeners += [scheduler.use, daily.use, context.use]
+        told = _Told(context, quiet=quiet)
 
         def nights() -> None:
-            for text in scheduler.tick():
-                if not quiet:
-                    say(f"orch: {text}")
+            with engine.notices.apart("schedules"):
+                told.say(scheduler.tick())
 
         def tick(engine: Engine) -> None:
             nights()
-            daily.tick(now())
-            if (engine.problem or "") != said.get("", "") and not quiet:
-                said[""] = engine.problem or ""
-                say(f"orch: {engine.problem or 'all is well again'}")
-            for line in context.lines():
-                text = f"{line.job.id}: {line.state}"
-                if said.setdefault(line.job.id, text if line.state.is_final else "") != text:
-                    said[line.job.id] = text
-                    if not quiet:
-                        say(f"orch: {text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}")
+            with engine.notices.apart("keeping house"):
+                daily.tick(now())
+            with engine.notices.apart("progress"):
+                told.tick(engine)
 
         say(f"orch: engine of {context.home.root} is up; Ctrl-C stops it")
         nights()  # before any round: a job that a night had made when it was cut off is the night's, not another's
         engine.run(interrupted, tick)
     say("orch: stopped; nothing is lost")
     return 0
+
+
+class _Told:
+    """What `orch up` says on its terminal: each thing once."""
+
+    def __init__(self, context: Context, *, quiet: bool) -> None:
+        self._context = context
+        self._quiet = quiet
+        self._problem = ""
+        self._jobs: dict[str, str] = {}
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Lines for people."""
+        for line in lines:
+            if not self._quiet:
+                say(f"orch: {line}")
+
+    def tick(self, engine: Engine) -> None:
+        """What is new of the settings, of what keeps rows from running, and of jobs."""
+        for news in engine.news():
+            say(f"orch: {news}")
+        if (engine.problem or "") != self._problem:
+            self._problem = engine.problem or ""
+            self.say([self._problem or "all is well again"])
+        self.say(self._moved())
+
+    def _moved(self) -> Iterator[str]:
+        for line in self._context.lines():
+            text = f"{line.job.id}: {line.state}"
+            if self._jobs.setdefault(line.job.id, text if line.state.is_final else "") != text:
+                self._jobs[line.job.id] = text
+                yield f"{text}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}"
+
+
+def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
+    """Check webhooks with the secrets that are named now. The server that takes them looks at the same table."""
+    try:
+        found = hooks.secrets_of(config)
+    except UsageError as error:
+        log.warning("webhooks are checked as before: %s", error)
+        return
+    secrets.update(found)
+    for name in secrets.keys() - found.keys():
+        del secrets[name]

@@ -18,7 +18,10 @@ from orchestrator.exports.formats import Counted, Format, encode
 from orchestrator.jobspec import JobSpec, Output
 from orchestrator.model import Job, JobKind
 
-__all__ = ["ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "places", "tasks_of", "write"]
+__all__ = [
+    "ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
+    "tasks_of", "write",
+]  # fmt: skip
 Tasks = Mapping[str, Mapping[str, Any] | None]
 ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
 
@@ -56,7 +59,7 @@ def tasks_of(job: Job) -> Tasks:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines, for `batch` OpenAI's result lines. Raises StorageError.
+    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError.
     """
     counted = Counted(lines)
     with places.opened(place) as file:
@@ -68,25 +71,47 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
     """Put a job's lines where its job file says. `night` names the partition, where it is partitioned.
 
-    Raises StorageError, and InputError where a variable that holds an address is not set any more.
+    Raises OutputError, and InputError where a variable that holds an address is not set any more.
     """
-    folder = Path(job.source).parent
-    if output.path is not None:
-        return write(_place(output, output.path, job, folder, night), output.format, job, lines)
+    if (place := place_of(output, job, night)) is not None:
+        return write(place, output.format, job, lines)
     from orchestrator.exports import sqltable
     from orchestrator.exports.layout import Layout
 
     table, counted = str(output.table), Counted(lines)
-    url = sqltable.address(_url(output), folder)
-    sqltable.replace(url, table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
+    sqltable.replace(_database(output, job), table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
     return Written(f"table {table}", counted.rows, counted.bytes, None)
 
 
-def _place(output: Output, path: str, job: Job, folder: Path, night: date) -> str | Path:
+def probe(output: Output, job: Job, night: date) -> None:
+    """Find out whether `deliver` could do it now, and leave everything as it is.
+
+    Raises OutputError, and InputError where a variable that holds an address is not set.
+    """
+    if (place := place_of(output, job, night)) is not None:
+        places.probe(place)
+        return
+    from orchestrator.exports import sqltable
+    from orchestrator.exports.layout import Layout
+
+    sqltable.probe(_database(output, job), str(output.table), Layout(job.id, tasks_of(job), flat=True))
+
+
+def place_of(output: Output, job: Job, night: date) -> str | Path | None:
+    """The file or the address that a job's rows go to; None where they go into a table."""
+    path = output.path
+    if path is None:
+        return None
     if output.partition is not None:
         # The job's name, not its id: a night that is run again replaces what it wrote.
         path = f"{path.rstrip('/')}/night={night.isoformat()}/{job.name}.{ENDINGS[output.format]}"
-    return places.located(path, folder)
+    return places.located(path, Path(job.source).parent)
+
+
+def _database(output: Output, job: Job) -> str:
+    from orchestrator.exports import sqltable
+
+    return sqltable.address(_url(output), Path(job.source).parent)
 
 
 def _url(output: Output) -> str:

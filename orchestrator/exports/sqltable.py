@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,18 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
+    false,
     insert,
     inspect,
+    select,
     text,
 )
 from sqlalchemy.types import TypeEngine
 
-from orchestrator.errors import StorageError
+from orchestrator import permissions
+from orchestrator.errors import OutputError, OutputFault, StorageError
+from orchestrator.exports import places
+from orchestrator.exports.faults import fault_of
 from orchestrator.exports.kinds import Kind, Plain
 from orchestrator.exports.layout import Layout, unique
 from orchestrator.store.database import Database
@@ -46,22 +52,73 @@ def address(url: str, folder: Path) -> str:
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
     """Put a job's rows in the place of those that it has in a table, in one transaction; the table is made, and gets
-    the columns that it lacks. Raises StorageError.
+    the columns that it lacks. Raises OutputError.
     """
+    with _told(table):
+        if (file := _file_of(url)) is not None:
+            permissions.make_folders(file.parent)
+            permissions.make_file(file)
+        with _opened(url) as tx:
+            _fill(tx, table, layout, job, lines)
+
+
+def probe(url: str, table: str, layout: Layout) -> None:
+    """Find out whether a job's rows can be put into a table, and leave it as it is. Raises OutputError.
+
+    All that a delivery does is done, with no row, and taken back.
+    """
+    if (file := _file_of(url)) is not None and (not file.exists() or file.is_dir()):
+        places.probe(file)
+        return
+    with _told(table), suppress(_TakeBack), _opened(url) as tx:
+        target, names = _ready(tx, table, layout)
+        tx.execute(delete(target).where(false()))
+        tx.execute(insert(target).from_select(names, select(*(target.c[name] for name in names)).where(false())))
+        raise _TakeBack
+
+
+class _TakeBack(Exception):
+    """The transaction is to leave nothing."""
+
+
+def _file_of(url: str) -> Path | None:
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[Connection]:
+    database = Database(url, ours=False)
     try:
-        database = Database(url)
-        try:
-            with database.write() as tx:
-                _fill(tx, table, layout, job, lines)
-        finally:
-            database.close()
-    except StorageError as error:
+        with database.write() as tx:
+            yield tx
+    finally:
+        database.close()
+
+
+@contextmanager
+def _told(table: str) -> Iterator[None]:
+    try:
+        yield
+    except (StorageError, OSError) as error:
+        code = fault_of(error)
         # The hints of the store are about orch's own database.
-        hint = "see that output's database is there and may be written; a table of other columns needs another name"
-        raise StorageError(f"output: table {table}: {error.message}", hint=hint) from error
+        hint = "see that output's database is there and may be written"
+        if code is OutputFault.DIFFERS:
+            hint = "a table of other columns needs another name"
+        why = error.message if isinstance(error, StorageError) else error.strerror or str(error)
+        raise OutputError(code, f"output: table {table}: {why}", hint=hint) from error
 
 
 def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
+    target, names = _ready(tx, name, layout)
+    tx.execute(delete(target).where(target.c[names[0]] == job))
+    rows = (dict(zip(names, map(_clean, layout.cells(line)), strict=True)) for line in lines)
+    for chunk in _chunks(rows):
+        tx.execute(insert(target), chunk)
+
+
+def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]:
+    """The table, made or with what it lacked, and what the columns of the layout are called in it."""
     if tx.dialect.name == "postgresql":
         # Two jobs that find no table at once take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
@@ -72,11 +129,7 @@ def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[b
     ]
     target = _made(tx, name, wanted)
     spelled = {column.name.casefold(): column.name for column in target.columns}
-    names = [spelled[name.casefold()] for name in names]
-    tx.execute(delete(target).where(target.c[spelled["job"]] == job))
-    rows = (dict(zip(names, map(_clean, layout.cells(line)), strict=True)) for line in lines)
-    for chunk in _chunks(rows):
-        tx.execute(insert(target), chunk)
+    return target, [spelled[name.casefold()] for name in names]
 
 
 def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
@@ -90,7 +143,7 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         for column in Table(name, MetaData(), autoload_with=tx).columns
     }
     if not there.keys() >= set(KEY):
-        raise StorageError("it is there already, and no table of rows")
+        raise OutputError(OutputFault.DIFFERS, "it is there already, and no table of rows")
     quote = tx.dialect.identifier_preparer.quote_identifier
     for column in wanted:
         kind = column.type.compile(tx.dialect)
@@ -98,7 +151,9 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         if found is None:
             tx.exec_driver_sql(f"ALTER TABLE {quote(name)} ADD COLUMN {quote(column.name)} {kind}")
         elif found != kind:
-            raise StorageError(f"its column {column.name} is {found}, and would have to be {kind}")
+            raise OutputError(
+                OutputFault.DIFFERS, f"its column {column.name} is {found}, and would have to be {kind}"
+            )
     return Table(name, MetaData(), autoload_with=tx)
 
 

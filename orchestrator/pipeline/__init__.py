@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from orchestrator.errors import BackendError, RefusedError, UsageError
+from orchestrator.errors import InputError, StateConflict, StorageError
+from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import budget, build, canary, finish, stages, submit, track
+from orchestrator.pipeline import beginning, budget, build, canary, finish, stages, submit, track
 from orchestrator.pipeline.batches import Batches
 from orchestrator.pipeline.chores import Chores
 from orchestrator.pipeline.crew import Crew, Inline
@@ -29,6 +30,7 @@ from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
 from orchestrator.pipeline.guard import Guard
 from orchestrator.pipeline.lanes import Lanes
+from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
 from orchestrator.store import Store
 
@@ -51,6 +53,12 @@ class Pipeline:
         self._budgets = budgets
         self._now = now
         self._batches = Batches(store, home, lanes, budgets, now, crew or Inline())
+        self._guard = Guard()
+        self._gate = Gate(store, now)
+        self.finisher = finish.Finisher(store, home, now)
+
+    def settings_changed(self) -> None:
+        """Every job is planned again at its next step."""
         self._guard = Guard()
 
     @property
@@ -78,25 +86,28 @@ class Pipeline:
             return True
         if self._expired(job, shards):
             return True
-        moved, refused = False, None
+        moved, refused = False, list[Exception]()
         for shard in shards:
             try:
-                moved |= self._batches.advance(job, shard)
-            except (BackendError, UsageError, RefusedError) as error:
-                refused = refused or error  # what is at other backends goes on all the same, and is watched
+                moved |= self._advance_shard(job, shard)
+            except (StorageError, StateConflict, InputError):
+                raise
+            except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
+                refused.append(error)
         moved |= stages.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
-        if refused is not None:
-            raise refused
+        if refused:
+            raise refused[0]
         shards = self._store.shards.of_job(job.id)
         moved |= self._stopped_by_budget(job, shards)
         counts = self._store.jobs.counts([job.id])[job.id]
         if counts.pending == 0 and all(shard.state.is_final for shard in shards):
-            self._finish(job, counts)
-            moved = True
+            moved |= self._finish(job, counts)
         return moved
 
     def _build(self, job: Job) -> bool:
+        if (moved := beginning.waits(self._store, job, self._now())) is not None:
+            return moved
         with build.claim(self._home, job) as mine:
             if not mine:
                 return False
@@ -107,7 +118,8 @@ class Pipeline:
                 build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             report = build.build(self._store, self._home, job, self._now(), asked=self._lanes.asked(job))
-            if build.same_as(self._store, job, report) is not None:
+            # One that others may wait for ends as itself, though nothing is to be asked.
+            if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
                 build.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
@@ -150,6 +162,8 @@ class Pipeline:
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
+        if orders.sends and not beginning.may_ask(self._store, self._gate, job, now):
+            return True
         self._guard.looked(job, orders.next_look)
         acted = False
         for shard in orders.pulls:
@@ -181,6 +195,11 @@ class Pipeline:
         self._note(job, "rescued", f"its rows are taken back: {reason}", shard)
         return True
 
+    def _advance_shard(self, job: Job, shard: Shard) -> bool:
+        if (why := self._lanes.leaves(shard.backend)) is not None and self._pull(job, shard, why):
+            return True
+        return self._batches.advance(job, shard)
+
     def _cancel(self, job: Job) -> None:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
         self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
@@ -198,10 +217,14 @@ class Pipeline:
             self._note(job, "stopped", reason)
         return reason is not None
 
-    def _finish(self, job: Job, counts: Counts) -> None:
-        place = finish.finish(self._store, self._home, job, self._now())
+    def _finish(self, job: Job, counts: Counts) -> bool:
+        ended = self.finisher.step(job)
+        if ended is None:
+            return False
         self._guard.forget(job)
-        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {place}")
+        self._gate.forget(job)
+        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}")
+        return True
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,6 +36,8 @@ LABEL = "backup.json"
 SERVER_DATABASE = "server.db"
 TRIES = 5
 MOST_TOLD = 20
+MEGABYTE = 10**6
+Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,13 @@ class Found:
     problems: list[str] = field(default_factory=list)
 
 
-def make(store: Store, home: Home, target: Path, now: datetime) -> Found:
+def make(
+    store: Store, home: Home, target: Path, now: datetime, progress: Progress = lambda what, done, total, unit: None
+) -> Found:
     """Write a backup to a file that is not there yet, whole or not at all.
 
-    What the home itself lacks is told as a problem, and the backup is made without it. Raises RefusedError,
-    StorageError, UsageError.
+    What the home itself lacks is told as a problem, and the backup is made without it. `progress` is told what is
+    done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
         raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
@@ -76,7 +80,7 @@ def make(store: Store, home: Home, target: Path, now: datetime) -> Found:
             problems = _staged(store, home, stage)
             found = Found(label, problems=problems)
             with durable(target) as file:
-                _pack(stage, file, found)
+                _pack(stage, file, found, progress)
         except OSError as error:
             raise StorageError(
                 f"cannot write {target}: {error.strerror or error}", hint="make room, or name a file elsewhere"
@@ -152,7 +156,8 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
                 yield f"{name}: is not there, and {database.relative_to(folder)} names it"
 
 
-def _pack(stage: Path, file: BinaryIO, found: Found) -> None:
+def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None:
+    total = sum(size for _, size in files(stage))
     # Two names of one file are two files: a link in the archive has no bytes of its own.
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
         for path in sorted(stage.rglob("*")):
@@ -166,6 +171,7 @@ def _pack(stage: Path, file: BinaryIO, found: Found) -> None:
                 archive.addfile(info, source)
             found.files += 1
             found.bytes += info.size
+            progress("backing up", found.bytes // MEGABYTE, total // MEGABYTE, "MB")
         text = json.dumps(
             {
                 "made_at": found.label.made_at.isoformat(timespec="seconds"),

@@ -137,8 +137,15 @@ class SharedBudgets:
     def __init__(self, store: Store, config: Config, now: Callable[[], datetime]) -> None:
         self._store = store
         self._config = config
+        self._backends = dict(config.backends)
         self._now = now
-        self._summed: dict[str, _Summed] = {}
+        # By the whole budget: one of the same name may be another after an edit of orch.toml.
+        self._summed: dict[Budget, _Summed] = {}
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on; batches may still be at backends that are no longer in orch.toml."""
+        self._config = config
+        self._backends |= config.backends
 
     def no_room(self, job: Job, shard: Shard) -> str | None:
         """Why a shard has to wait, None where it may be sent; whether or not its intent is committed already.
@@ -226,7 +233,7 @@ class SharedBudgets:
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:
             job = jobs[shard.job_id]
-            if shard.backend not in self._config.backends or job is None:
+            if shard.backend not in self._backends or job is None:
                 standing = replace(standing, unbounded=f"orch.toml has no {shard.backend}, where {shard.id} is")
                 continue
             try:
@@ -245,7 +252,7 @@ class SharedBudgets:
 
     def _booked(self, budget: Budget, period: Period, look: _Look) -> Decimal:
         """What was booked in a period. Only what is new is added up: a held batch asks at every tick."""
-        known = self._summed.get(budget.name)
+        known = self._summed.get(budget)
         if known is None or known.starts != period.starts:
             known = _Summed(period.starts, period.starts)
         elif known.look == (self._store.ledger.newest(), look.ids):
@@ -255,20 +262,20 @@ class SharedBudgets:
             old = known.old + self._store.ledger.paid(known.until, settled, budget.key_value)
             known = _Summed(period.starts, settled, old)
         every = known.old + self._store.ledger.paid(known.until, period.ends, budget.key_value)
-        self._summed[budget.name] = replace(known, all=every, look=(look.newest, look.ids))
+        self._summed[budget] = replace(known, all=every, look=(look.newest, look.ids))
         return every
 
     def _model(self, job: Job, shard: Shard) -> str:
         return resolve_model(shard.model, shard.backend, models_of(self._config, job)) or shard.model
 
     def _price(self, shard: Shard) -> Prices:
-        return prices_of(self._config.backends[shard.backend], self._config, self._now)
+        return prices_of(self._backends[shard.backend], self._config, self._now)
 
     def _to_stop(self, names: Collection[str]) -> Decimal:
         """What backends paid by the hour cost from the decision to stop them until they have stopped."""
         costs = (
             prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * len(backend.upstreams)).cost
-            for name, backend in self._config.backends.items()
+            for name, backend in self._backends.items()
             if name in names and isinstance(backend, LocalBackend)
         )
         return sum(costs, Decimal(0))

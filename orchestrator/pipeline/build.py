@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,8 +28,9 @@ from orchestrator.jobspec import JobSpec, lines_of
 from orchestrator.located import line_of
 from orchestrator.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline import reuse
+from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.pipeline.sweep import CHUNK, Made, Memory, Sweep, chunks
-from orchestrator.requests import Builder, Built, bounds, line_cache_key, variables
+from orchestrator.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.store import Store
 
 MAX_ERRORS = 20
@@ -55,7 +57,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts.
+    long document's parts. `limited_to` says what a limited run is about.
     """
 
     documents: int = 0
@@ -69,6 +71,7 @@ class BuildReport:
     later: int = 0
     whys: Counter[Why] = field(default_factory=Counter)
     removed: int = 0
+    limited_to: str | None = None
     gone: list[str] = field(default_factory=list)
     problems: list[tuple[str, str, str]] = field(default_factory=list)
 
@@ -81,7 +84,8 @@ class BuildReport:
         return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
 
     def __str__(self) -> str:
-        return ", ".join([f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes])
+        told = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        return ", ".join(told if self.limited_to is None else [*told, f"limited to {self.limited_to}"])
 
     @property
     def saved(self) -> list[str]:
@@ -175,7 +179,7 @@ def build(
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
     stamped with, which no job's `now` is.
     """
-    report = BuildReport()
+    report = BuildReport(limited_to=job.limited_to)
     recorder = _Recorder(store, job, asked, report, now)
     memory = Memory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
@@ -240,8 +244,9 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def compare(self) -> None:
-        """Tell which documents of the last run are gone."""
-        gone = self._store.rows.gone(self._job.id, self._last) if self._last is not None else ()
+        """Tell which documents of the last run are gone; what a limited run leaves out is not."""
+        last = None if self._job.is_limited else self._last
+        gone = () if last is None else self._store.rows.gone(self._job.id, last)
         for key in gone:
             self._report.removed += 1
             if len(self._report.gone) < GONE:
@@ -283,22 +288,25 @@ def _from_documents(
     base = Path(job.source).parent
     check_variables(spec, Path(job.source))
     builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
-    sweep = Sweep(store, job, builder, runs, memory, report, clock_ns)
+    scope = Scope.of(job)
+    selection = Selection(scope)
     for source in spec.documents:
-        yield from sweep.made(source, base)
+        if tasks := scope.tasks_of(spec, source):
+            asking = builder.asking(tasks)
+            yield from Sweep(store, job, asking, selection, runs, memory, report, clock_ns).made(source, base)
+    selection.check()
 
 
 def check_variables(spec: JobSpec, file: Path) -> None:
     """Raises InputError for a template variable that no document has, with the nearest name that one has."""
     from orchestrator import documents
 
-    known: set[str] = set()
-    for source in spec.documents:
-        fields = documents.fields_of(source, file.parent)
-        if fields is None:
-            return  # only the rows themselves can tell; a row that lacks one is reported by name
-        known |= fields
+    fields = {source: documents.fields_of(source, file.parent) for source in spec.documents}
     for index, task in enumerate(spec.tasks):
+        of_task = [fields[source] for source in spec.sources_of(task)]
+        known = frozenset[str]().union(*(found for found in of_task if found is not None))
+        if None in of_task:
+            continue  # only the rows themselves can tell; a row that lacks one is reported by name
         for name in sorted(variables(task) - known):
             near = get_close_matches(name, [*known, "text"], 1)
             raise InputError(
@@ -311,9 +319,12 @@ def check_variables(spec: JobSpec, file: Path) -> None:
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
-    for seq, (checked, raw) in enumerate(batch_lines(Path(job.source))):
-        report.documents += 1
-        yield Made(Built(_batch_row(seq, checked, raw), raw))
+    selection, number = Selection(Scope.of(job)), count()
+    for checked, raw in batch_lines(Path(job.source)):
+        if selection.takes(checked.custom_id, checked.custom_id):
+            report.documents += 1
+            yield Made(Built(_batch_row(next(number), checked, raw), raw))
+    selection.check()
 
 
 def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
@@ -327,6 +338,8 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
             key = wire.id_key(checked.custom_id)
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
+            elif (large := too_large(raw, checked.url, checked.body)) is not None:
+                checked = wire.LineError("integer_above_max_value", large[1], large[0])
             seen.add(key)
         if isinstance(checked, wire.LineError):
             problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
@@ -337,9 +350,8 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
         if not problems:
             yield checked, raw
     if problems:
-        error = joined(problems)
-        error.hint = "correct these lines and run the same command again; nothing was sent"
-        raise error
+        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
+        raise joined(problems)
     if number_of_lines == 0:
         raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
 
@@ -373,6 +385,5 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def joined(problems: list[InputError]) -> InputError:
     """Several mistakes as one error: the first, and the others below it."""
-    first, *rest = problems
-    first.message += "".join(f"\n{problem}" for problem in rest)
+    first, *first.others = problems
     return first

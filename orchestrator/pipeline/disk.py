@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config import Retention
-from orchestrator.errors import StorageError
+from orchestrator.errors import NoRoom, StorageError
 from orchestrator.home import Home
 from orchestrator.retention import words
 
@@ -85,9 +85,9 @@ def shortage(home: Home, terms: Retention) -> str | None:
 
 
 def require_room(home: Home, terms: Retention) -> None:
-    """Raises StorageError where nothing more may be put into a home."""
+    """Raises NoRoom where nothing more may be put into a home."""
     if (why := shortage(home, terms)) is not None:
-        raise StorageError(
+        raise NoRoom(
             why, hint="`orch gc --dry-run` shows what may go; `min_free` and `max_bytes` of [retention] set the marks"
         )
 

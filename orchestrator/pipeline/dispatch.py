@@ -35,7 +35,7 @@ class Dispatch:
             return self._sent(job, shard, lane)
         if shard.pulled_at is not None or not self._work.lanes.planning(job).may_take(shard):
             # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.pulled_for or "its backend is not local any more")
+            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
             return True
         if not self._work.looks.is_due(shard, lane, self._work.now()):
             return False

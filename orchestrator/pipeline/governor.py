@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from orchestrator import quota
 from orchestrator.errors import AccountError, BackendBusy
+from orchestrator.ladder import alias_words
 from orchestrator.model import Shard
 from orchestrator.pipeline.lanes import Lane
 from orchestrator.pipeline.leftovers import Tally
@@ -82,7 +83,7 @@ class Governor:
         return quota.hold(
             int(shard.tokens * correction),
             shard.rows,
-            model=shard.model,
+            model=alias_words(shard.model),
             limit=lane.limits.enqueued(shard.model),
             batches_per_hour=lane.limits.batches_per_hour,
             in_flight=self._in_flight(lane, shard, correction),

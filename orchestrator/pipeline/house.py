@@ -19,8 +19,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator import retention
-from orchestrator.config import Retention
+from orchestrator.config import Config, Retention
 from orchestrator.errors import OrchError, RefusedError, StorageError
+from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Job, JobId
 from orchestrator.pipeline import disk
@@ -127,7 +128,7 @@ def _decide(
 ) -> tuple[list[Verdict], str | None]:
     """What becomes of each job; and why none goes, where that is so."""
     jobs = store.house.jobs(identity)
-    building = next((job.id for job in jobs if _building(job)), None)
+    building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may carry any other's answers"
     leaving = [_leaving(home, job) for job in jobs]
     used = disk.size_of(home.root) if terms.max_bytes is not None else 0
@@ -138,13 +139,19 @@ def _decide(
     return verdicts, held
 
 
-def _building(job: Job) -> bool:
-    return job.built_at is None and job.error is None and not job.options.get("dry_run")
+def _building(home: Home, job: Job) -> bool:
+    if job.built_at is not None or job.error is not None or job.options.get("dry_run"):
+        return False
+    # One that waits for another is not built yet, and may do so for days.
+    return AFTER not in job.options or not _is_free(home.build_lock(job.id))
 
 
 def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
-    is_run = job.finished_at is not None and job.error is None and job.cancel_requested_at is None
+    # Rows that could not be delivered are in the home alone.
+    is_sound = job.error is None or job.is_undelivered
+    is_run = job.finished_at is not None and is_sound and job.cancel_requested_at is None
+    is_run = is_run and not job.is_limited  # a trial of some documents shields no whole night
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
@@ -276,6 +283,10 @@ class Daily:
     home: Home
     terms: Retention
     _last: datetime | None = field(default=None, init=False)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
         """Keep house where a day has passed since; what went then, else None. What keeps it from it is logged."""

@@ -18,29 +18,40 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from orchestrator import exports
+from orchestrator import exports, following
 from orchestrator.config import Config
-from orchestrator.errors import InputError, RefusedError, UsageError
+from orchestrator.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.home import Home
 from orchestrator.jobspec import JobSpec, deadline_at, lines_of, load
 from orchestrator.located import line_of, spell
 from orchestrator.model import Job, JobId, JobKind
-from orchestrator.pipeline import build, canary, disk, reuse
+from orchestrator.pipeline import build, canary, disk, outputs, reuse
+from orchestrator.pipeline.outputs import OVERWRITE
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.routes import route_for
+from orchestrator.pipeline.selection import EVERYTHING, Scope
 from orchestrator.planner import Plan
 from orchestrator.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed."""
+    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
+
+    With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
+    output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
+    again by itself is waited for.
+    """
 
     deadline: str | None = None
     budget: Decimal | None = None
     backend: str | None = None
     new: bool = False
     verify: bool = False
+    scope: Scope = EVERYTHING
+    overwrite: bool = False
+    after: str | None = None
+    unattended: bool = False
 
 
 class How(StrEnum):
@@ -49,6 +60,7 @@ class How(StrEnum):
     NEW = "new"
     RESUMED = "resumed"
     UNCHANGED = "unchanged"
+    WAITING = "waiting"  # recorded; it is built once the job that it comes after has finished well
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +125,34 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
+    return _drafted(path, spec, config, home.identity(), options, now)
+
+
+def sketch(
+    path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
+) -> Job:
+    """The job that a file would make, of which only what its spec says matters. Raises UsageError."""
+    return _drafted(path.absolute(), spec, config, home_id, options, now)
+
+
+def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, options: Options, now: datetime) -> Job:
+    kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
+    scope = options.scope
+    if spec is not None:
+        scope.check_tasks(spec)
+    elif scope.tasks:
+        raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
-    home_id = home.identity()
     series = _digest(home_id, kind, os.path.realpath(path))
     content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
     deadline = options.deadline or (spec.deadline if spec else None)
+    more = {OVERWRITE: True} if options.overwrite else {}
     return Job(
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
         series=series,
-        identity=_digest(series, content),
+        identity=_digest(series, content, *([json.dumps(told)] if (told := scope.to_options()) else [])),
         name=name,
         kind=kind,
         source=str(path),
@@ -133,6 +162,8 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             "carry": not options.new,
             "verify": options.verify,
             "config": str(config.path),
+            **scope.to_options(),
+            **more,
         },
         created_at=now,
         deadline_at=_deadline(deadline, now),
@@ -149,7 +180,7 @@ def _deadline(text: str | None, now: datetime) -> datetime | None:
         raise UsageError(f"--deadline: {error}") from None
 
 
-def _check_deadline(job: Job) -> None:
+def check_deadline(job: Job) -> None:
     """For new jobs alone: one that is unfinished is taken up and finished late."""
     if job.deadline_at is not None and job.deadline_at <= job.created_at:
         raise RefusedError(
@@ -165,6 +196,11 @@ def submit(
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
+    before = options.after or job.spec.get("after")
+    if before is not None:
+        first, stands = following.require(store, job.home, before)
+        if stands is following.Before.OPEN:
+            return _queue(store, home, replace(job, options={**job.options, following.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
@@ -172,12 +208,12 @@ def submit(
                 reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             disk.require_room(home, config.retention)
+            check_output(store, job, unattended=options.unattended)
             report = build.build(store, home, job, now(), progress, asked=reuse.asked_of(config, job))
             same = build.same_as(store, job, report)
             if same is not None:
                 build.discard(store, home, job)
-                reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
-                return Intake(same, How.UNCHANGED, reason, report)
+                return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
             planning = Planning(store, config, job, now())
             plan = _fitting(planning)
@@ -190,6 +226,43 @@ def submit(
         store.forecasts.made(planning.forecasts(plan))
     store.jobs.note(job.id, "built", str(report), now())
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
+
+
+def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
+    """Raises OutputError, with file and line, where the rows could not be put where the job file wants them.
+
+    Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
+    """
+    try:
+        outputs.require(store, job)
+    except OutputError as error:
+        if unattended and error.code.may_pass:
+            return
+        file, field = Path(job.source), "output"
+        told = InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
+        raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
+
+
+def _unchanged(store: Store, same: Job, report: build.BuildReport, options: Options) -> Intake:
+    """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
+    reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
+    if not same.is_undelivered:
+        return Intake(same, How.UNCHANGED, reason, report)
+    store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
+    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are put where they belong now", report)
+
+
+def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
+    """Record a job that is built once the one that it comes after has finished well."""
+    with build.locked(home.intake_lock, wait=True):
+        found = _unfinished(store, job)
+        if found is not None and (found.built_at is not None or following.AFTER in found.options):
+            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
+        check_deadline(job)
+        store.jobs.add(job, _tags(job))
+    reason = f"waits for job {job.options[following.AFTER]} to finish well"
+    store.jobs.note(job.id, "waiting", reason, now)
+    return Intake(job, How.WAITING, reason)
 
 
 def _fitting(planning: Planning) -> Plan | None:
@@ -217,6 +290,8 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
     if terms:
         store.jobs.revise(job.id, **terms)
         store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+    if options.overwrite:
+        store.jobs.allow(job.id, **{OVERWRITE: True})
     return store.jobs.get(job.id)
 
 
@@ -226,22 +301,25 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
     Looking and recording are one step under a lock: the same command twice at once is one job. A build that another
     process is at is waited for, one that was cut off is cleared away.
     """
-    tags = {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
     while True:
         with build.locked(home.intake_lock, wait=True):
             found = _unfinished(store, job) if look else None
             if found is None:
-                _check_deadline(job)
+                check_deadline(job)
                 # Claimed before it can be seen: an engine that runs would build it as well.
                 claimed.enter_context(build.claim(home, job))
-                store.jobs.add(job, tags)
+                store.jobs.add(job, _tags(job))
                 return None
-        if found.built_at is not None:
+        if found.built_at is not None or following.AFTER in found.options:
             return found
         with build.claim(home, found, wait=True):
             current = store.jobs.find(found.id)
             if current is not None and current.built_at is None:
                 build.discard(store, home, found)
+
+
+def _tags(job: Job) -> dict[str, str]:
+    return {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
 
 
 def rehearse(
@@ -251,7 +329,7 @@ def rehearse(
     """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
-    _check_deadline(job)
+    check_deadline(job)
     with _rehearsed(store, home, config, job, now(), progress) as (job, report):
         return Intake(
             job,

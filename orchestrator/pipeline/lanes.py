@@ -58,7 +58,8 @@ class Lane:
 class Lanes:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
-    `shortage` says why nothing more may be stored, None where there is room.
+    `shortage` says why nothing more may be stored, None where there is room; `leaves` why rows are to come back from
+    a backend, None where they may stay.
     """
 
     open: Callable[[str], Lane]
@@ -66,3 +67,4 @@ class Lanes:
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
+    leaves: Callable[[str], str | None] = lambda name: None

@@ -392,7 +392,7 @@ class Planning:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
         backend = self._config.backends.get(shard.backend)
         is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
-        return backend is None or not is_local_only or backend.location == "local"
+        return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> Standing:
         """Where a shard's rows stand on the list of models of their alias."""

@@ -49,9 +49,10 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
 
 
 def last_run(store: Store, job: Job) -> JobId | None:
-    """The newest run of the same job file before this one: what changed, changed since then."""
+    """The newest whole run of the same job file before this one: what changed, changed since then."""
     runs = store.jobs.of_series(job.series)
-    return next((run.id for run in runs if run.built_at is not None and run.id != job.id), None)
+    whole = (run.id for run in runs if run.built_at is not None and run.id != job.id and not run.is_limited)
+    return next(whole, None)
 
 
 def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[int, Why]:

@@ -13,6 +13,7 @@ from orchestrator.jobspec import JobSpec
 from orchestrator.ladder import Names, Standing, above, expand, standing
 from orchestrator.model import Job, JobKind, Shard
 from orchestrator.pipeline.prices import prices_of
+from orchestrator.pipeline.selection import Scope
 from orchestrator.requests import ENDPOINT, resolve_model
 from orchestrator.routing import Candidate, Plan, Route, choose
 
@@ -61,7 +62,9 @@ def plan_for(config: Config, job: Job) -> Plan:
     allowed, local_only = None, False
     if job.kind is JobKind.DOCUMENTS:
         spec = JobSpec.model_validate(job.spec)
-        aliases = {alias for task in spec.tasks for alias in task.aliases.values()}
+        only = Scope.of(job).tasks
+        asked = [task for task in spec.tasks if not only or task.id in only]
+        aliases = {alias for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return choose(

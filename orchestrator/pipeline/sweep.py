@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, UnreadableDocument
     from orchestrator.jobspec import DocumentSource
     from orchestrator.pipeline.build import BuildReport
+    from orchestrator.pipeline.selection import Selection
 
 CHUNK = 500
 KEPT = 5000
@@ -72,15 +73,19 @@ class Memory:
 
 
 class Sweep:
-    """The requests of one source after the other. `runs` are those whose answers hold; without any, all is read."""
+    """The requests of a source: `builder` makes those of the documents that `selection` takes.
+
+    `runs` are those whose answers hold; without any, all is read.
+    """
 
     def __init__(
-        self, store: Store, job: Job, builder: Builder, runs: Sequence[JobId], memory: Memory, report: BuildReport,
-        clock_ns: Callable[[], int],
+        self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], memory: Memory,
+        report: BuildReport, clock_ns: Callable[[], int],
     ) -> None:  # fmt: skip
         self._store = store
         self._series = job.series
         self._builder = builder
+        self._selection = selection
         self._runs = runs
         self._memory = memory
         self._report = report
@@ -88,16 +93,22 @@ class Sweep:
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
-        """The requests of a source in its order. Raises InputError, StorageError."""
+        """The requests of the source in its order. Raises InputError, StorageError."""
         from orchestrator import documents
 
-        for part in chunks(documents.listed(source, base, self._clock_ns()), CHUNK):
+        selection = self._selection
+        listed = documents.listed(source, base, self._clock_ns())
+        chosen = (found for found in listed if selection.may_hold(found.key, is_table=found.is_table))
+        for part in chunks(chosen, CHUNK):
             contents = self._unmoved(part)
             answers = self._answers(
                 (found.key, contents[found.key]) for found in part if found.key in contents and not found.is_table
             )
             for found in part:
+                if selection.is_over:
+                    return
                 if found.key in answers:
+                    selection.takes(found.key, found.key)
                     yield from self._keep(found.key, contents[found.key] or "", answers[found.key])
                 elif found.is_table and found.key in contents:
                     yield from self._table(found)
@@ -140,14 +151,24 @@ class Sweep:
                 yield from self._read(table, place)
                 return
             for key, content in part:
-                yield from self._keep(key, content or "", answers[key])
+                if self._selection.takes(key, table.key):
+                    yield from self._keep(key, content or "", answers[key])
             place += len(part)
+            if self._selection.is_over:
+                return
         self._memory.kept(table.key)
 
     def _read(self, found: Listed, first: int = 0) -> Iterator[Made]:
         place, whole = first, True
         for document in islice(found.read(), first, None):
-            whole = document.key != found.key  # a table that cannot be read gives a problem of its own
+            # A table that cannot be read gives a problem of its own.
+            is_row = document.key != found.key
+            whole = whole and is_row
+            if (is_row or not found.is_table) and not self._selection.takes(document.key, found.key):
+                whole, place = False, place + 1
+                if self._selection.is_over:
+                    break
+                continue
             made = [Made(built) for built in self._builder.build(document)]
             self._report.documents += 1
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))

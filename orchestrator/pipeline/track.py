@@ -149,12 +149,13 @@ def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
     A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
     once it shows a batch of ours. Raises UsageError where it does not.
     """
-    if shard.account is None or lane.is_own:
+    if shard.account is None:
         return shard
     account = lane.api.account()
     if account == shard.account:
         return shard
-    if not (account.startswith("org:") and shard.account.startswith("org:")) and _sees_the_same(store, shard, lane):
+    of_orgs = account.startswith("org:") and shard.account.startswith("org:")
+    if not lane.is_own and not of_orgs and _sees_the_same(store, shard, lane):
         store.shards.adopt_account(shard.backend, shard.account, account)
         return replace(shard, account=account)
     what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"

@@ -87,6 +87,16 @@ class ServerThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._service.patience = None
+        self._server.should_exit = True
+        self._thread.join()
+        self.socket.unlink(missing_ok=True)
+
+    def end(self, seconds: float) -> None:
+        """Serve no longer, once the rows in flight are back, or so many seconds have passed; leaving the block, in
+        another thread, cuts that short.
+        """
+        self._service.patience = seconds
         self._server.should_exit = True
         self._thread.join()
         self.socket.unlink(missing_ok=True)

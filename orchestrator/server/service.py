@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 FOLDERS = ("files", UPLOADS)
 REVIEW_SECONDS = 1.0
+DRAIN_STEP = 0.2
 SMOOTHING = 0.2
 
 
@@ -49,6 +50,8 @@ class Service:
         self.merged = Merged()
         self.ending = asyncio.Event()
         """Set when the server is to end: answers that would go on without end stop then."""
+        self.patience: float | None = None
+        """Seconds that the end of this server alone may wait for rows in flight; may be taken back meanwhile."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
@@ -118,7 +121,7 @@ class Service:
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
-        await self._fanout.drain(self.settings.stop_seconds)
+        await self._drained()
         await self.batches.close()
         await self.webhooks.close()
         await self._fanout.close()
@@ -127,6 +130,13 @@ class Service:
             await upstream.close()
         self.batches.close_files()
         self.database.close()
+
+    async def _drained(self) -> None:
+        """Send nothing more; rows in flight may come back for `stop_seconds`, or as long as `patience` allows."""
+        await self._fanout.drain(self.settings.stop_seconds)
+        began = time.monotonic()
+        while self.patience is not None and self._fanout.in_flight and time.monotonic() - began < self.patience:
+            await self._fanout.drain(DRAIN_STEP)
 
     def _upstream(self, url: str, learned: int | None) -> Upstream:
         settings = self.settings

@@ -10,6 +10,8 @@
     checked     rows that go first, and how answers compare with known ones
     comparisons two runs side by side
     alerts      what people were told, or are to be told
+    outputs     what was written outside the home
+    lookups     single rows, with where their requests lie
     stages      rows that ask about the answers to a document's parts
     house       what keeping house needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from orchestrator.store.forecasts import Forecasts
     from orchestrator.store.house import House
     from orchestrator.store.limits import Limits
+    from orchestrator.store.lookups import Lookups
+    from orchestrator.store.outputs import Outputs
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
 
@@ -104,6 +108,20 @@ class Store:
         from orchestrator.store.limits import Limits
 
         return Limits(self._database)
+
+    @cached_property
+    def lookups(self) -> Lookups:
+        """Single rows."""
+        from orchestrator.store.lookups import Lookups
+
+        return Lookups(self._database)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """What was written outside the home."""
+        from orchestrator.store.outputs import Outputs
+
+        return Outputs(self._database)
 
     @cached_property
     def quarantine(self) -> Quarantine:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, func, or_, select, update
 
 from orchestrator.model import JobId
 from orchestrator.store.database import Database
@@ -15,15 +15,19 @@ from orchestrator.store.tables import alerts, jobs
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something to tell, and when it was told; `key` is its own. A `message` may be empty: then it is made anew."""
+    """Something to tell, and when it was told; `key` is its own. A `message` may be empty: then it is made anew.
+
+    It is of a job, or of the `home` where no job is the matter of it.
+    """
 
     key: str
     at: datetime
     kind: str
-    job_id: JobId
+    job_id: JobId | None
     message: str
     action: str
     sent_at: datetime | None = None
+    home: str | None = None
 
 
 _FIELDS = Told.__slots__
@@ -46,8 +50,9 @@ class Alerts:
         """What a home has to tell from then on, and has not, oldest first."""
         query = (
             select(*(alerts.c[name] for name in _FIELDS))
-            .join(jobs, jobs.c.id == alerts.c.job_id)
-            .where(jobs.c.home == home, alerts.c.sent_at.is_(None), alerts.c.at >= since)
+            .outerjoin(jobs, jobs.c.id == alerts.c.job_id)
+            .where(func.coalesce(jobs.c.home, alerts.c.home) == home)
+            .where(alerts.c.sent_at.is_(None), alerts.c.at >= since)
             .order_by(alerts.c.at, alerts.c.id)
         )
         with self._db.read() as tx:

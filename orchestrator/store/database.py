@@ -10,20 +10,23 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
-from orchestrator.errors import OrchError, StorageError
+from orchestrator.errors import DataRefused, OrchError, StorageError
 
 HEAD = "0004"
 """The newest migration. Known here so that a current database is opened without importing Alembic."""
 
 
 class Database:
-    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else."""
+    """Transactions on one database. SQLAlchemy's errors become StorageError here and nowhere else.
 
-    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+    One that is not `ours` is somebody else's: its settings stay as they are.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 10.0, ours: bool = True) -> None:
         self._url = _parsed(url)
         self.is_sqlite = url.startswith("sqlite")
         with self._translated():
-            self._engine = _sqlite(url, timeout) if self.is_sqlite else _postgres(url, timeout)
+            self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout)
 
     def open(self) -> None:
         """Create or migrate the schema. Raises StorageError, also where a newer orch has been at it."""
@@ -72,12 +75,14 @@ class Database:
             yield
         except OrchError:
             raise
-        except (exc.SQLAlchemyError, ModuleNotFoundError, OverflowError, sqlite3.Error) as error:
+        except (exc.SQLAlchemyError, ModuleNotFoundError, ArithmeticError, UnicodeError, sqlite3.Error) as error:
             cause = (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
             hint = next((advice for sign, advice in _ADVICE if sign in cause), None)
             name, secrets = _public(self._url)
             for secret in secrets:
                 cause = cause.replace(secret, "***")
+            if _is_of_a_value(error):
+                raise DataRefused(f"the database cannot hold a value: {cause}") from error
             raise StorageError(f"the database {name} cannot be used: {cause}", hint=hint) from error
 
     def upsert(self, table: Table) -> Any:
@@ -122,6 +127,14 @@ class Database:
                     connection.commit()
 
 
+def _is_of_a_value(error: Exception) -> bool:
+    """Whether what was to be written is at fault, and not the database."""
+    if isinstance(error, exc.DataError):
+        return True
+    found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error
+    return isinstance(found, ArithmeticError | UnicodeError | TypeError | ValueError)
+
+
 def migrations_folder() -> Path:
     """The Alembic scripts: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parents[1]
@@ -129,21 +142,27 @@ def migrations_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "migrations"
 
 
-def _sqlite(url: str, timeout: float) -> Engine:
-    path = Path(url.removeprefix("sqlite:///"))
+def _make_folder(folder: Path) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"the folder {path.parent} cannot be made: {error.strerror}",
+            f"the folder {folder} cannot be made: {error.strerror}",
             hint="set ORCH_HOME to a folder you may write",
         ) from error
+
+
+def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
+    if ours:
+        _make_folder(Path(url.removeprefix("sqlite:///")).parent)
     engine = create_engine(url, connect_args={"timeout": timeout})
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
         # The driver's own BEGIN comes too late for BEGIN IMMEDIATE; transactions are begun below.
         connection.isolation_level = None
+        if not ours:
+            return
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode=WAL")
         # FULL: what is committed before money is spent must survive a power cut as well.

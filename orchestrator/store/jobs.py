@@ -8,10 +8,10 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, desc, func, insert, select, update
+from sqlalchemy import delete, desc, func, insert, literal, select, update
 
 from orchestrator.errors import StateConflict, UsageError
-from orchestrator.model import Counts, Job, JobId, JobKind, ShardId, ShardState
+from orchestrator.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags
 
@@ -53,7 +53,8 @@ class Mark:
     content: str | None
 
 
-def _job(row: Any) -> Job:
+def job_of(row: Any) -> Job:
+    """A job of a row of its table."""
     values = dict(row._mapping)
     values["kind"] = JobKind(values["kind"])
     return Job(**values)
@@ -77,12 +78,12 @@ class Jobs:
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
             if row is not None:
-                return _job(row)
+                return job_of(row)
             # Not LIKE: it knows no case in SQLite.
             begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
             near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
         if len(near) == 1 and job_id:
-            return _job(near[0])
+            return job_of(near[0])
         if near and job_id:
             names = ", ".join(row.id for row in near[:5])
             raise UsageError(f"{job_id!r} may be any of {len(near)} jobs: {names}", hint="give more of the id")
@@ -92,12 +93,12 @@ class Jobs:
         """The job with exactly this id, None where it is gone."""
         with self._db.read() as tx:
             row = tx.execute(select(jobs).where(jobs.c.id == job_id)).first()
-        return None if row is None else _job(row)
+        return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None) -> list[Job]:
         """Jobs, newest first."""
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
+            return [job_of(row) for row in tx.execute(select(jobs).order_by(desc(jobs.c.created_at)).limit(limit))]
 
     def unfinished(self, home: str) -> list[Job]:
         """The jobs of a home that are not at their end, soonest deadline first, then oldest."""
@@ -107,13 +108,19 @@ class Jobs:
             .order_by(func.coalesce(jobs.c.deadline_at, 1 << 62), jobs.c.created_at)
         )
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
+
+    def of_name(self, name: str) -> list[Job]:
+        """The jobs of this name, newest first; not those that are only rehearsed."""
+        query = select(jobs).where(jobs.c.name == name).order_by(desc(jobs.c.created_at))
+        with self._db.read() as tx:
+            return [job for job in map(job_of, tx.execute(query)) if not job.options.get("dry_run")]
 
     def of_series(self, series: str) -> list[Job]:
         """Every run of the same job file, newest first."""
         query = select(jobs).where(jobs.c.series == series).order_by(desc(jobs.c.created_at))
         with self._db.read() as tx:
-            return [_job(row) for row in tx.execute(query)]
+            return [job_of(row) for row in tx.execute(query)]
 
     def tags(self, job_id: JobId) -> dict[str, str]:
         """The tags of a job."""
@@ -138,13 +145,57 @@ class Jobs:
             return False
         return True
 
-    def finish(self, job_id: JobId, output_path: str, now: datetime) -> None:
-        """Every row has its outcome, and the result file is written."""
-        self._set(job_id, jobs.c.finished_at.is_(None), finished_at=now, output_path=output_path)
+    def finish(
+        self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
+    ) -> None:
+        """Every row has its outcome, and the result file is written; with an error, not where it belongs."""
+        values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
+        self._set(job_id, jobs.c.finished_at.is_(None), **values)
 
-    def fail(self, job_id: JobId, error: str) -> None:
-        """The job as a whole cannot go on."""
-        self._set(job_id, jobs.c.finished_at.is_(None), error=error)
+    def fail(self, job_id: JobId, error: str, code: str = JobFault.INTERNAL) -> None:
+        """The job as a whole cannot go on. `code` is a `JobFault` or an `OutputFault`."""
+        self._set(job_id, jobs.c.finished_at.is_(None), error=error, error_code=code)
+
+    def undelivered(self, home: str, codes: Sequence[str], since: datetime) -> list[Job]:
+        """The jobs of a home that ended from then on and whose rows are not where they belong, by these codes."""
+        c = jobs.c
+        query = (
+            select(jobs)
+            .where(c.home == home, c.finished_at >= since, c.error_code.in_(codes))
+            .order_by(c.finished_at, c.id)
+        )
+        with self._db.read() as tx:
+            return [job_of(row) for row in tx.execute(query)]
+
+    def delivered(self, job_id: JobId, output_path: str) -> None:
+        """The rows of a job that ended without it are where they belong now. Raises StateConflict."""
+        over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
+        self._set(job_id, over, output_path=output_path, error=None, error_code=None)
+
+    def not_delivered(self, job_id: JobId, error: str, code: str) -> None:
+        """Why the rows of such a job are still not where they belong. Raises StateConflict."""
+        over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
+        self._set(job_id, over, error=error, error_code=code)
+
+    def reopen(self, job_id: JobId, **options: Any) -> None:
+        """A job whose rows are done is to be finished once more, with these options more. Raises StateConflict."""
+        over = {"finished_at": None, "output_path": None, "error": None, "error_code": None}
+        self.allow(job_id, **options)
+        self._set(job_id, jobs.c.finished_at.is_not(None), **over)
+
+    def allow(self, job_id: JobId, **options: Any) -> None:
+        """Give a job these options more."""
+        with self._db.write() as tx:
+            row = tx.execute(select(jobs.c.options).where(jobs.c.id == job_id).with_for_update()).first()
+            if row is not None and options:
+                tx.execute(update(jobs).where(jobs.c.id == job_id).values(options={**row.options, **options}))
+
+    def has_delivered(self, home: str, series: str, place: str) -> bool:
+        """Whether a run of a job file has ended with its rows in this place."""
+        c = jobs.c
+        query = select(c.id).where(c.series == series, c.home == home, c.output_path == place).limit(1)
+        with self._db.read() as tx:
+            return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
         """Forget a job that is not built; False where it is, since an engine may have sent rows of it by now."""
@@ -180,9 +231,11 @@ class Jobs:
             return frozenset(JobId(job_id) for job_id in tx.scalars(query))
 
     def note(self, job_id: JobId, kind: str, reason: str, now: datetime, shard_id: ShardId | None = None) -> None:
-        """Add to the job's event log."""
+        """Add to the job's event log; nothing where the job was removed meanwhile."""
+        values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "reason": reason}
+        there = select(*(literal(value, events.c[name].type) for name, value in values.items()))
         with self._db.write() as tx:
-            tx.execute(insert(events).values(job_id=job_id, shard_id=shard_id, at=now, kind=kind, reason=reason))
+            tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
         """What happened to a job, oldest first."""

@@ -16,6 +16,7 @@ from sqlalchemy import and_, func, select, update
 
 from orchestrator.model import JobId, RequestState
 from orchestrator.store.database import Database
+from orchestrator.store.jobs import job_of
 from orchestrator.store.tables import jobs, requests
 
 PAGE = 2000
@@ -77,14 +78,15 @@ class Quarantine:
         return released
 
     def _newest(self, home: str, series: str | None) -> list[tuple[JobId, str, str]]:
-        """The newest built run of each job file: id, name, series."""
-        query = select(jobs.c.id, jobs.c.name, jobs.c.series).where(jobs.c.home == home, jobs.c.built_at.is_not(None))
+        """The newest built run of each job file, a whole one where there is one: id, name, series."""
+        query = select(jobs).where(jobs.c.home == home, jobs.c.built_at.is_not(None))
         if series is not None:
             query = query.where(jobs.c.series == series)
-        found: dict[str, tuple[JobId, str, str]] = {}
         with self._db.read() as tx:
-            for row in tx.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id)):
-                found.setdefault(row.series, (JobId(row.id), row.name, row.series))
+            runs = [job_of(row) for row in tx.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id))]
+        found: dict[str, tuple[JobId, str, str]] = {}
+        for run in sorted(runs, key=lambda job: job.is_limited):
+            found.setdefault(run.series, (run.id, run.name, run.series))
         return list(found.values())
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:

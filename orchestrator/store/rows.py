@@ -522,15 +522,17 @@ class Rows:
         with self._db.write() as tx:
             return tx.execute(statement).rowcount + self._end_twins(tx, job_id, true())
 
-    def retry(self, job_id: JobId, states: Sequence[RequestState]) -> int:
+    def retry(self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None) -> int:
         """Rows with these outcomes, and with a request to send or to be made, are pending again; the job goes on.
 
-        Both in one transaction. Gives how many rows are pending now; with none, a job that is over stays so.
+        With `task`, only rows of that one. Both in one transaction. Gives how many rows are pending now; with none, a
+        job that is over stays so.
         """
         c = requests.c
         again = (
             update(requests)
             .where(c.job_id == job_id, c.state.in_(states), (c.length > 0) | IS_REDUCE)
+            .where(true() if task is None else c.task == task)
             .values(
                 state=RequestState.PENDING,
                 shard_id=None,
@@ -571,7 +573,7 @@ class Rows:
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
-            tx.execute(update(jobs).where(condition).values(**over, error=None))
+            tx.execute(update(jobs).where(condition).values(**over, error=None, error_code=None))
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:

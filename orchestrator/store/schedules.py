@@ -55,6 +55,17 @@ class Schedules:
             row = tx.execute(select(schedules).where(schedules.c.name == name)).first()
         return None if row is None else _schedule(row)
 
+    def get(self, schedule_id: str) -> Schedule | None:
+        """The schedule with this id, None where it is gone."""
+        with self._db.read() as tx:
+            row = tx.execute(select(schedules).where(schedules.c.id == schedule_id)).first()
+        return None if row is None else _schedule(row)
+
+    def over(self, schedule_id: str, since: datetime) -> list[Night]:
+        """The nights of a schedule that ended after a moment, in the order in which they were due."""
+        here = (nights.c.schedule_id == schedule_id, nights.c.ended_at > since)
+        return self._nights(select(nights).where(*here).order_by(nights.c.due_at, nights.c.id))
+
     def all(self) -> list[Schedule]:
         """Every schedule of every home, by name."""
         with self._db.read() as tx:
@@ -105,10 +116,24 @@ class Schedules:
         with self._db.read() as tx:
             return [_night(row) for row in tx.execute(query)]
 
-    def night_of(self, schedule_id: str, night: date) -> Night | None:
-        """A schedule's night of a date."""
-        found = self._nights(select(nights).where(nights.c.schedule_id == schedule_id, nights.c.night == night))
+    def night_of(self, schedule_id: str, night: date, slot: str = "") -> Night | None:
+        """A schedule's night of a date, or its run at that time of the date."""
+        here = (nights.c.schedule_id == schedule_id, nights.c.night == night, nights.c.slot == slot)
+        found = self._nights(select(nights).where(*here))
         return found[0] if found else None
+
+    def failed_without_job(self, home: str, since: datetime) -> list[tuple[str, Night]]:
+        """The nights of a home that failed from then on before they had a job, with their schedules' names."""
+        query = (
+            select(schedules.c.name.label("of"), nights)
+            .join(schedules, schedules.c.id == nights.c.schedule_id)
+            .where(schedules.c.home == home, nights.c.state == NightState.FAILED, nights.c.job_id.is_(None))
+            .where(nights.c.ended_at >= since)
+            .order_by(nights.c.ended_at, nights.c.id)
+        )
+        with self._db.read() as tx:
+            rows = [dict(row._mapping) for row in tx.execute(query)]
+        return [(row.pop("of"), Night(**{**row, "state": NightState(row["state"])})) for row in rows]
 
     def night_of_job(self, job_id: JobId) -> Night | None:
         """The night that a job was made for, None where it was made by hand."""
@@ -127,17 +152,17 @@ class Schedules:
         """Say which job a running night has. Raises StateConflict."""
         self._move(night, (NightState.RUNNING,), job_id=job_id)
 
-    def ended(self, night: Night, state: NightState, reason: str, at: datetime) -> None:
-        """A night is at its end. Raises StateConflict where it was before."""
-        self._move(night, _OPEN, state=state, reason=reason, ended_at=at)
+    def ended(self, night: Night, state: NightState, reason: str, at: datetime, code: str | None = None) -> None:
+        """A night is at its end; `code` says why it failed. Raises StateConflict where it was before."""
+        self._move(night, _OPEN, state=state, reason=reason, ended_at=at, code=code)
 
     def again(self, night: Night, due_at: datetime, reason: str) -> None:
         """A night that failed, or was left out, is due once more. Raises StateConflict."""
-        afresh = {"job_id": None, "ended_at": None, "created_at": due_at}
+        afresh = {"job_id": None, "ended_at": None, "created_at": due_at, "code": None}
         self._move(night, _AGAIN, state=NightState.DUE, due_at=due_at, reason=reason, **afresh)
 
     def _move(self, night: Night, expected: tuple[NightState, ...], **values: Any) -> None:
-        here = (nights.c.schedule_id == night.schedule_id, nights.c.night == night.night)
+        here = (nights.c.schedule_id == night.schedule_id, nights.c.night == night.night, nights.c.slot == night.slot)
         with self._db.write() as tx:
             if tx.execute(update(nights).where(*here, nights.c.state.in_(expected)).values(**values)).rowcount != 1:
-                raise StateConflict(f"the night of {night.night} is not where it was expected to be")
+                raise StateConflict(f"the night of {night.name} is not where it was expected to be")

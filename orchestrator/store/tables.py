@@ -59,6 +59,18 @@ class Money(TypeDecorator[Decimal]):
         return None if value is None else (int(value) * PICO).normalize()
 
 
+class Words(TypeDecorator[str]):
+    """Text for people, much of it from elsewhere: NUL and half characters, which no database holds, are replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 # SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
 Serial = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -88,10 +100,11 @@ jobs = Table(
     Column("budget", Money),
     Column("built_at", Instant),
     Column("cancel_requested_at", Instant),
-    Column("cancel_reason", Text),
+    Column("cancel_reason", Words),
     Column("finished_at", Instant),
     Column("output_path", Text),
-    Column("error", Text),
+    Column("error", Words),
+    Column("error_code", String(32)),
     Index(None, "series", "created_at"),
     Index(None, "created_at"),
 )
@@ -106,7 +119,7 @@ shards = Table(
     Column("endpoint", String(64), nullable=False),
     Column("model", Text, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", Words, nullable=False),
     Column("rows", Integer, nullable=False),
     Column("bytes", BigInteger, nullable=False),
     Column("tokens", BigInteger, nullable=False, server_default="0"),
@@ -123,7 +136,7 @@ shards = Table(
     Column("seen_at", Instant),
     Column("sends", Integer, nullable=False, server_default="0"),
     Column("pulled_at", Instant),
-    Column("pulled_for", Text),
+    Column("pulled_for", Words),
     Column("provider_completed", Integer, nullable=False, default=0),
     Column("provider_failed", Integer, nullable=False, default=0),
     Column("provider_input_tokens", BigInteger, nullable=False, default=0),
@@ -131,8 +144,8 @@ shards = Table(
     Column("provider_seconds", Float, nullable=False, default=0.0),
     Column("output_file_id", Text),
     Column("error_file_id", Text),
-    Column("refusal", Text),
-    Column("held", Text),
+    Column("refusal", Words),
+    Column("held", Words),
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
@@ -261,7 +274,7 @@ ledger = Table(
     Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
     Column("tier", String(16)),
     Column("cost", Money, nullable=False),
-    Column("price_source", Text, nullable=False),
+    Column("price_source", Words, nullable=False),
     Column("estimated", Boolean, nullable=False),
     UniqueConstraint("shard_id", "seq", "kind"),
     Index(None, "at"),
@@ -275,7 +288,7 @@ events = Table(
     Column("shard_id", String(90)),
     Column("at", Instant, nullable=False),
     Column("kind", String(32), nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", Words, nullable=False),
 )
 
 documents = Table(
@@ -323,7 +336,7 @@ limits = Table(
     Column("learned_at", Instant),
     Column("hold_until", Instant),
     Column("strikes", Integer, nullable=False, server_default="0"),
-    Column("reason", Text, nullable=False),
+    Column("reason", Words, nullable=False),
 )
 
 # What was foreseen, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
@@ -341,7 +354,7 @@ forecasts = Table(
     Column("made_at", Instant, nullable=False),
     Column("p50", Float, nullable=False),
     Column("p95", Float, nullable=False),
-    Column("source", Text, nullable=False),
+    Column("source", Words, nullable=False),
     Column("actual", Float),
     Column("known_at", Instant),
     UniqueConstraint("job_id", "kind", "shard_id", "task"),
@@ -366,22 +379,27 @@ schedules = Table(
     Column("created_at", Instant, nullable=False),
     Column("since", Instant, nullable=False),
     Column("paused_at", Instant),
+    # The schedule whose nights this one's follow; such a one has no cron expression of its own.
+    Column("after", String(80)),
 )
 
 # Whoever inserts a night has it: the unique key is what makes it run once. Its job may be removed before it.
+# `slot` is the time of day of one of several runs a date, and "" where there is one run a date.
 nights = Table(
     "nights",
     metadata,
     Column("id", Serial, primary_key=True),
     Column("schedule_id", ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
     Column("night", Date, nullable=False),
+    Column("slot", String(8), nullable=False, server_default=""),
     Column("due_at", Instant, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("code", String(32)),
     Column("job_id", String(80), index=True),
     Column("created_at", Instant, nullable=False),
     Column("ended_at", Instant),
-    UniqueConstraint("schedule_id", "night"),
+    UniqueConstraint("schedule_id", "night", "slot"),
     Index(None, "state"),
 )
 
@@ -395,11 +413,25 @@ quality = Table(
     Column("fields", Integer, nullable=False),
     Column("rows", Integer, nullable=False),
     Column("absent", Integer, nullable=False),
-    Column("withheld", Text),
+    Column("withheld", Words),
     Column("at", Instant, nullable=False),
 )
 
-# What was told, each thing once: `key` says what.
+# Files and objects that orch wrote outside its home, as they were then: `mark` stands for their content. `key` is a
+# digest of the place, which may be longer than an index takes.
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("home", String(32), primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("place", Words, nullable=False),
+    Column("series", String(64), nullable=False),
+    Column("job_id", String(80), nullable=False),
+    Column("mark", Text),
+    Column("at", Instant, nullable=False),
+)
+
+# What was told, each thing once: `key` says what. What no job is the matter of has a home instead of a job.
 alerts = Table(
     "alerts",
     metadata,
@@ -408,7 +440,8 @@ alerts = Table(
     Column("at", Instant, nullable=False),
     Column("kind", String(32), nullable=False),
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), index=True),
-    Column("message", Text, nullable=False),
-    Column("action", Text, nullable=False),
+    Column("home", String(32)),
+    Column("message", Words, nullable=False),
+    Column("action", Words, nullable=False),
     Column("sent_at", Instant),
 )

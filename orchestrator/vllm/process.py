@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from orchestrator.permissions import users_umask
 from orchestrator.vllm.errors import EngineUnavailable
 from orchestrator.vllm.layout import EngineDir
 from orchestrator.vllm.models import LocalModel
@@ -215,6 +216,7 @@ class VllmProcess:
                     # Ctrl-C in a terminal goes to the whole foreground group: stopping is for us to do.
                     start_new_session=True,
                     pass_fds=self._held,
+                    umask=users_umask(),
                 )
         except OSError as error:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error

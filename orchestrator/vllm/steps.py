@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from orchestrator.permissions import users_umask
 from orchestrator.vllm.errors import EngineUnavailable
 
 LEASH = Path(__file__).resolve().parent / "leash.py"
@@ -69,6 +70,7 @@ def run_step(
             text=True,
             errors="replace",
             env={**os.environ, **(env or {})},
+            umask=users_umask(),
         )
         with child:
             try:

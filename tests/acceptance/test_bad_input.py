@@ -106,6 +106,18 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
         jsonl([line(body={**row("x")["body"], "stream": True})]),
         ["FILE:1: body.stream: Chat Completions: Streaming is not supported in the Batch API."],
     ),
+    "more-digits-than-a-number-has": (
+        jsonl([row("a"), row("b")]).replace(b'"user": "b"', b'"seed": ' + b"9" * 5000),
+        ["FILE:2: a number has more than 4,300 digits", TO_DO],
+    ),
+    "more-tokens-than-any-answer-has": (
+        jsonl([row("a", max_tokens=2**63), row("b", max_tokens=2**31)]),
+        ["FILE:1: body.max_tokens: must be 2,147,483,647 at most", "FILE:2: body.max_tokens: must be 2,147,483,647"],
+    ),
+    "more-answers-of-them": (
+        jsonl([row("a", max_completion_tokens=2**30, n=2)]),
+        ["FILE:1: body.n: times the most tokens of an answer must be 2,147,483,647 at most"],
+    ),
     "one-line-of-50-mb": (
         jsonl([row("a"), row("big", "x" * 50_000_000)]),
         ["FILE:2: This line is longer than 33,554,432 bytes.", TO_DO],
@@ -144,6 +156,20 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     "no-number": (
         changed("small\n    p", "small\n    max_tokens: many\n    p"), 2,
         ["FILE:6: tasks[0].max_tokens: ", "valid integer"],
+    ),
+    "more-digits-than-a-number-has": (
+        changed("small\n    p", f"small\n    max_tokens: {'9' * 5000}\n    p"), 2,
+        ["FILE:6: a number has more than 4,300 digits"],
+    ),
+    "more-tokens-than-any-answer-has": (
+        changed("small\n    p", f"small\n    max_tokens: {2**63}\n    p"), 2,
+        ["FILE:6: tasks[0].max_tokens: Input should be less than or equal to 2147483647"],
+    ),
+    "nul": (
+        JOB + 'tags: {team: "a\\0b"}\n', 2, ["FILE:8: tags.team: holds a NUL or half a character, which is no text"],
+    ),
+    "half-a-character": (
+        JOB + 'gold: "\\ud800"\n', 2, ["FILE:8: gold: holds a NUL or half a character, which is no text"],
     ),
     "unknown-alias": (
         changed("model: small", "model: smal"), 2,

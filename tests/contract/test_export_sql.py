@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 
 from orchestrator import exports
-from orchestrator.errors import StorageError
+from orchestrator.errors import OutputError, OutputFault, StorageError
 from orchestrator.exports import sqltable
 from orchestrator.exports.layout import Layout
 from orchestrator.jobspec import Output
@@ -42,6 +42,14 @@ def asked(url: str, query: str) -> list[Any]:
             return [tuple(row) for row in connection.execute(text(query))]
     finally:
         engine.dispose()
+
+
+def execute(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
 
 
 def test_a_job_has_a_row_per_row_with_typed_columns(url: str) -> None:
@@ -145,3 +153,78 @@ def test_names_that_are_the_same_in_sql_get_a_number(url: str) -> None:
     answer = {"a b": "1", "a_b": "2", "x" * 100: "3"}
     sqltable.replace(url, "nights", layout, "j", [merged.line(0, json.dumps(answer))])
     assert asked(url, f"SELECT facts_a_b, facts_a_b_2, facts_{'x' * 57} FROM nights") == [("1", "2", "3")]
+
+
+def columns(url: str) -> list[str]:
+    engine = create_engine(url)
+    try:
+        there = inspect(engine)
+        return [one["name"] for name in there.get_table_names() for one in there.get_columns(name)]
+    finally:
+        engine.dispose()
+
+
+def probe(job: Job | None = None) -> None:
+    exports.probe(OUTPUT, job or merged.job(), NIGHT)
+
+
+def test_to_try_a_table_makes_and_changes_nothing(url: str) -> None:
+    probe()
+    assert columns(url) == []
+    put([], merged.job(spec={"name": "letters", "documents": [{"path": "d"}], "tasks": merged.TASKS[1:]}))
+    narrow = columns(url)
+    probe()
+    assert columns(url) == narrow
+    put(merged.lines())
+    assert set(columns(url)) > set(narrow)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("CREATE TABLE nights (job TEXT, other TEXT)", "it is there already, and no table of rows"),
+        ("CREATE TABLE nights (job TEXT, custom_id TEXT, attempt TEXT)", "its column attempt is TEXT"),
+    ],
+    ids=["something else", "other columns"],
+)
+def test_a_table_that_the_rows_do_not_fit_is_known_beforehand(url: str, table: str, told: str) -> None:
+    execute(url, table)
+    for way in (probe, lambda: put(merged.lines())):
+        with pytest.raises(OutputError, match=told) as raised:
+            way()
+        assert raised.value.code is OutputFault.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("grants", "missing"),
+    [("SELECT, DELETE", "INSERT"), ("SELECT, INSERT", "DELETE")],
+    ids=["may not insert", "may not delete"],
+)
+def test_a_table_that_may_not_be_written_is_known_beforehand(
+    postgres_url: str, grants: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCH_TEST_TABLE_URL", postgres_url)
+    put(merged.lines())
+    user = f"reader_{missing.lower()}"
+    execute(
+        postgres_url,
+        f"DROP ROLE IF EXISTS {user}",
+        f"CREATE ROLE {user} LOGIN",
+        f"GRANT {grants} ON nights TO {user}",
+    )
+    monkeypatch.setenv("ORCH_TEST_TABLE_URL", postgres_url.replace("postgres@", f"{user}@"))
+    with pytest.raises(OutputError, match="permission denied") as raised:
+        probe()
+    assert raised.value.code is OutputFault.NO_PERMISSION
+    execute(postgres_url, f"REVOKE ALL ON nights FROM {user}", f"DROP ROLE {user}")
+
+
+def test_a_database_file_that_is_not_ours_keeps_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE mine (x)")
+    output = Output(table="nights", url=f"sqlite:///{path}")
+    exports.probe(output, merged.job(), NIGHT)
+    exports.deliver(output, merged.job(), merged.lines(), NIGHT)
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)

@@ -205,3 +205,41 @@ def test_a_night_that_was_left_out_or_failed_may_be_due_again(store: Store, end:
     store.schedules.ended(night, end, "why", later(4))
     store.schedules.again(night, later(5), "asked for by hand")
     assert only(store) == replace(NIGHT, due_at=later(5), created_at=later(5), reason="asked for by hand")
+
+
+def test_a_date_has_a_run_for_each_time_of_day_and_each_is_had_once(store: Store) -> None:
+    store.schedules.add(LETTERS)
+    runs = [replace(NIGHT, slot=slot, due_at=later(hours)) for hours, slot in enumerate(("", "14:00", "02:00+"))]
+    assert [store.schedules.claim(one) for one in runs] == [True] * 3
+    assert [store.schedules.claim(one) for one in runs] == [False] * 3
+    assert [one.name for one in store.schedules.nights()] == ["2026-11-21", "2026-11-21 14:00", "2026-11-21 02:00+"]
+    second = store.schedules.nights()[1]
+    store.schedules.ended(second, NightState.FAILED, "no such file", later(3), "bad_input")
+    found = store.schedules.night_of("letters-1", second.night, "14:00")
+    assert found is not None
+    assert (found.state, found.code) == (NightState.FAILED, "bad_input")
+    assert [one.state for one in store.schedules.nights()].count(NightState.FAILED) == 1
+    store.schedules.again(found, later(4), "asked for by hand")
+    again = store.schedules.night_of("letters-1", second.night, "14:00")
+    assert again is not None
+    assert (again.state, again.code) == (NightState.DUE, None)
+
+
+def test_nights_that_are_over_and_those_that_failed_without_a_job(store: Store) -> None:
+    store.schedules.add(LETTERS)
+    assert store.schedules.get("letters-1") == LETTERS
+    assert store.schedules.get("none") is None
+    for hours, slot in enumerate(("a", "b", "c")):
+        store.schedules.claim(replace(NIGHT, slot=slot, due_at=later(hours)))
+    first, second, third = store.schedules.nights()
+    store.schedules.ended(first, NightState.FAILED, "no such file", later(5))
+    store.schedules.begun(second, "on time")
+    store.schedules.given(second, JobId("letters-9"))
+    store.schedules.ended(second, NightState.FAILED, "its job failed", later(6))
+    assert [one.slot for one in store.schedules.over("letters-1", later(4))] == ["a", "b"]
+    assert [one.slot for one in store.schedules.over("letters-1", later(5))] == ["b"]
+    [(name, failed)] = store.schedules.failed_without_job("home", later(4))
+    assert (name, failed.slot) == ("letters", "a")
+    assert store.schedules.failed_without_job("home", later(5.5)) == []
+    assert store.schedules.failed_without_job("another", later(4)) == []
+    assert third.state is NightState.DUE

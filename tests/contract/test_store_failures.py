@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from orchestrator.errors import StorageError
+from orchestrator.errors import DataRefused, StorageError
 from orchestrator.store import Store
-from tests.support.stored import added, job
+from orchestrator.store.alerts import Told
+from tests.support.stored import NOW, added, job, sharded
 
 NOBODY = 65_534
 
@@ -138,10 +139,27 @@ def test_a_folder_in_the_databases_place_is_told(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{tmp_path / 'orch.db'}")
 
 
-def test_a_number_that_no_database_holds_is_told(store: Store) -> None:
-    with pytest.raises(StorageError, match=r"cannot be used: .*(too large|out of range)"):
+def test_a_number_that_no_database_holds_is_told_and_is_no_fault_of_the_databases(store: Store) -> None:
+    with pytest.raises(DataRefused, match=r"cannot hold a value: .*(too large|out of range)"):
         store.jobs.add(job(budget=Decimal("1e10")), {})
     assert store.jobs.newest() == []
+
+
+@pytest.mark.parametrize("text", ["of \0 and more", "half a \ud800 character"], ids=["NUL", "a lone surrogate"])
+def test_words_from_elsewhere_are_kept_whatever_is_in_them(store: Store, text: str) -> None:
+    """A provider's message ends no engine."""
+    kept = text.replace("\0", "\ufffd").replace("\ud800", "?")
+    new = added(store)
+    store.jobs.note(new.id, "waiting", text, NOW)
+    shard = sharded(store, new)
+    store.shards.note(shard, held=text, pulled_for=text)
+    assert [event.reason for event in store.jobs.events(new.id)] == [kept]
+    assert (store.shards.get(shard.id).held, store.shards.get(shard.id).pulled_for) == (kept, kept)
+    store.jobs.fail(new.id, text)
+    assert store.jobs.get(new.id).error == kept
+    told = Told("key", NOW, "output", None, text, text, home="home")
+    assert store.alerts.add(told)
+    assert [one.message for one in store.alerts.unsent("home", NOW)] == [kept]
 
 
 def closed_port() -> int:

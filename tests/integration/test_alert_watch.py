@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,13 @@ from tests.support.nights import SPEC, Nights
 from tests.support.process import wait_until
 from tests.support.stored import NOW, added, later, ranges, shard
 
+LATE = "the deadline of Sat 2026-11-21 21:00 UTC has passed: 3 of 3 rows have no answer"
+DEADLINE = f"contracts, Sat 2026-11-21: deadline alert: {LATE}"
+GOOD = "contracts, Sat 2026-11-21: all 2 rows answered, nothing to do"
+BAD = [
+    "contracts, Sat 2026-11-21: quality alert: judged by known answers: 50.0% is below the threshold of 95.0%",
+    "contracts, Sat 2026-11-21: all 2 rows answered, output not delivered, 1 to see to",
+]
 CALM = Standstill({}, {})
 CONFIG = """
 [backends.cloud]
@@ -98,13 +106,14 @@ def test_an_alert_goes_once_on_every_way_and_is_an_event(watched: Watched) -> No
     open_job(watched, deadline_at=later(1))
     for hours in (1.5, 2, 3):
         watched.watch().look(CALM, later(hours))
-    assert watched.subjects() == [["contracts: deadline alert"]] * 2
+    assert watched.subjects() == [[DEADLINE]] * 2
     [message] = watched.ways[0].taken
     assert "has passed: 3 of 3 rows have no answer" in message.text
     assert "What was done: the job is finished late" in message.brief
-    assert (message.name, message.page) == ("alert-20261121-213000-deadline-contracts-1", None)
+    assert re.fullmatch("alert-20261121-213000-deadline-contracts-1-[0-9a-f]{6}", message.name)
+    assert message.page is None
     [event] = watched.events("contracts-1", "alert")
-    assert event.startswith("deadline: the deadline of 2026-11-21 21:00 UTC has passed")
+    assert event.startswith(f"deadline: {LATE}")
 
 
 def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:
@@ -145,17 +154,17 @@ def test_a_job_that_is_over_is_reported_once_on_every_way(watched: Watched) -> N
     nights.finish(nights.run(FIRST, at=NOW), later(2))
     watched.watch().look(CALM, later(3))
     watched.watch().look(CALM, later(4))
-    assert watched.subjects() == [["contracts, 2026-11-21: completed"]] * 2
+    assert watched.subjects() == [[GOOD]] * 2
     [message] = watched.ways[1].taken
     assert message.name == "night-2026-11-21-contracts-1"
     assert "nothing needs a person" in message.brief
-    assert message.text.startswith("# contracts\n")
+    assert message.text.startswith("# contracts, Sat 2026-11-21\n")
     assert message.page is not None
     assert "<svg" in message.page
     broken = nights.run(FIRST, at=later(5))
     watched.store.jobs.fail(broken.id, "no such model")
     watched.watch().look(CALM, later(6))
-    assert watched.subjects()[0][1] == "contracts, 2026-11-22: failed"
+    assert watched.subjects()[0][1] == "contracts, Sat 2026-11-21: failed, all 2 rows answered, 1 to see to"
     assert "• the job could not go on: no such model" in watched.ways[0].taken[1].brief
 
 
@@ -165,7 +174,7 @@ def test_a_job_that_was_not_good_enough_is_told_at_its_end(watched: Watched) -> 
     watched.store.checked.note_quality(run.id, Quality(1, 2, 2, 0, "50.0% is below the threshold of 95.0%"), later(2))
     watched.watch().look(CALM, later(3))
     watched.watch().look(CALM, later(4))
-    assert watched.subjects() == [["contracts: quality alert", "contracts, 2026-11-21: completed"]] * 2
+    assert watched.subjects() == [BAD] * 2
     [event] = watched.events("contracts-1", "alert")
     assert event.startswith("quality: judged by known answers: 50.0% is below the threshold of 95.0%;")
     assert "1 thing needs a person" in watched.ways[0].taken[1].brief
@@ -204,7 +213,7 @@ def test_what_goes_on_a_way_that_is_no_longer_named_waits(watched: Watched) -> N
     watched.watch().look(CALM, later(2))
     del watched.ways[1]
     watched.watch().look(CALM, later(2.5))
-    assert watched.subjects() == [["contracts: deadline alert"]]
+    assert watched.subjects() == [[DEADLINE]]
 
 
 def test_ticks_are_a_minute_apart_and_never_two_at_once(watched: Watched) -> None:
@@ -226,7 +235,7 @@ def test_ticks_are_a_minute_apart_and_never_two_at_once(watched: Watched) -> Non
     finally:
         slow.gate.set()
         watch.close()
-    assert watched.subjects() == [["contracts: deadline alert"]] * 2
+    assert watched.subjects() == [[DEADLINE]] * 2
     watch.tick(standstill, later(2) + timedelta(seconds=59))
     assert len(asked) == 1
     watch.tick(standstill, later(2) + timedelta(seconds=60))

@@ -101,20 +101,26 @@ def test_a_job_that_was_cancelled_says_nothing_of_rows_that_were_not_asked(desk:
     assert quality(desk, job) == Quality(0, 0, 0, 1, None)
 
 
-def test_a_file_that_is_gone_at_the_end_is_waited_for(desk: Desk) -> None:
+@pytest.mark.parametrize("threshold", [0.5, None])
+def test_a_file_that_is_gone_at_the_end_keeps_no_job_from_it(desk: Desk, threshold: float | None) -> None:
+    """Where answers have to be good enough they are kept back, until somebody has put the file back."""
     desk.backend()
-    job = desk.submit(job_file(desk, [known("a", kind="Letter")]))
+    more = {} if threshold is None else {"quality_threshold": threshold}
+    job = desk.submit(job_file(desk, [known("a", kind="Letter")], **more))
     desk.settle(job)
     gold = desk.folder / "gold.jsonl"
     content = gold.read_bytes()
     gold.unlink()
-    for _ in range(12):
-        desk.later(600, job)
-    assert not desk.is_over(job)
-    assert desk.said[-1] == f"{gold}: gold: cannot be read: No such file or directory"
+    desk.finish(job)
+    why = f"the known answers cannot be read: {gold}: gold: cannot be read: No such file or directory"
+    assert quality(desk, job) == Quality(0, 0, 0, 0, why if threshold else None)
+    assert desk.events(job, "quality") == [why]
+    assert delivered(desk) is (threshold is None)
     gold.write_bytes(content)
+    desk.store.jobs.reopen(job.id)
     desk.finish(job)
     assert quality(desk, job) == Quality(1, 1, 1, 0, None)
+    assert delivered(desk)
 
 
 def test_a_mistake_in_it_is_told_before_anything_is_sent(desk: Desk) -> None:

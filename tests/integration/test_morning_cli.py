@@ -71,7 +71,7 @@ def test_a_night_beside_the_one_before(home: Path, capsys: pytest.CaptureFixture
 def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "night", "--md", "--html", "night.html"]) == 0
     shown = capsys.readouterr()
-    assert shown.out.startswith("# Night of 2026-11-22\n")
+    assert shown.out.startswith("# Night of Sun 2026-11-22\n")
     assert shown.err == "orch: the report is in night.html\n"
     page = (home / "night.html").read_text(encoding="utf-8")
     assert run(["report", "night"]) == 0
@@ -110,7 +110,8 @@ def test_a_diff_and_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told(capsys, "diff", "contracts-1", "contracts-1")["changed"]["rows"] == 0
     assert run(["diff", "contracts-1", "contracts-2", "--limit", "1"]) == 0
     table = capsys.readouterr().out
-    assert "contracts-1 → contracts-2: 1 rows added, 1 removed, 2 changed" in table
+    assert table.startswith("contracts-1 (Sat 2026-11-21) → contracts-2 (Sun 2026-11-22)\n")
+    assert "1 rows added, 1 removed, 2 changed" in table
     assert "2027" in table
     assert "and 1 more rows (--limit shows more)" in table
 

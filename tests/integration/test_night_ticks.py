@@ -11,75 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import load
-from orchestrator.home import Home
-from orchestrator.model import Job, Misfire, NightState, Overlap, RequestState, Schedule
+from orchestrator.errors import OutputFault
+from orchestrator.model import Misfire, NightState, Overlap, RequestState
 from orchestrator.pipeline.intake import Options, draft, submit
-from orchestrator.place import Place
 from orchestrator.scheduler import Scheduler
-from orchestrator.store import Store
-from tests.support.cli import write_config
-
-JOB = """\
-name: letters
-documents: {path: documents}
-tasks:
-  - {id: sender, model: small, prompt: "Who wrote this?"}
-models: {small: some-model}
-"""
-EVENING = datetime(2026, 11, 20, 18, tzinfo=UTC)
-"""Four hours before the first night."""
-
-
-class Nights:
-    """A home with a schedule at 22:00 UTC; no engine runs its jobs, the tests end them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.at = EVENING
-        self.file = folder / "job.yaml"
-        self.file.write_text(JOB, encoding="utf-8")
-        self.documents = folder / "documents"
-        self.documents.mkdir()
-        (self.documents / "0.txt").write_text("Dear reader.", encoding="utf-8")
-        self.home = Home(folder / "home")
-        self.home.root.mkdir()
-        path = write_config(self.home.root, ["http://127.0.0.1:9/v1"])
-        self.config = load(Place(path, self.home.root, f"sqlite:///{folder / 'orch.db'}", 10.0))
-        self.store = Store.open(self.config.place.database_url)
-        self.restart()
-
-    def restart(self) -> None:
-        """As after a kill: what the process knew is gone."""
-        self.scheduler = Scheduler(self.store, self.home, self.config, lambda: self.at)
-
-    def add(self, **facts: Any) -> Schedule:
-        terms: dict[str, Any] = {
-            "id": "letters-1", "name": "letters", "home": self.home.identity(), "config": str(self.config.path),
-            "file": str(self.file), "cron": "0 22 * * *", "tz": "UTC", "deadline": None, "budget": None,
-            "misfire": Misfire.RUN, "grace": timedelta(hours=6), "overlap": Overlap.SKIP,
-            "created_at": self.at, "since": self.at,
-        }  # fmt: skip
-        schedule = Schedule(**{**terms, **facts})
-        self.store.schedules.add(schedule)
-        return schedule
-
-    def tick(self, **later: float) -> list[str]:
-        self.at += timedelta(**later)
-        return self.scheduler.tick()
-
-    def states(self) -> list[tuple[int, NightState]]:
-        return [(night.night.day, night.state) for night in self.store.schedules.nights()]
-
-    def reason(self) -> str:
-        return self.store.schedules.nights()[-1].reason
-
-    def jobs(self) -> list[Job]:
-        return self.store.jobs.newest()
-
-    def finish(self) -> None:
-        (job,) = self.store.jobs.unfinished(self.home.identity())
-        self.store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", "too late", self.at)
-        self.store.jobs.finish(job.id, "results.jsonl", self.at)
+from tests.support.ticking import EVENING, JOB, Nights
 
 
 @pytest.fixture
@@ -294,6 +230,19 @@ def test_a_night_fails_with_its_job(night: Nights) -> None:
     night.add(since=EVENING)
     assert night.store.schedules.claim(replace(running, job_id=type(job.id)("gone-1")))
     assert ended(22) == "its job was removed before it was at its end"
+
+
+def test_a_night_whose_rows_could_not_be_delivered_fails_by_name_and_the_next_is_run(night: Nights) -> None:
+    night.add()
+    night.tick(hours=4)
+    (job,) = night.jobs()
+    night.store.rows.end_open(job.id, RequestState.EXPIRED, "batch_expired", "too late", night.at)
+    night.store.jobs.finish(job.id, "results.jsonl", night.at, error="no room", code=OutputFault.NO_ROOM)
+    night.tick(minutes=1)
+    (failed,) = night.store.schedules.nights()
+    assert (failed.state, failed.code, failed.reason) == (FAILED, OutputFault.NO_ROOM, "no room")
+    night.tick(hours=24)
+    assert night.states() == [(20, FAILED), (21, RUNNING)]
 
 
 def test_a_paused_schedule_has_no_night_and_makes_none_up(night: Nights) -> None:

@@ -98,10 +98,10 @@ def test_add_shows_what_it_made(desk: Desk) -> None:
     assert "`orch up` is not running" in err
     (told,) = desk.json("schedule", "list")
     assert told == {
-        "name": "letters", "file": str(desk.file), "state": "active", "cron": "0 22 * * *", "tz": "Europe/Berlin",
-        "deadline": "06:00", "budget_usd": "12.5", "misfire": "skip", "grace_seconds": 21600, "overlap": "wait",
-        "home": Home(desk.home).identity(), "config": str(desk.home / "orch.toml"), "created_at": EVENING,
-        "paused_at": None, "next_at": "2026-11-20T21:00:00+00:00", "last": None,
+        "name": "letters", "file": str(desk.file), "state": "active", "cron": "0 22 * * *", "after": None,
+        "tz": "Europe/Berlin", "deadline": "06:00", "budget_usd": "12.5", "misfire": "skip", "grace_seconds": 21600,
+        "overlap": "wait", "home": Home(desk.home).identity(), "config": str(desk.home / "orch.toml"),
+        "created_at": EVENING, "paused_at": None, "next_at": "2026-11-20T21:00:00+00:00", "last": None,
     }  # fmt: skip
 
 
@@ -113,7 +113,10 @@ def test_what_is_left_out_has_defaults(desk: Desk) -> None:
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a cron of four": (("--cron", "0 22 * *"), "--cron: .* has 4 fields, not 5"),
-    "a cron of many times": (("--cron", "0 * * * *"), "--cron: .* more than once a day"),
+    "two ways to say when": (
+        ("--after", "letters"),
+        "give --cron, or --after and the schedule that this one follows",
+    ),
     "a zone": (("--tz", "Europe/Berln"), "--tz: .* did you mean Europe/Berlin"),
     "a grace": (("--grace", "60d"), "--grace: '60d' is no length of time up to 31d"),
     "a deadline for one night": (("--deadline", "2026-12-01"), "--deadline: .* is no deadline for every night"),
@@ -184,7 +187,8 @@ def test_nights_are_listed_newest_last(desk: Desk) -> None:
     assert len(desk("schedule", "nights", "--all")[0].splitlines()) == 22
     told = desk.json("schedule", "nights")[-1]
     assert told == {
-        "schedule": "letters", "night": "2026-11-23", "state": "done", "reason": "so it was", "job": None,
+        "schedule": "letters", "night": "2026-11-23", "slot": None, "state": "done", "code": None,
+        "reason": "so it was", "job": None,
         "due_at": "2026-11-23T21:00:00+00:00", "found_at": "2026-11-23T21:00:00+00:00", "ended_at": None,
     }  # fmt: skip
     assert desk.json("schedule", "list")[0]["last"]["night"] == "2026-11-23"

@@ -48,7 +48,7 @@ class Nights:
         self.number += 1
         asked = facts.pop("asked", {})
         given = {"spec": SPEC, "created_at": at, "home": self.home.identity(), "kind": facts.pop("kind", "documents")}
-        new = job(f"contracts-{self.number}", **{**given, **facts})
+        new = job(facts.pop("id", f"contracts-{self.number}"), **{**given, **facts})
         self.store.jobs.add(new, {})
         rows = []
         for seq, (name, answer) in enumerate(answers.items()):

@@ -84,7 +84,7 @@ class Years:
         """A run that is finished."""
         job = self.build(days, *texts, name=name)
         self.answer(job)
-        finish.finish(self.store, self.home, job, job.created_at)
+        finish.Finisher(self.store, self.home, lambda: job.created_at).step(job)
         return self.store.jobs.get(job.id)
 
     def outputs(self, job: Job) -> dict[str, str]:

@@ -33,7 +33,7 @@ def test_all_is_well() -> None:
 def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
     [(kind, what, message, action)] = told(chance=0.6)
     assert (kind, what) == (AlertKind.DEADLINE, "risk")
-    assert message == "the deadline of 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
+    assert message == "the deadline of Sun 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
     assert action.startswith("nothing yet: no other route is better")
     events = [Event(NOW, "rescued", "first"), Event(NOW, "rescued", "to the gpu"), Event(NOW, "routed", "x")]
     assert told(chance=0.6, events=events)[0][3] == "to the gpu"
@@ -44,7 +44,7 @@ def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
 def test_a_deadline_that_passed_is_told_once_more() -> None:
     [(kind, what, message, action)] = told(later(10))
     assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job is finished late")
-    assert message == "the deadline of 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
+    assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
     gives_up = job(deadline_at=later(10), spec={"on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
 

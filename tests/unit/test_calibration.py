@@ -96,6 +96,7 @@ def test_json_names_every_figure() -> None:
     assert only(50, 150, 150).to_json() == {
         "kind": "turnaround", "backend": "openai", "model": "m", "task": "", "known": 3, "open": 0,
         "below_p50": 0.3333, "below_p95": 1.0, "ratio": 1.5, "trusted": None,
+        "first_at": NOW.isoformat(), "last_at": NOW.isoformat(),
         "verdict": "too few to tell: 3 of the 10 it takes",
     }  # fmt: skip
     assert only(None).to_json()["below_p50"] is None

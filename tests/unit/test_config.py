@@ -158,6 +158,31 @@ def test_backends_of_each_kind(tmp_path: Path) -> None:
 
 
 BAD = {
+    "more digits than a number has": (
+        LOCAL + "max_concurrency = " + "9" * 5000,
+        ":4: a number has more than 4,300 digits",
+    ),
+    "a time that no clock takes": (
+        LOCAL + "patience = 1e300\n",
+        ":4: backends.gpu.patience: Input should be less than or equal to 2592000",
+    ),
+    "a price that no ledger takes": (
+        "[prices.m]\ninput = 1e300\noutput = 1\n",
+        ":2: prices.m.input: Input should be less than or equal to 1000000",
+    ),
+    "a count that no database takes": (
+        LOCAL + f"limits = {{max_rows = {2**63}}}\n",
+        ":4: backends.gpu.limits.max_rows: Input should be less than or equal to 9007199254740992",
+    ),
+    "more years than a calendar has": (
+        '[retention]\nresults = "999999d"\n',
+        ":2: retention.results: Input should be less than or equal to 3153600000",
+    ),
+    "not a number": (LOCAL + "patience = nan\n", ":4: backends.gpu.patience: Input should be a finite number"),
+    "a NUL": (
+        '[report]\ncompare = "openai:\\u0000"\n',
+        ":2: report.compare: holds a NUL or half a character, which is no text",
+    ),
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
         ":1: backends.cloud: kind must be one of local, openai, azure, anthropic, sync",

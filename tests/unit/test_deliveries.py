@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from orchestrator.place import locate
 from tests.support.mailserver import MailServer
 from tests.support.receiver import Receiver
 
-NIGHT = Message("night-1", "A night", "2 jobs <b> & more\n• see to it", "# A night\n", "<!doctype html>\n<p>A night")
-ALERT = Message("alert-1", "An alert", "at risk", "# An alert\n")
+AT = datetime(2026, 11, 22, 6, 30, tzinfo=UTC)
+PAGE = "<!doctype html>\n<p>A night"
+NIGHT = Message("night-1", "A night", "2 jobs <b> & more\n• see to it", "# A night\n", AT, PAGE)
+ALERT = Message("alert-1", "An alert", "at risk", "# An alert\n", AT)
 SECRET = "s3cr3t-of-the-address"
 
 
@@ -28,7 +31,7 @@ def config(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Config:
 def test_a_webhook_gets_json_as_slack_takes_it() -> None:
     with Receiver() as receiver:
         Webhook("HOOK", {"HOOK": f" {receiver.url}\n"}).send(NIGHT)
-        Webhook("HOOK", {"HOOK": receiver.url}).send(Message("n", "s", "x" * 9999, "t"))
+        Webhook("HOOK", {"HOOK": receiver.url}).send(Message("n", "s", "x" * 9999, "t", AT))
     first, long = receiver.deliveries
     assert first.headers["content-type"] == "application/json"
     assert json.loads(first.body) == {"text": "*A night*\n2 jobs &lt;b&gt; &amp; more\n• see to it"}
@@ -72,6 +75,8 @@ def test_mail_has_the_text_and_the_page(tmp_path: Path, monkeypatch: pytest.Monk
             "orch@example.com",
             "a@example.com, b@example.com",
         )
+        assert (night["date"], night["message-id"]) == ("Sun, 22 Nov 2026 06:30:00 +0000", "<night-1@example.com>")
+        assert alert["message-id"] == "<alert-1@example.com>"
         assert [part.get_content_type() for part in night.iter_parts()] == ["text/plain", "text/html"]
         contents = [part.get_content().replace("\r\n", "\n").strip() for part in night.iter_parts()]
         assert contents == [NIGHT.text.strip(), NIGHT.page]
@@ -81,6 +86,25 @@ def test_mail_has_the_text_and_the_page(tmp_path: Path, monkeypatch: pytest.Monk
         assert isinstance(way, Mail)
         assert refused(way) == "the mail server 127.0.0.1 answered 451"
     assert refused(way) == "the mail server 127.0.0.1 failed: ConnectionRefusedError"
+
+
+def test_no_text_of_a_stranger_adds_a_header_or_an_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = "x\r\nBcc: all@example.com\n\nbody\x1b[31m\u202e\udc80" + "y" * 2000
+    message = Message("night-2", hostile, hostile, hostile, AT, hostile)
+    with MailServer() as server, Receiver() as receiver:
+        [way] = channels(config(tmp_path, MAIL.format(port=server.port), monkeypatch), {})
+        for channel in (way, Webhook("HOOK", {"HOOK": receiver.url}), Folder(tmp_path / "told")):
+            channel.send(message)
+        [mail] = server.mails
+        assert mail["bcc"] is None
+        assert server.to == ["a@example.com", "b@example.com"]
+        assert mail["subject"].startswith("x Bcc: all@example.com body\\u001b[31m\\u202e\\udc80yyy")
+        told = [part.get_content() for part in mail.iter_parts()]
+        told.append(json.loads(receiver.deliveries[0].body)["text"])
+        told += [path.read_text() for path in (tmp_path / "told").iterdir()]
+    for text in told:
+        assert "\\u001b[31m\\u202e\\udc80" in text
+        assert not set(text) & set("\x1b\u202e\udc80")
 
 
 def test_a_mail_server_that_wants_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

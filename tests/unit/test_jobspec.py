@@ -98,7 +98,7 @@ BAD = {
     "a field misspelt": (GOOD + "deadlin: 8h\n", f":9: deadlin: {UNKNOWN}\n  hint: did you mean 'deadline'?"),
     "a field of nothing": (
         GOOD + "output: {path: x, xyzzy: 1}\n",
-        f":9: output.xyzzy: {UNKNOWN}\n  hint: known fields: format, partition, path, table, url, url_env",
+        f":9: output.xyzzy: {UNKNOWN}\n  hint: known fields: format, overwrite, partition, path, table, url, url_env",
     ),
     "a task's field misspelt": (
         GOOD.replace(TASK, TASK + "    max_token: 5\n"),

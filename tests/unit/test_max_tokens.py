@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.documents.types import Document
 from orchestrator.errors import InputError
 from orchestrator.jobspec import JobSpec, Task, load
-from orchestrator.requests import AUTO_AT_MOST, BoundOf, Builder, Built, bound_from, written_bound
+from orchestrator.requests import AUTO_AT_MOST, BoundOf, Builder, Built, bound_from, too_large, written_bound
 
 BOUNDS: dict[str, tuple[dict[int, int], int | None, int]] = {
     "nothing is known": ({}, None, 512),
@@ -84,3 +85,20 @@ def test_in_a_job_file(tmp_path: Path) -> None:
     ) as told:
         load(path)
     assert "\n" not in str(told.value)
+
+
+def test_numbers_that_nothing_can_hold_are_told_and_texts_of_digits_are_none() -> None:
+    def told(body: str) -> tuple[str | None, str] | None:
+        raw = msgspec.Raw(body.encode())
+        return too_large(bytes(raw), "/v1/chat/completions", raw)
+
+    assert told('{"max_tokens": 2147483647}') is None
+    assert told('{"max_tokens": 2147483648}') == ("body.max_tokens", "must be 2,147,483,647 at most")
+    assert told('{"n": 3, "max_output_tokens": 1000000000}') == (
+        "body.n", "times the most tokens of an answer must be 2,147,483,647 at most"
+    )  # fmt: skip
+    digits = "9" * 4301
+    assert told(f'{{"messages": "{digits}"}}') is None
+    assert told(f'{{"temperature": 0.{digits}}}') is None
+    assert told(f'{{"seed": {digits}}}') == (None, "a number has more than 4,300 digits")
+    assert told(f'{{"seed": {digits[1:]}}}') is None

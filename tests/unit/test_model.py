@@ -70,12 +70,20 @@ OPEN, DONE = Counts(pending=1, succeeded=2), Counts(succeeded=2, failed=1)
 JOBS = {
     "being built": (replace(JOB, built_at=None), Counts(), False, "building"),
     "half of it built": (replace(JOB, built_at=None), OPEN, False, "building"),
+    "waits for another": (replace(JOB, built_at=None, options={"after": "b-1"}), Counts(), False, "waiting"),
+    "built, as that is over": (replace(JOB, built_at=None, options={"after": "b-1"}), OPEN, False, "building"),
     "nothing sent": (JOB, OPEN, False, "queued"),
     "sent": (JOB, OPEN, True, "running"),
     "all rows done": (JOB, DONE, True, "merging"),
     "no rows at all": (JOB, Counts(), False, "merging"),
     "finished": (replace(JOB, finished_at=NOW), DONE, True, "completed"),
     "finished with failures only": (replace(JOB, finished_at=NOW), Counts(failed=3), True, "completed"),
+    "done and not delivered": (
+        replace(JOB, finished_at=NOW, error="x", error_code="output_exists"),
+        DONE,
+        True,
+        "failed",
+    ),
     "to be cancelled": (replace(JOB, cancel_requested_at=NOW), OPEN, True, "cancelling"),
     "to be cancelled while built": (
         replace(JOB, built_at=None, cancel_requested_at=NOW),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -118,7 +119,7 @@ def test_every_date_has_one_night_however_often_it_is_looked(
     found: list[Due] = []
     for step in steps:
         now += timedelta(minutes=step)
-        found += nights.due(one, now, {night.night for night in found})
+        found += nights.due(one, now, {night.key for night in found})
     zone = ZoneInfo(tz)
     assert [night.night for night in found] == sorted({night.night for night in found})
     assert [night.at for night in found] == sorted(night.at for night in found)
@@ -135,8 +136,9 @@ def test_a_clock_that_was_set_back_makes_no_night_again() -> None:
     one = schedule(tz="UTC", since=utc("2026-11-20 12:00"))
     first = nights.due(one, utc("2026-11-21 22:30"), ())
     assert [night.night.day for night in first] == [20, 21]
-    assert nights.due(one, utc("2026-11-20 22:30"), {night.night for night in first}) == []
-    assert [night.night.day for night in nights.due(one, utc("2026-11-22 22:30"), {date(2026, 11, 21)})] == [20, 22]
+    assert nights.due(one, utc("2026-11-20 22:30"), {night.key for night in first}) == []
+    later = nights.due(one, utc("2026-11-22 22:30"), {(date(2026, 11, 21), "")})
+    assert [night.night.day for night in later] == [20, 22]
 
 
 def test_nights_of_long_ago_and_of_before_the_schedule_are_not_due() -> None:
@@ -147,12 +149,85 @@ def test_nights_of_long_ago_and_of_before_the_schedule_are_not_due() -> None:
 
 def test_which_night_a_moment_belongs_to() -> None:
     every = schedule(tz="Europe/Berlin")
-    assert nights.night_at(every, utc("2026-11-21 20:59")) == date(2026, 11, 20)
-    assert nights.night_at(every, utc("2026-11-21 21:00")) == date(2026, 11, 21)
-    assert nights.night_at(every, utc("2026-11-22 12:00")) == date(2026, 11, 21)
-    assert nights.night_at(schedule("0 22 1 * *", "UTC"), utc("2026-11-21 20:59")) == date(2026, 11, 1)
-    assert nights.night_at(schedule("0 22 1 1 *", "UTC"), utc("2026-11-21 20:59")) == date(2026, 1, 1)
-    assert nights.night_at(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
+    assert last(every, "2026-11-21 20:59") == "2026-11-20"
+    assert last(every, "2026-11-21 21:00") == "2026-11-21"
+    assert last(every, "2026-11-22 12:00") == "2026-11-21"
+    assert last(schedule("0 22 1 * *", "UTC"), "2026-11-21 20:59") == "2026-11-01"
+    assert last(schedule("0 22 1 1 *", "UTC"), "2026-11-21 20:59") == "2026-01-01"
+    assert last(schedule("*/20 * * * *", "UTC"), "2026-11-21 20:59") == "2026-11-21 20:40"
+    assert nights.last_due(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
+
+
+def last(one: Schedule, moment: str) -> str:
+    found = nights.last_due(one, utc(moment))
+    assert found is not None
+    return found.name
+
+
+OFTEN = {
+    "every hour": (
+        "0 * * * *", "2026-11-21 20:30", 3, ["21 22:00: 21:00", "21 23:00: 22:00", "22 00:00: 23:00"],
+    ),
+    "every hour, over an hour that is there twice": (
+        "0 * * * *", "2026-10-24 23:30", 4,
+        ["25 02:00: 00:00", "25 02:00+: 01:00", "25 03:00: 02:00", "25 04:00: 03:00"],
+    ),
+    "every hour, over an hour that is not there": (
+        "0 * * * *", "2026-03-28 23:30", 3, ["29 01:00: 00:00", "29 03:00: 01:00", "29 04:00: 02:00"],
+    ),
+    "every half hour, over an hour that is there twice": (
+        "*/30 * * * *", "2026-10-24 23:30", 5,
+        ["25 02:00: 00:00", "25 02:30: 00:30", "25 02:00+: 01:00", "25 02:30+: 01:30", "25 03:00: 02:00"],
+    ),
+    "twice a day at its hours: each once, whatever clocks do": (
+        "30 2,14 * * *", "2026-10-24 23:30", 3, ["25 02:30: 00:30", "25 14:30: 13:30", "26 02:30: 01:30"],
+    ),
+    "twice a day, one of them at a time that is not there": (
+        "30 2,14 * * *", "2026-03-28 23:30", 2, ["29 02:30: 01:30", "29 14:30: 12:30"],
+    ),
+    "in the working hours": (
+        "0 8-17/3 * * mon-fri", "2026-11-20 12:30", 3, ["20 14:00: 13:00", "20 17:00: 16:00", "23 08:00: 07:00"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("cron", "after", "number", "expected"), OFTEN.values(), ids=OFTEN.keys())
+def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[str]) -> None:
+    nights.check_cron(cron)
+    one, at, found = schedule(cron), utc(after), list[Due]()
+    while len(found) < number:
+        coming = nights.next_due(one, at)
+        assert coming is not None
+        found.append(coming)
+        at = coming.at
+    assert [f"{due.night:%d} {due.slot}: {due.at:%H:%M}" for due in found] == expected
+    known = {due.key for due in found}
+    assert len(known) == number
+    later = schedule(cron, since=utc(after), grace=timedelta(days=5))
+    assert nights.due(later, found[-1].at, ()) == found
+    assert nights.due(later, found[-1].at, known) == []
+
+
+@given(
+    start=st.integers(0, 20 * 365 * 1440), tz=st.sampled_from(ZONES), steps=st.lists(st.integers(1, 600), max_size=9)
+)
+def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list[int]) -> None:
+    """However often it is looked, and whatever clocks do: an hour apart, each once (a zone may move by less)."""
+    began = now = utc("2010-01-01") + timedelta(minutes=start)
+    one, found = schedule("0 * * * *", tz, since=began), list[Due]()
+    for step in steps:
+        now += timedelta(minutes=step)
+        found += nights.due(one, now, {due.key for due in found})
+    at = [due.at for due in found]
+    assert at == sorted(at)
+    assert len({due.key for due in found}) == len(found)
+    if tz != "Australia/Lord_Howe":
+        assert {after - before for before, after in pairwise(at)} <= {timedelta(hours=1)}
+
+
+def test_runs_that_nobody_was_there_for_are_not_recorded_without_end() -> None:
+    found = nights.due(schedule("* * * * *", "UTC"), utc("2026-11-21 21:00"), ())
+    assert (len(found), found[-1].name) == (nights.MOST_MISSED, "2026-11-21 21:00")
 
 
 def test_a_night_that_never_comes_is_not_waited_for() -> None:
@@ -168,8 +243,6 @@ BAD_CRON = {
     "0 22 * * mon-": 'is no cron expression: "mon-" is no day of the week',
     "0 22 * * 5-1": 'is no cron expression: "5-1" ends before it begins',
     "0 22 31 2 *": "never comes",
-    "0 22,23 * * *": "more than once a day",
-    "*/30 22 * * *": "more than once a day",
     "0 22 1 * 1": "names a day of the month and a day of the week",
 }
 
@@ -231,7 +304,7 @@ NIGHT = DUE_AT.date()
 
 def judged(now: str, *, terms: dict[str, Any] | None = None, **facts: Any) -> tuple[NightState, str]:
     at = utc(f"2026-{now}")
-    given = {"found_at": at, "newest": NIGHT, "deadline": None, "running": None, **facts}
+    given = {"found_at": at, "newest": Due(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
     found = nights.verdict(schedule(tz="UTC", **(terms or {})), Due(NIGHT, DUE_AT), at, **given)
     return found.state, found.reason
 
@@ -249,7 +322,12 @@ VERDICTS: dict[str, tuple[str, dict[str, Any], NightState, str]] = {
     "before the deadline": ("11-22 03:00", {"deadline": utc("2026-11-22 03:01")}, NightState.RUNNING, "begun"),
     "past the deadline": (
         "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "its deadline passed, 5 h after"),
-    "another night has come": ("11-22 03:00", {"newest": date(2026, 11, 22)}, NightState.MISSED, "only the newest"),
+    "another night has come": (
+        "11-22 03:00", {"newest": Due(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
+        "not begun when the night of 2026-11-22 came: only the newest"),
+    "another run of the day has come": (
+        "11-21 23:00", {"newest": Due(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
+        "not begun when the night of 2026-11-21 23:00 came"),
     "a clock set back": ("11-21 21:00", {}, NightState.RUNNING, "on time"),
     "a job still going": ("11-21 22:00", {"running": "j-1"}, NightState.SKIPPED, "job j-1 of the same file"),
     "a job still going, and waited for": (

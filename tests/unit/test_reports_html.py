@@ -12,12 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from orchestrator.calibration import calibrate
-from orchestrator.console import out
-from orchestrator.console_reports import cost_table, forecast_table
+from orchestrator.console_reports import cost_lines, forecast_lines
 from orchestrator.htmlreports import DAYS, GROUPS, cost_page
+from orchestrator.layout import Line
 from orchestrator.model import Forecast, JobId, Price, Usage
 from orchestrator.reports import CostLine, CostReport, Estimate
-from orchestrator.reportwords import cost_cells, cost_notes, fitting, money
+from orchestrator.reportwords import cost_cells, cost_notes, money
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TRICKY = "$a$ & <b>[bold]"
@@ -88,36 +88,42 @@ def test_what_a_reader_must_know_is_said() -> None:
         assert words in told
 
 
-def test_the_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    out().print(cost_table(report(TRICKY, "plain"), 200))
-    header, tricky, plain, total, *notes = capsys.readouterr().out.splitlines()
+def told(lines: list[Line]) -> list[str]:
+    return ["".join(span.text for span in line) for line in lines]
+
+
+def test_the_table_shows_names_as_they_are() -> None:
+    days = (date(2026, 11, 21), date(2026, 11, 22))
+    title, _, header, tricky, plain, total, _, *notes = told(
+        cost_lines(replace(report(TRICKY, "plain"), days=days), 200)
+    )
+    assert title == "Cost by job, Sat 2026-11-21 to Sun 2026-11-22"
     assert header.split()[:3] == ["job", "rows", "in"]
     assert (tricky.startswith(TRICKY), plain.split()[0], total.split()[0]) == (True, "plain", "total")
     assert notes[0].startswith("list: the same tokens")
 
 
-def test_where_there_is_no_room_the_least_columns_go_and_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
     cells = cost_cells(report("legal"))
-    width = len("  ".join(max(column, key=len) for column in zip(*cells, strict=True)))
-    assert fitting(cells, width) == cells
-    assert [row[:3] + row[4:] for row in cells] == fitting(cells, width - 1)
-    least = ("job", "rows", "paid", "list", "saved", "wasted")
-    assert fitting(cells, 1)[0] == least, "what matters is never left out"
-    out().print(cost_table(report("legal"), 40))
-    said = capsys.readouterr().out
-    assert said.split()[:6] == list(least)
-    assert "no room here for: in, cached, out, per document, per 1k tokens" in said
+    width = sum(max(map(len, column)) for column in zip(*cells, strict=True)) + 2 * (len(cells[0]) - 1)
+    assert told(cost_lines(report("legal"), width))[2].split() == " ".join(cells[0]).split()
+    assert told(cost_lines(report("legal"), width - 1))[2].split() == " ".join(cells[0][:3] + cells[0][4:]).split()
+    said = told(cost_lines(report("legal"), 42))
+    assert said[2].split() == "job rows paid list saved wasted".split(), "what matters is never left out"
+    assert "no room here for: in, cached, out, per document, per 1k tokens" in " ".join(said)
+    assert max(map(len, said)) <= 42
 
 
-def test_the_forecast_table_says_whether_to_trust_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_forecast_table_says_whether_to_trust_them() -> None:
     def made(kind: str, number: int, actual: float | None) -> list[Forecast]:
         one = Forecast(JobId("j"), kind, "openai", "m", NOW, 100, 200, "prior", actual=actual)
         return [one] * number
 
-    out().print(forecast_table(calibrate([*made("cost", 10, 300), *made("output", 3, 50), *made("output", 1, None)])))
-    said = [text.rstrip() for text in capsys.readouterr().out.splitlines()]
-    assert said[1].split() == "cost openai m 10 — 0% 0% 3.00 × p50 no".split()
-    assert said[2].split() == "output openai m 3 1 100% 100% 0.50 × p50 too few".split()
+    forecasts = [*made("cost", 10, 300), *made("output", 3, 50), *made("output", 1, None)]
+    said = told(forecast_lines(calibrate(forecasts), 100))
+    assert said[0] == "Forecasts made from Sat 2026-11-21 00:00 UTC to Sat 2026-11-21 00:00 UTC"
+    assert said[3].split() == "cost openai m 10 — 0% 0% 3.00 × p50 no".split()
+    assert said[4].split() == "output openai m 3 1 100% 100% 0.50 × p50 too few".split()
     assert said[-2:] == [
         "cost openai m: too hopeful: 0 of 10 kept within the p95, where 10 should",
         "output openai m: too few to tell: 3 of the 10 it takes",

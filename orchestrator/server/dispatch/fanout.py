@@ -163,6 +163,11 @@ class FanOut:
             return None
         return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
 
+    @property
+    def in_flight(self) -> int:
+        """Rows that are out."""
+        return len(self._tasks)
+
     async def drain(self, seconds: float) -> None:
         """Send nothing more, and let what is out come back for up to so many seconds."""
         self._enabled = False

@@ -1,0 +1,85 @@
+"""How a command ends that cannot do what it was asked: a message on stderr, with --json an object on stdout too."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from orchestrator.errors import BackendRefused, InputError, OrchError
+from orchestrator.layout import paragraph
+from orchestrator.sanitize import escape_controls
+from orchestrator.terminal import width_of
+
+INTERRUPTED = 130
+
+
+class Interrupted(Exception):
+    """Somebody pressed Ctrl-C; the message says what that stopped, and what goes on."""
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether a command line asks for JSON, also where it is not a sound one."""
+    return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
+
+
+def failed(error: OrchError, *, as_json: bool) -> int:
+    """Tell an error; its exit code."""
+    _say(f"orch: {error}")
+    if as_json:
+        _print(error_json(error))
+    return error.exit_code
+
+
+def misused(error: click.ClickException, *, as_json: bool) -> int:
+    """Tell what is wrong with a command line; its exit code."""
+    message, hint = error.format_message(), None
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        hint = f"`{context.command_path} --help` shows how it is used"
+        _say(context.get_usage())
+    _say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))
+    if as_json:
+        _print({"code": "bad_usage", "message": message, **_PLACE, "hint": hint, "exit_code": 2})
+    return 2
+
+
+def interrupted(error: Interrupted, *, as_json: bool) -> int:
+    """Tell that a command was stopped; its exit code."""
+    message = str(error)
+    _say(f"orch: {message}")
+    if as_json:
+        _print({"code": "interrupted", "message": message, **_PLACE, "hint": None, "exit_code": INTERRUPTED})
+    return INTERRUPTED
+
+
+_PLACE = {"file": None, "line": None, "field": None}
+
+
+def error_json(error: OrchError) -> dict[str, Any]:
+    """The stable form of an error; documented in docs/json.md."""
+    told: dict[str, Any] = {
+        "code": error.kind,
+        "message": error.message,
+        **_PLACE,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+    if isinstance(error, InputError):
+        file = None if error.file is None else str(error.file)
+        told |= {"file": file, "line": error.line, "field": error.field}
+        told["others"] = [error_json(other) for other in error.others]
+    if isinstance(error, BackendRefused):
+        told |= {"provider_status": error.status, "provider_code": error.code}
+    return told
+
+
+def _print(told: dict[str, Any]) -> None:
+    sys.stdout.write(escape_controls(json.dumps({"error": told}, indent=2, ensure_ascii=False)) + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(paragraph(text, width_of(sys.stderr)) + "\n")

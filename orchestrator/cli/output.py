@@ -1,0 +1,51 @@
+"""How commands print, and the options that say how. Light: a command that needs no store imports no more."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from orchestrator.layout import paragraph
+from orchestrator.sanitize import escape_controls
+from orchestrator.terminal import width_of
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+JOB = click.argument("job_name", metavar="JOB")
+JOB_HELP = "JOB is an id or the start of one, or the name of a job or schedule, which stands for its newest run."
+
+
+def json_option(function: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(function)
+
+
+def quiet_option(function: Command) -> Command:
+    """`--quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help="Show no progress.")(function)
+
+
+def say(text: str) -> None:
+    """A message for the user, on stderr."""
+    _written(sys.stderr, text)
+
+
+def show(text: str, *, whole: bool = False) -> None:
+    """A result for people, on stdout; with `whole`, its lines are as they are, and so is its end."""
+    if whole:
+        sys.stdout.write(escape_controls(text))
+    else:
+        _written(sys.stdout, text)
+
+
+def _written(stream: TextIO, text: str) -> None:
+    stream.write(paragraph(text, width_of(stream)) + "\n")
+
+
+def print_json(value: Any) -> None:
+    """A result for programs, on stdout."""
+    # What is escaped in it is JSON's own escape of the same character.
+    sys.stdout.write(escape_controls(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")

@@ -1,0 +1,44 @@
+"""`orch show`: one document's requests as they were sent, and the answers to them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from orchestrator.cli.context import opened
+from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, show
+from orchestrator.errors import UsageError
+
+
+@click.command("show", epilog=JOB_HELP)
+@JOB
+@click.argument("document", metavar="DOC")
+@click.option("--task", metavar="ID", help="Only this task's.")
+@click.option("--raw", is_flag=True, help="Only the lines, as they were sent and came back.")
+@json_option
+def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json: bool) -> int:
+    """Show the requests made for a document, and their answers.
+
+    DOC is its name as reports write it, or the end of it; of a batch file, a custom_id. A document has a request for
+    each task, and of one that was asked in parts, for each part.
+    """
+    from orchestrator.exchanges import exchanges
+
+    if raw and as_json:
+        raise UsageError("--raw and --json: one of the two")
+    with opened() as context:
+        job = context.job(job_name, tell=not as_json)
+        found = exchanges(context.store, context.home, job, document, task)
+    if as_json:
+        print_json({"job": job.id, "document": found[0].row.document, "rows": [one.to_json() for one in found]})
+    elif raw:
+        for line in (line for one in found for line in (one.request, one.result) if line is not None):
+            show(line.decode("utf-8", "backslashreplace") + "\n", whole=True)
+        sys.stdout.flush()
+    else:
+        from orchestrator.console import out
+        from orchestrator.console_rows import exchange_lines
+
+        out().print(exchange_lines(found, out().width))
+    return 0

@@ -1,0 +1,69 @@
+"""Rows looked up by their document, with where their request lines lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, select
+
+from orchestrator.model import FinishedRow, JobId, Span
+from orchestrator.store.database import Database
+from orchestrator.store.rows import _finished
+from orchestrator.store.tables import requests, shards
+
+PAGE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row of a job: `request` says where its line lies (of length 0: there is none), `sent_model` for whom it was.
+
+    `sent_model` is None where the row was not sent.
+    """
+
+    row: FinishedRow
+    request: Span
+    sent_model: str | None
+
+
+class Lookups:
+    """Verbs on single rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def rows(self, job_id: JobId, document: str) -> list[Found]:
+        """The rows of a document, in input order."""
+        return self._found(job_id, requests.c.document == document)
+
+    def row(self, job_id: JobId, custom_id: str) -> Found | None:
+        """The row with this id, None where the job has none."""
+        return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
+
+    def has_document(self, job_id: JobId, document: str) -> bool:
+        """Whether a job has rows of exactly this document."""
+        c = requests.c
+        query = select(c.seq).where(c.job_id == job_id, c.document == document).limit(1)
+        with self._db.read() as tx:
+            return tx.execute(query).first() is not None
+
+    def documents(self, job_id: JobId, is_meant: Callable[[str], bool], most: int) -> list[str]:
+        """The first documents of a job that are meant, in input order."""
+        query = select(requests.c.document).where(requests.c.job_id == job_id).order_by(requests.c.seq)
+        found: dict[str, None] = {}
+        for row in self._db.stream(query, PAGE):
+            if len(found) < most and is_meant(row.document):
+                found[row.document] = None
+        return list(found)
+
+    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[Found]:
+        c = requests.c
+        query = (
+            select(requests, shards.c.backend, shards.c.batch_id)
+            .outerjoin(shards, shards.c.id == c.result_shard)
+            .where(c.job_id == job_id, condition)
+            .order_by(c.seq)
+        )
+        with self._db.read() as tx:
+            return [Found(_finished(row), Span(row.offset, row.length), row.sent_model) for row in tx.execute(query)]

@@ -1,0 +1,49 @@
+"""What orch wrote outside its home: so that no file of somebody else is overwritten unasked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from sqlalchemy import select
+
+from orchestrator.model import JobId
+from orchestrator.store.database import Database
+from orchestrator.store.tables import outputs
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOutput:
+    """A file or an object as it was when orch had written it. `mark` stands for its content, None where unknown."""
+
+    place: str
+    series: str
+    job_id: JobId
+    mark: str | None
+    at: datetime
+
+
+class Outputs:
+    """Verbs on what was written. `home` is a home's id: a place means something on the machine of a home alone."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def note(self, home: str, written: WrittenOutput) -> None:
+        """Keep what was written, in place of what was before."""
+        facts = {name: getattr(written, name) for name in WrittenOutput.__slots__}
+        add = self._db.upsert(outputs).values(home=home, key=_key(written.place), **facts)
+        with self._db.write() as tx:
+            tx.execute(add.on_conflict_do_update(index_elements=["home", "key"], set_=facts))
+
+    def find(self, home: str, place: str) -> WrittenOutput | None:
+        """What was written to a place last, None where nothing was."""
+        columns = (outputs.c[name] for name in WrittenOutput.__slots__)
+        with self._db.read() as tx:
+            row = tx.execute(select(*columns).where(outputs.c.home == home, outputs.c.key == _key(place))).first()
+        return None if row is None else WrittenOutput(**row._mapping)
+
+
+def _key(place: str) -> str:
+    return sha256(place.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,80 @@
+"""`orch init`: what it writes is right as it stands, and with every setting that it offers turned on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import run
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("ORCH_CONFIG", "ORCH_HOME", "ORCH_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.setenv("MY_KEY", "x")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def turned_on(text: str) -> str:
+    """With every setting on that stands behind a `#`; of two with one name, the later."""
+    lines = [re.sub(r"^( *)#(?! )", r"\1", line) for line in text.splitlines()]
+    names = [re.match(r"( *[\w-]+) *[:=]", line) for line in lines]
+    kept = []
+    for number, (line, name) in enumerate(zip(lines, names, strict=True)):
+        again = number + 1 < len(lines) and name and names[number + 1] and name[1] == names[number + 1][1]  # type: ignore[index]
+        if not again:
+            kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def test_what_it_writes_validates(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init"]) == 0
+    assert capsys.readouterr().out.split() == ["orch.toml", "job.yaml", "documents/example.txt"]
+    assert run(["validate", "job.yaml", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["documents"], told["requests"], told["warnings"], told["problems"]) == (1, 2, [], [])
+    for name in ("orch.toml", "job.yaml"):
+        path = folder / name
+        path.write_text(turned_on(path.read_text()))
+    assert "\nkind = " in (folder / "orch.toml").read_text()
+    assert "\ndeadline: " in (folder / "job.yaml").read_text()
+    (folder / "letters.csv").write_text("body\na letter\n")
+    job = (folder / "job.yaml").read_text().replace("sources: [documents]", "sources: [documents, letters.csv]")
+    (folder / "job.yaml").write_text(job.replace('["**/*.pdf", "**/*.txt"]', '["**/*.txt"]'))
+    assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["requests"] == 4
+
+
+def test_documents_that_are_there_are_the_ones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "here" / "documents").mkdir(parents=True)
+    (folder / "here" / "documents" / "mine.txt").write_text("mine")
+    assert run(["init", "here", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == ["here/orch.toml", "here/job.yaml"]
+    assert [path.name for path in (folder / "here" / "documents").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("there", ["orch.toml", "job.yaml"])
+def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], there: str) -> None:
+    (folder / there).write_text("mine")
+    assert run(["init", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == f"{there}: there already; nothing was written"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {there: "mine"}
+
+
+def test_a_link_to_nothing_is_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.yaml").symlink_to(folder / "elsewhere" / "job.yaml")
+    assert run(["init"]) == 2
+    assert "there already" in capsys.readouterr().err
+
+
+def test_where_it_cannot_write_it_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "documents").write_text("a file, not a folder")
+    assert run(["init"]) == 4
+    assert "cannot write" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["documents"]

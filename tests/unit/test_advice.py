@@ -1,0 +1,32 @@
+"""What to do about rows that failed: something of its own for each code, and never to wait for what is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from orchestrator.advice import ADVICE, advice_for
+from orchestrator.documents.types import DocumentProblem
+from orchestrator.rowerrors import BAD_ANSWERS, RULES
+
+OURS = (
+    "template", "answers_too_long", "part_failed", "cancelled", "budget_exhausted", "batch_expired", "missing_result",
+)  # fmt: skip
+CODES = [*map(str, DocumentProblem), *(rule.code for rule in RULES), *BAD_ANSWERS, *OURS]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_advice_of_its_own(code: str) -> None:
+    assert Counter(ADVICE.values())[advice_for(code)] == 1
+    assert "the rows wait" not in advice_for(code), "the job is over: nothing waits any more"
+
+
+@pytest.mark.parametrize(
+    ("code", "like"),
+    [("http_401", "bad_key"), ("invalid_api_key", "bad_key"), ("http_429", "rate_limited"), ("http_502", "http_5xx"),
+     ("http_418", "http_4xx"), ("odd", "http_5xx"), ("insufficient_quota", "no_credit"),
+     ("http_404", "model_not_found")],
+)  # fmt: skip
+def test_words_of_providers_are_known_by_what_they_mean(code: str, like: str) -> None:
+    assert advice_for(code) == ADVICE[like]

@@ -1,0 +1,105 @@
+"""How far long work is: with a rate and an ETA where these can be known, and within the width of the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from orchestrator.console_jobs import EVENTS, chosen, job_detail, job_lines
+from orchestrator.console_progress import Progress, job_view
+from orchestrator.layout import Line, cell_width
+from orchestrator.model import Counts, JobState, ShardState, Usage
+from orchestrator.overview import JobDetail, JobLine
+from orchestrator.store.jobs import Event
+from tests.support.stored import NOW, job, later, shard
+
+LONG = job("a-job-with-a-name-as-long-as-it-may-be-12-12345678", name="long", created_at=NOW)
+
+
+def line_of(state: JobState = JobState.RUNNING, **counts: int) -> JobLine:
+    found = Counts(**counts)
+    return JobLine(LONG, state, found, found.done, Decimal("1.5"), 2.0, 30.0)
+
+
+def detail(line: JobLine, **facts: Any) -> JobDetail:
+    known = {"shards": [], "usage": Usage(1000, 500, 20), "carried": 0, "reasons": [], "events": [], "tags": {}}
+    return JobDetail(line, **{**known, **facts})
+
+
+def shown(lines: list[Line]) -> list[str]:
+    return ["".join(span.text for span in line) for line in lines]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_running_job_fits_the_terminal(width: int) -> None:
+    reasons = [(f"code_{number}", "x", 7) for number in range(6)]
+    view = job_view(detail(line_of(pending=90, succeeded=10), reasons=reasons, problem="w" * 200), 2.0, "30 s", width)
+    lines = shown(view)
+    assert max(map(cell_width, lines)) <= width
+    text = " ".join(lines)
+    for words in ("10/100", "2.0 rows/s", "ETA 30 s", "7 code_0", "and 2 more reasons"):
+        assert words in text
+    assert "".join(lines).count("w") >= 200, "a problem is told whole"
+
+
+def test_rows_that_were_cancelled_are_not_done() -> None:
+    for state, counts, told in (
+        (JobState.CANCELLED, {"succeeded": 6, "failed": 1, "cancelled": 13}, "7/20"),
+        (JobState.COMPLETED, {"succeeded": 6, "expired": 14}, "6/20"),
+        (JobState.COMPLETED, {"succeeded": 19, "failed": 1}, "20/20"),
+    ):
+        line = line_of(state, **counts)
+        assert told in shown(job_lines([line], 120))[1]
+        assert told in shown(job_view(detail(line), 0.0, "—", 80))[0] + shown(job_view(detail(line), 0.0, "—", 80))[1]
+        assert line.to_json()["requests"]["done"] == 20, "a program is told of outcomes"
+
+
+def event(number: int, kind: str) -> Event:
+    return Event(later(number / 60), kind, f"reason {number}")
+
+
+def test_what_changed_a_jobs_course_is_always_shown_and_the_rest_counted() -> None:
+    kinds = ["built", "routed", "submitted", "rescued", "routed", "cancel", *["held", "submitted"] * 30]
+    events = [event(number, kind) for number, kind in enumerate(kinds)]
+    kept = [int(one.reason.split()[1]) for one in chosen(events, EVENTS)]
+    assert kept == [3, 4, 5, *range(len(kinds) - EVENTS, len(kinds))]
+    view = job_detail(detail(line_of(succeeded=1), events=events), 80)
+    text = " ".join(shown(view))
+    assert "51 of 66 events are not shown" in text
+    assert "--all` shows them" in text
+    everything = " ".join(shown(job_detail(detail(line_of(succeeded=1), events=events), 80, events=None)))
+    assert all(f"reason {number} " in f"{everything} " for number in range(len(kinds)))
+    assert "not shown" not in everything
+
+
+def test_a_model_is_shown_by_its_name() -> None:
+    first = shard(LONG, 1, model="analyst", state=ShardState.SUBMITTED)
+    second, third = (replace(first, id=f"x.00{n}", number=n, model="analyst@2") for n in (2, 3))
+    found = detail(
+        line_of(succeeded=1), shards=[first, second, third], model_names={first.id: "gpt-5-nano", second.id: "gpt-5"}
+    )
+    lines = shown(job_detail(found, 200))
+    assert "gpt-5-nano" in next(line for line in lines if line.startswith("001"))
+    assert "gpt-5 " in next(line for line in lines if line.startswith("002"))
+    assert "analyst (model 2 of its list)" in next(line for line in lines if line.startswith("003"))
+    assert "@2" not in " ".join(lines)
+    assert [one["model_name"] for one in found.to_json()["shards"]][:2] == ["gpt-5-nano", "gpt-5"]
+
+
+def test_elsewhere_than_on_a_terminal_long_work_is_told_of_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = [100.0]
+    view = Progress(quiet=False, clock=lambda: seconds[0])
+    view.start()
+    for second in range(41):
+        seconds[0] = 100.0 + second
+        view.counted("writing rows", second * 1000, 100_000, "rows")
+    view.stop()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4, "one every ten seconds, and none of what is quick"
+    assert lines[-1] == "writing rows: 40,000 of 100,000 rows, 1,000/s, ETA 1 min"
+    quiet = Progress(quiet=True)
+    quiet.counted("writing rows", 5, 10, "rows")
+    assert capsys.readouterr().err == ""
