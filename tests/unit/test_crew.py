@@ -88,8 +88,15 @@ def test_waiting_ends_when_a_stage_does(crew: Threads) -> None:
 
 def test_closing_leaves_behind_what_hangs(hang: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
     crew = Threads()
-    crew.do("a", "a/1", hang)
+    begun = threading.Event()
+
+    def stage() -> str:
+        begun.set()
+        return hang()
+
+    crew.do("a", "a/1", stage)
     crew.do("b", "b/1", lambda: "quick")
+    assert begun.wait(20)
     crew.close()
     assert "left behind in a call that does not return: a calls" in caplog.text
     assert crew.do("a", "a/2", lambda: "no more") is None
