@@ -12,11 +12,14 @@ from orchestrator.config import Alerts
 from orchestrator.durations import MINUTE, duration, moment_words
 from orchestrator.errors import OutputFault
 from orchestrator.model import Counts, Failing, Happened, Job, Shard, ShardState
+from orchestrator.wire import BatchStatus
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
 HELD = 30 * MINUTE
-"""Seconds for which a batch that was not sent may wait: quotas and budgets are waited for every night."""
+"""Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
+and most backends are back by then."""
+SILENT = 15 * MINUTE
 ENOUGH = 20
 """Rows with an outcome from which on their failures say something."""
 
@@ -178,19 +181,41 @@ def _backend(watched: Watched) -> Iterator[Alert]:
 
 def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
     for shard in watched.shards:
-        if shard.held is None or shard.pulled_at is not None:
+        if shard.held is None or shard.pulled_at is not None or shard.state.is_final:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
-        if shard.state is ShardState.SUBMITTED:
+        if _is_slow(shard, now):
             action = "it is waited for; its rows are taken back where the deadline asks for it"
-            yield Alert(
-                AlertKind.STALL, watched.job, shard.id, f"{where} takes longer than usual: {shard.held}", action
-            )
-        elif shard.state is ShardState.PENDING and (since := _held_since(watched, shard)) is not None:
-            seconds = (now - since).total_seconds()
-            if seconds >= HELD:
-                message = f"{where} has not been sent for {duration(seconds)}: {shard.held}"
-                yield Alert(AlertKind.STALL, watched.job, shard.id, message, "it is tried again until it can be sent")
+            message = f"{where} takes longer than usual: {shard.held}"
+            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+        elif (since := _held_since(watched, shard)) is not None and (
+            seconds := (now - since).total_seconds()
+        ) >= HELD:
+            what, action = _WAITS[shard.state]
+            message = f"{where} {what} for {duration(seconds)}: {shard.held}"
+            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+
+
+def _is_slow(shard: Shard, now: datetime) -> bool:
+    """Whether a batch runs, its backend says so, and what it is held for is that it takes long."""
+    if shard.state is not ShardState.SUBMITTED or shard.provider_status in _OVER:
+        return False
+    return shard.seen_at is None or (now - shard.seen_at).total_seconds() < SILENT
+
+
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
+_WAITS = {
+    ShardState.PENDING: ("has not been sent", "it is tried again until it can be sent"),
+    ShardState.SUBMITTING: (
+        "has been asked for without an answer",
+        "it is looked for, and sent again where it is not",
+    ),
+    ShardState.SUBMITTED: (
+        "has been waited for",
+        "it is asked again; its rows are taken back where the deadline asks",
+    ),
+    ShardState.ENDED: ("is over, and its answers have not come", "they are waited for as long as the deadline lets"),
+}
 
 
 def _held_since(watched: Watched, shard: Shard) -> datetime | None:

@@ -56,6 +56,7 @@ from orchestrator.notices import Notices
 from orchestrator.opened import OpenBackends, Opened
 from orchestrator.pipeline import Pipeline, disk
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
+from orchestrator.pipeline.crew import Crew, Threads
 from orchestrator.pipeline.lanes import Lane, Lanes, down_for
 from orchestrator.pipeline.planning import Planning
 from orchestrator.pipeline.prices import prices_of
@@ -74,16 +75,17 @@ log = logging.getLogger(__name__)
 SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
 HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
+TIDY_SECONDS = 3.0
 
 
 class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
-    `dispatch=False` serves what is there and cancels batches, but sends no row. `problem` is what keeps rows from
-    being run now, for people.
+    `dispatch=False` serves what is there and cancels batches, but sends no row. The `crew` asks the providers;
+    without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
     """
 
-    def __init__(self, config: Config, store: Store, *, dispatch: bool = True) -> None:
+    def __init__(self, config: Config, store: Store, *, dispatch: bool = True, crew: Crew | None = None) -> None:
         self._config = config
         self._store = store
         self._home = Home(config.home)
@@ -115,7 +117,8 @@ class Engine:
             leaves=self._backends.leaves,
             reading=lambda: self._config.documents,
         )
-        self.pipeline = Pipeline(store, self._home, lanes, budgets, now)
+        self._crew = crew or Threads()
+        self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
         self._watch = Watch(store, config)
 
     def __enter__(self) -> Engine:
@@ -124,6 +127,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._crew.close()
         self._watch.close()
         self._stack.close()
 
@@ -148,6 +152,7 @@ class Engine:
             began = time.monotonic()
             self._reload()
             moved = self._round(only, mine)
+            self.pipeline.chores.tick()
             self._look(mine)
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
@@ -160,7 +165,14 @@ class Engine:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                time.sleep(wait)  # a batch is asked how it is by the clock; it cannot call
+                self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+        self.tidy_up()
+
+    def tidy_up(self) -> None:
+        """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
+        over = time.monotonic() + TIDY_SECONDS
+        while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
+            self._crew.wait(SHORTEST_WAIT)
 
     def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False

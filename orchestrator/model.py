@@ -359,10 +359,12 @@ class Shard:
     `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
     people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
     is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
-    first row was seen done, `seen_at` when the backend last answered a question about the batch. `pulled_at` is when
-    it was decided to take its rows back, and `pulled_for` why. `took_seconds` is how long the batch took by the
-    provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by code;
-    None where its results cannot be read before its end.
+    first row was seen done, `seen_at` when the backend last answered for its batch. `sends` counts the times it was
+    asked for. `pulled_at` is when it was decided to take its rows back, and `pulled_for` why. `owed` counts the rows
+    that were let go though their answers may exist there: these are looked for until `cleaned_at`, when its remote
+    files were deleted or given up. `took_seconds` is how long the batch took by the provider's own clock. `failing`
+    counts rows that failed while the batch runs, by `new` or `known` and by code; None where its results cannot be
+    read before its end.
     """
 
     id: ShardId
@@ -386,6 +388,8 @@ class Shard:
     provider_status: str | None = None
     status_at: datetime | None = None
     started_at: datetime | None = None
+    seen_at: datetime | None = None
+    sends: int = 0
     pulled_at: datetime | None = None
     pulled_for: str | None = None
     provider_completed: int = 0
@@ -401,9 +405,10 @@ class Shard:
     submitted_at: datetime | None = None
     ended_at: datetime | None = None
     collected_at: datetime | None = None
-    seen_at: datetime | None = None
     first_at: datetime | None = None
     took_seconds: float | None = None
+    owed: int = 0
+    cleaned_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +435,8 @@ class Outcome:
     `kind` is the result file (`output` or `error`), None where there is no line. `upstream_seconds` is the row's
     share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
     was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
-    `status` is the HTTP status of the backend's answer to the row, None where it gave none.
+    `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
+    length of an answer's text where it tells no tokens.
     """
 
     seq: int
@@ -445,6 +451,7 @@ class Outcome:
     tier: str | None = None
     uncertain: int = 0
     status: int | None = None
+    answer_bytes: int = 0
     error_code: str | None = None
     error_message: str | None = None
 

@@ -44,12 +44,18 @@ class OpenBackends:
         self._make = make
         self._serves = serves
         self._opened: dict[str, Opened] = {}
+        self._lock = threading.RLock()
 
     def lane(self, name: str) -> Lane:
         """A backend, its server started at the first use. Raises BackendError, UsageError.
 
-        One that is no longer in orch.toml is there for what it has, as long as it is open.
+        One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
+        thread.
         """
+        with self._lock:
+            return self._lane(name)
+
+    def _lane(self, name: str) -> Lane:
         found = self._opened.get(name)
         if found is not None and found.ending is not None:
             if found.ending.is_alive():
@@ -67,7 +73,7 @@ class OpenBackends:
 
     def servers(self) -> Iterator[tuple[str, LocalBackend | SyncBackend]]:
         """The servers of ours that run, and their settings."""
-        for name, found in self._opened.items():
+        for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, LocalBackend | SyncBackend):
                 yield name, found.settings
 
@@ -80,11 +86,12 @@ class OpenBackends:
 
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
-        self._config = config
-        for name, found in [*self._opened.items()]:
-            settings = config.backends.get(name)
-            if settings is not None and found.ending is None:
-                self._renew(name, found, settings)
+        with self._lock:
+            self._config = config
+            for name, found in [*self._opened.items()]:
+                settings = config.backends.get(name)
+                if settings is not None and found.ending is None:
+                    self._renew(name, found, settings)
 
     def _renew(self, name: str, found: Opened, settings: Backend) -> None:
         """A backend whose API or server is told something else opens again at its next use; prices and limits change

@@ -201,13 +201,14 @@ def row_price(
     """What a hosted row cost, at the tier that served it; `model` and `asked` are what was asked for.
 
     A row of a batch is BATCH whatever its answer says; a synchronous one is what its answer says, or else what was
-    asked. A row that got no answer was not billed. Where an answer tells no tokens, `expected` is booked as an
-    estimate; where a tier served that was not asked for and has no price, the standard price is. Errors are those of
-    `rates`.
+    asked. A row that got no answer was not billed; a success is an answer, whatever stands in it. Where one tells no
+    tokens, `expected` is booked as an estimate; where a tier served that was not asked for and has no price, the
+    standard price is. Errors are those of `rates`.
     """
     used = outcome.usage
     is_told = bool(used.input_tokens or used.output_tokens)
-    if not is_told and outcome.model is None and outcome.state is not RequestState.SUCCEEDED:
+    is_answer = outcome.status is not None and 200 <= outcome.status < 300
+    if not is_told and outcome.model is None and outcome.state is not RequestState.SUCCEEDED and not is_answer:
         return Price(Decimal(0), "no answer, not billed")
     served = asked if outcome.tier is None or asked is Tier.BATCH else TIERS.get(outcome.tier)
     found = None if served is None else _find(provider, model, outcome.model, served, at, discount, overrides)

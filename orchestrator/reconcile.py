@@ -163,5 +163,6 @@ def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterato
     for file in files:
         shard = ours.get(file.name.removesuffix(INPUT_SUFFIX)) if file.name.endswith(INPUT_SUFFIX) else None
         if shard is not None and shard.state.is_final:
-            text = f"input file {file.name} of {file.size:,} bytes, whose shard is {shard.state}"
+            size = "" if file.size is None else f" of {file.size:,} bytes"
+            text = f"input file {file.name}{size}, whose shard is {shard.state}"
             yield Finding(Kind.FILE, file.id, shard.id, text)

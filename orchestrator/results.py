@@ -7,9 +7,9 @@ by `outcome`; what it does not say is the pipeline's to decide.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,8 +17,10 @@ import msgspec
 
 from orchestrator import schemas, wire
 from orchestrator.ladder import rung_of
+from orchestrator.matching import Recognised
 from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
 
+AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
 MAX_TIER = 16
@@ -78,6 +80,47 @@ def _found(file: BinaryIO) -> Iterator[Found]:
         except wire.NO_JSON:
             line = None
         yield Found(Span(offset, len(raw)), line)
+
+
+@dataclass(slots=True)
+class Survey:
+    """Which rows result files have lines for: `told` of them have any, `executed` have one that says that they ran.
+
+    `odd` is an id that no row has, of those that were found.
+    """
+
+    recognised: Recognised
+    executed: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    odd: str | None = None
+
+
+def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
+    """Look through result files for lines of these rows. Raises OSError."""
+    found = Survey(Recognised(rows))
+    names: dict[str, bool] = {}
+    for path in paths:
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            for _, _, raw in wire.lines(file):
+                with suppress(*wire.NO_JSON):
+                    line = _decode_line(raw)
+                    if line.custom_id is not None:
+                        found.recognised.see(line.custom_id, raw)
+                        names[line.custom_id] = names.get(line.custom_id, False) or _has_run(line)
+    for name, has_run in names.items():
+        if (row := found.recognised.row(name)) is None:
+            found.odd = name
+            continue
+        found.told.add(row)
+        if has_run:
+            found.executed.add(row)
+    return found
+
+
+def _has_run(line: wire.ResultLine) -> bool:
+    return line.response is not None or refusal(line).code not in NOT_EXECUTED
 
 
 class OutputCheck:
@@ -211,13 +254,35 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
         if line.error is not None:
             return _failed(seq, kind, found, wire.AnswerHead(), refusal(line))
         bad = "invalid_response", "the answer's body is no JSON object"
-        return _ended(seq, kind, found, wire.AnswerHead(), bad)
+        return _ended(seq, kind, found, wire.AnswerHead(), bad, response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: an answer, if a bad one, that has to be booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
-    problem = check.problem(answer_of(body)) if check is not None else None
-    return _ended(seq, kind, found, head, problem, response.status_code)
+    answer = answer_of(body) if check is not None or not any(head.tokens) else None
+    problem = check.problem(answer) if check is not None and answer is not None else None
+    ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if any(head.tokens):
+        return ended
+    return replace(ended, answer_bytes=len((answer.text or "").encode()) if answer is not None else 0)
+
+
+def unreadable(seq: int, kind: str, found: Found, why: str) -> Outcome:
+    """The outcome of a row whose line nobody can make anything of."""
+    bad = "invalid_response", f"the result of this row cannot be read: {why}"
+    return _ended(seq, kind, replace(found, line=None), wire.AnswerHead(), bad)
+
+
+def ambiguous(seq: int, told: str) -> Outcome:
+    """The outcome of a row that may be meant by lines with another row's id."""
+    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing is guessed"
+    return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
+
+
+def unrecognised(seq: int, told: str) -> Outcome:
+    """The outcome of a row whose batch came back with ids that no row has."""
+    message = f"none of its batch's results has an id that was sent; one has {told!r}: asking again would cost again"
+    return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
 def _failed(seq: int, kind: str, found: Found, head: wire.AnswerHead, refused: Refusal) -> Outcome:

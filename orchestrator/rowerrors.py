@@ -294,9 +294,20 @@ def _status_in(code: str | None) -> int | None:
     return int(found[1]) if found else None
 
 
+INPUT_LOST = "input_lost"
+"""The code of a batch whose input file its backend cannot find."""
+NOT_SENT = "not_sent"
+"""The code of a batch that could not be made for too long."""
 _GONE = _plain_all("batch_gone")
+_UNSENT = _plain_all(NOT_SENT)
 _LOST = _plain_all("input_modified", "file_not_found")
 _LOST_SAYS = re.compile(r"cannot find file|no such file", re.IGNORECASE)
+_MISSED = re.compile(r"file_?(id_?)?(not|un|missing|pending|processing)", re.IGNORECASE)
+_MISSED_SAYS = re.compile(
+    r"cannot find file|no such file|\bfile\b.{0,120}\b(not found|does not exist|cannot be (found|used)|pending"
+    r"|(not|still)( yet)?( been| being)? (ready|processed|uploaded|available|usable))",
+    re.IGNORECASE | re.DOTALL,
+)
 _QUOTA = _plain_all("token_limit_exceeded", "request_limit_exceeded", "quota_exceeded")
 _QUOTA_SAYS = re.compile(r"enqueued (token|request)", re.IGNORECASE)
 _LARGE = _plain_all("too_many_tasks", "file_too_large", "batch_too_large", "request_too_large", "http_413")
@@ -328,7 +339,10 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
         return BatchVerdict(BatchFault.GONE, Disposition.RETRY, "batch_gone", why, advice)
     if word in _LOST or _LOST_SAYS.search(text):
         why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
-        return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, "input_lost", why, advice)
+        return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, INPUT_LOST, why, advice)
+    if word in _UNSENT:
+        why, advice = "the backend took no batch of it for days", "look at the backend; `orch retry` sends it again"
+        return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)
     if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
         why = "the backend has no room for more of this model now"
         advice = "nothing: the rows wait; or raise the quota at the provider"
@@ -345,6 +359,11 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
         is_whole = line is None or _plain(row.code) in _MODEL
         kind, disposition = BatchFault.WHOLE if is_whole else BatchFault.LINE, row.disposition
     return BatchVerdict(kind, disposition, row.code, row.why, row.advice)
+
+
+def input_is_missed(code: str | None, message: str | None) -> bool:
+    """Whether a create was refused because its input file is not there, or not ready: it may be a moment later."""
+    return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
 
 
 def _limit_in(message: str) -> int | None:

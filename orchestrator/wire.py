@@ -192,6 +192,10 @@ class _BodyHead(msgspec.Struct, frozen=True):
     messages: msgspec.Raw = NO_BODY
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+"""What a database's integer holds."""
+
+
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """How our server got a result: an extension of the result line, given when the batch asks for it.
 
@@ -199,10 +203,10 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     upstream: str
-    latency_ms: int
-    upstream_seconds: float
-    attempts: int
-    uncertain: int = 0
+    latency_ms: Count
+    upstream_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+    attempts: Count
+    uncertain: Count = 0
 
 
 class ResultResponse(msgspec.Struct, frozen=True):
@@ -409,8 +413,9 @@ def duplicate_error(custom_id: str) -> LineError:
     )
 
 
-Tokens = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""What a database's integer holds; no answer has more."""
+MOST_TOKENS = 10**8
+Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
+"""No model reads or writes as many; a usage that says so says nothing."""
 
 
 class _Details(msgspec.Struct, frozen=True, gc=False):
@@ -454,7 +459,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 _decode_used = msgspec.json.Decoder(_Used).decode
-_decode_usage = msgspec.json.Decoder(_AnswerUsage | None).decode
+_decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
 _decode_parts = msgspec.json.Decoder(_Parts).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _NO_DETAILS = _Details()
@@ -488,9 +493,17 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
         # Usage of a shape that is not known is no usage; the answer is still the row's answer.
-        _decode_parts(body)
-        return NO_TOKENS
+        usage = _usage_in_text(_decode_parts(body).usage)
     return NO_TOKENS if usage is None else _counted(usage)
+
+
+def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
+    """A usage whose numbers may be told as text; None for any other shape."""
+    try:
+        usage: _AnswerUsage | None = _decode_usage(raw)
+    except NO_JSON:
+        return None
+    return usage
 
 
 def _counted(usage: _AnswerUsage) -> TokenCounts:
@@ -506,7 +519,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         output += thought
     if cached + written > fed:
         fed += cached + written
-    return TokenCounts(fed, cached, output, thought, written) if fed < 2**31 > output else NO_TOKENS
+    return TokenCounts(fed, cached, output, thought, written) if fed < MOST_TOKENS > output else NO_TOKENS
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:
@@ -535,11 +548,8 @@ def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
 
 
 def _read_parts(parts: _Parts) -> _Answer:
-    usage = None
-    with contextlib.suppress(*NO_JSON):
-        usage = _decode_usage(parts.usage)
     error = _read(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
-    return _Answer(_read(parts.model), _read(parts.service_tier), error, usage)
+    return _Answer(_read(parts.model), _read(parts.service_tier), error, _usage_in_text(parts.usage))
 
 
 def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:

@@ -14,10 +14,11 @@ _IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
 
 
 def upgrade() -> None:
-    """What the engine, failures, Postgres and the planner need to know."""
+    """What the engine, failures, backends, the planner and Postgres need to know."""
     _engine()
     _indexes()
     _failures()
+    _backends()
     _plans()
     _statistics()
 
@@ -46,10 +47,26 @@ def _engine() -> None:
     )
 
 
+def _backends() -> None:
+    """When a batch was last answered for, how often it was asked for, and what remains to be done when it is over."""
+    for column in (
+        sa.Column("seen_at", sa.BigInteger(), nullable=True),
+        sa.Column("sends", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("owed", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("cleaned_at", sa.BigInteger(), nullable=True),
+    ):
+        op.add_column("shards", column)
+    # What is over was cleaned up as far as it ever will be.
+    op.execute(
+        "UPDATE shards SET cleaned_at = COALESCE(collected_at, created_at) WHERE state IN ('collected', 'cancelled')"
+    )
+    unclean = sa.text("cleaned_at IS NULL")
+    op.create_index("ix_shards_unclean", "shards", ["job_id"], sqlite_where=unclean, postgresql_where=unclean)
+
+
 def _plans() -> None:
     """Times of batches, the progress of engines, and whether a forecast was cut short."""
     for column in (
-        sa.Column("seen_at", sa.BigInteger(), nullable=True),
         sa.Column("first_at", sa.BigInteger(), nullable=True),
         sa.Column("took_seconds", sa.Float(), nullable=True),
     ):

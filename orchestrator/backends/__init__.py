@@ -34,6 +34,7 @@ class LineProblem:
 class RemoteBatch:
     """A batch as its backend tells it. `upstream_seconds` is known of our own server only.
 
+    `is_counted` says whether the backend told how many rows are completed or failed: zeros may mean that it did not.
     `shard` is our own id where the batch carries one; `rows` how many it has, None while the backend does not say.
     `over_at` is when it came to its end, by the backend's clock, as `created_at` is.
     """
@@ -42,9 +43,11 @@ class RemoteBatch:
     status: BatchStatus
     completed: int = 0
     failed: int = 0
+    is_counted: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
     upstream_seconds: float = 0.0
+    input_file_id: str | None = None
     output_file_id: str | None = None
     error_file_id: str | None = None
     problems: tuple[LineProblem, ...] = field(default=())
@@ -56,11 +59,11 @@ class RemoteBatch:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as its backend lists it; `size` in bytes."""
+    """A file as its backend lists it; `size` in bytes, None where it is not told."""
 
     id: str
     name: str
-    size: int
+    size: int | None
     created_at: datetime | None = None
 
 
@@ -79,22 +82,34 @@ class Order:
 class Intent:
     """A batch that may have been made: asked for at `since`, with these rows in the local file `input_path`.
 
-    `is_known` says of a batch's id whether it is one of ours already.
+    `known` says of a batch's id when we asked for it, None where it is not one of ours.
     """
 
     shard: str
     rows: int
     since: datetime
     input_path: Path
-    is_known: Callable[[str], bool]
+    known: Callable[[str], datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What looking for an intent's batch gave: the batch; or `undecided`, why nobody can tell yet; or neither."""
+    """What looking for a batch gave: the batch; or `undecided`, why nobody can tell yet; or neither.
+
+    `doubles` are further batches of the same intent: of one create a gateway may have made two.
+    """
 
     batch: RemoteBatch | None = None
     undecided: str | None = None
+    doubles: tuple[RemoteBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """What came of a result file: so many `bytes` of it, and why it broke off (`cut`), None where it did not."""
+
+    bytes: int
+    cut: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +140,23 @@ class Backend(Protocol):
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch of an intent."""
 
-    def retrieve(self, batch_id: str) -> RemoteBatch:
-        """The batch as it is now; one that is gone is told as failed, with the problem BATCH_GONE."""
+    def retrieve(self, batch_id: str) -> RemoteBatch | None:
+        """The batch as it is now; None where the backend says that it knows none of this id."""
+
+    def listed(self, batch_id: str, since: datetime) -> Sighting:
+        """Look for a batch of about that time in the backend's list."""
 
     def cancel(self, batch_id: str) -> None:
         """Ask for its end; one that is over already is left as it is."""
 
-    def download(self, file_id: str, path: Path, input_path: Path) -> None:
-        """A result file in OpenAI's shape to `path`, whole and durable or not at all.
+    def download(self, file_id: str, path: Path, input_path: Path) -> Download:
+        """A result file in OpenAI's shape to `path`, durable: all of it, or as much as came before it broke off.
 
-        `input_path` is the shard's input file, whose custom_ids the result has.
+        `input_path` is the shard's input file, whose custom_ids the result has. Where nothing came, it is an error.
         """
+
+    def size_of(self, file_id: str) -> int | None:
+        """The size of a file in bytes as the backend tells it, None where it does not."""
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         """The results so far of a running batch to `path`; False where the backend does not give them."""

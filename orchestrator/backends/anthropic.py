@@ -7,73 +7,106 @@ A batch carries no metadata either. Its rows' ids say whose they are: a tag of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anthropic
 import httpx2
 import msgspec
-from anthropic.types.messages import MessageBatch
 
 from orchestrator import wire
 from orchestrator.backends import (
     BATCH_GONE,
     Check,
+    Download,
     Intent,
     LineProblem,
     Order,
     RemoteBatch,
     RemoteFile,
     Sighting,
+    calls,
     inline,
+    loosely,
 )
 from orchestrator.backends.anthropic_errors import UNREADABLE, meaning
-from orchestrator.backends.files import durable, split_lines
+from orchestrator.backends.files import keep
 from orchestrator.backends.message_results import result_line
+from orchestrator.backends.openai_read import Listing
+from orchestrator.backends.tidy import lines
 from orchestrator.errors import OrchError
 from orchestrator.wire import BatchStatus
 
 log = logging.getLogger(__name__)
 
 PAGE = 100
-FIND_SLACK = timedelta(seconds=60)
+FIND_PAGES = 50
+FURTHEST_OFF = timedelta(hours=26)
+"""By so much the provider's clock may be off where nothing tells by how much it is."""
+FIND_SLACK = timedelta(minutes=10)
+LATEST = timedelta(hours=1)
+"""So long after the intent an unanswered create may still have been carried out."""
 UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
-UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
+GONE = (404, 410)
 _BATCHES = "/v1/messages/batches"
 _RESULTS = "results:"
 _ALL_REFUSED = "refused:"
+_COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
+_ENDED = ("ended", "completed", "complete", "done")
 
 
 class _Row(msgspec.Struct):
-    custom_id: str
+    custom_id: Any
     result: Any
 
 
-class _Counts(msgspec.Struct):
-    processing: int
-    succeeded: int
-    errored: int
-    canceled: int
-    expired: int
-
-    @property
-    def total(self) -> int:
-        return self.processing + self.succeeded + self.errored + self.canceled + self.expired
-
-
-class _Batch(msgspec.Struct):
-    """A batch as it is checked: the client takes any answer for one."""
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch as it is told; `counts` by their names, None where there are none."""
 
     id: str
-    processing_status: str
-    request_counts: _Counts
-    created_at: Annotated[datetime, msgspec.Meta(tz=True)]
-    ended_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    archived_at: datetime | None = None
+    status: str
+    counts: Mapping[str, int] | None
+    created_at: datetime | None
+    ended_at: datetime | None
+    is_archived: bool
+
+    @property
+    def total(self) -> int | None:
+        """All of its rows, None where nobody says."""
+        return None if self.counts is None else sum(self.counts.values())
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in _ENDED
+
+
+def _batch(told: object, asked: str | None = None) -> _Batch:
+    """Raises ValueError where it is none, or another one than was asked for."""
+    found = loosely.mapping(told)
+    name = loosely.name(found.get("id"))
+    if name is None and asked is not None and "processing_status" in found:
+        name = asked
+    if name is None:
+        raise ValueError("the answer is no batch")
+    if asked is not None and name != asked:
+        raise ValueError(f"the answer is about {name[:100]}")
+    counts = {one: loosely.count(loosely.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
+    # Counts of nothing at all say nothing: no batch is without rows.
+    is_counted = any(counts.values())
+    return _Batch(
+        name,
+        loosely.word(found.get("processing_status")),
+        {one: count or 0 for one, count in counts.items()} if is_counted else None,
+        loosely.time(found.get("created_at")),
+        loosely.time(found.get("ended_at")),
+        loosely.time(found.get("archived_at")) is not None,
+    )
 
 
 _decode_row = msgspec.json.Decoder(_Row).decode
@@ -88,11 +121,12 @@ class AnthropicBackend:
 
     appear_seconds: float = 600.0
 
-    def __init__(self, name: str, client: anthropic.Anthropic, max_tokens: int) -> None:
+    def __init__(self, name: str, client: anthropic.Anthropic, max_tokens: int, silent: float | None = None) -> None:
+        """`silent` is for how many seconds a transfer may bring nothing, None for as long as any other call."""
         self._name = name
-        self._client = client
-        # A create that is sent twice is paid twice: the client must not do it by itself.
-        self._once = client.with_options(max_retries=0)
+        # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
+        self._client = client.with_options(max_retries=0)
+        self._files = self._client if silent is None else self._client.with_options(timeout=calls.timeouts(silent))
         self._max_tokens = max_tokens
 
     def close(self) -> None:
@@ -117,36 +151,65 @@ class AnthropicBackend:
         path = inline.path_of(order.input_file_id)
         if inline.refused_rows(path) == order.rows:
             return _all_refused(order.shard, order.rows)
-        with inline.opened(inline.requests(path)) as content, self._translated("create a batch", creating=True):
+        with (
+            inline.opened(inline.requests(path)) as content,
+            self._translated("create a batch", calls.transfer(), creating=True),
+        ):
             # Not `batches.create`: it would hold every request, and a file goes out in pieces.
-            return _remote(_checked(self._once.post(_BATCHES, content=content, cast_to=MessageBatch)))
+            answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
+            return _remote(_batch(loosely.decode(answer.content)))
 
     def find(self, intent: Intent) -> Sighting:
         rows = intent.rows - inline.refused_rows(intent.input_path)
         if rows == 0:
             return Sighting(_all_refused(intent.shard, intent.rows))
-        undecided = None
-        for page in self._pages():
-            recent = [batch for batch in page if batch.created_at >= intent.since - FIND_SLACK]
-            if not recent:
-                break
-            for batch in recent:
-                if batch.request_counts.total != rows or intent.is_known(batch.id):
-                    continue
-                if batch.processing_status != "ended":
-                    undecided = f"batch {batch.id} {UNDECIDED}"
-                elif self._tag_of(batch) == inline.shard_tag(intent.shard):
-                    return Sighting(_remote(batch))
+        listed, undecided = self._read_list(intent.since)
+        skew = _skew(listed, intent)
+        found = []
+        for batch in listed:
+            if batch.total not in (None, rows) or intent.known(batch.id) is not None:
+                continue
+            if not _is_of_then(batch, intent.since, skew):
+                continue
+            if not batch.has_ended:
+                undecided = f"batch {batch.id} {UNDECIDED}"
+            elif self._tag_of(batch) == inline.shard_tag(intent.shard):
+                found.append(_remote(batch))
+        if found:
+            return Sighting(found[0], doubles=tuple(found[1:]))
         return Sighting(undecided=undecided)
+
+    def _read_list(self, since: datetime) -> tuple[list[_Batch], str | None]:
+        """The account's batches of about that time, and why others may be there that were not seen."""
+        listing, found = Listing(), list[_Batch]()
+        for number, page in enumerate(self._pages()):
+            if number >= FIND_PAGES and not listing.newest_first:
+                return found, (
+                    f"the first {number * PAGE:,} batches of the account are not listed newest first: whether "
+                    "the one that is looked for comes later cannot be told"
+                )
+            found += page
+            for batch in page:
+                listing.see(batch.created_at)
+            earliest = since - FURTHEST_OFF
+            if listing.newest_first and all(one.created_at and one.created_at < earliest for one in page):
+                break
+        return found, None
+
+    def listed(self, batch_id: str, since: datetime) -> Sighting:
+        found, undecided = self._read_list(since)
+        batch = next((one for one in found if one.id == batch_id), None)
+        return Sighting(undecided=undecided) if batch is None else Sighting(_remote(batch))
 
     def _tag_of(self, batch: _Batch) -> str | None:
         """The tag in the first row of its results that can be read; None where there is none."""
-        if batch.archived_at is not None:
+        if batch.is_archived:
             return None
-        with self._translated(f"read {batch.id}"), self._results(batch.id) as lines:
-            for line in lines:
+        with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
+            for line in found:
                 with suppress(*wire.NO_JSON):
-                    return inline.tag_of(_decode_row(line).custom_id)
+                    if (tag := inline.tag_of(_decode_row(line).custom_id)) is not None:
+                        return tag
         return None
 
     def batches(self) -> Iterator[RemoteBatch]:
@@ -154,70 +217,84 @@ class AnthropicBackend:
             yield from map(_remote, page)
 
     def _pages(self) -> Iterator[list[_Batch]]:
-        after: str | None = None
-        more: bool | None = True
+        after: str | anthropic.Omit = anthropic.omit
+        seen: set[str] = set()
+        more = True
         while more:
             with self._translated("list batches"):
-                page = self._client.messages.batches.list(limit=PAGE, after_id=after or anthropic.omit)
-                found, more = [_checked(batch) for batch in page.data], page.has_more
+                answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
+                told = loosely.decode(answer.http_response.content)
+                listed = loosely.readable(loosely.entries(told, is_first=not seen), _batch)
+            found = list({one.id: one for one in listed if one.id not in seen}.values())
             if not found:
                 return
             yield found
+            seen |= {one.id for one in found}
             after = found[-1].id
+            # A list that does not say whether there is more ends with an empty page, or one that is known.
+            more = loosely.mapping(told).get("has_more") is not False
 
     def files(self) -> Iterator[RemoteFile]:
         """None: there are no files there."""
         return iter(())
 
-    def retrieve(self, batch_id: str) -> RemoteBatch:
+    def retrieve(self, batch_id: str) -> RemoteBatch | None:
         if batch_id.startswith(_ALL_REFUSED):
             return _all_refused(batch_id.removeprefix(_ALL_REFUSED))
         with self._translated(f"retrieve {batch_id}"):
             try:
-                return _remote(_checked(self._client.messages.batches.retrieve(batch_id)))
-            except anthropic.NotFoundError as error:
-                # A gateway's 404 is about an address; rows that are given up on its word would be paid again.
-                if error.type is None:
+                answer = self._client.messages.batches.with_raw_response.retrieve(batch_id)
+            except anthropic.APIStatusError as error:
+                # A gateway's 404 is about an address.
+                if error.status_code not in GONE or error.type is None:
                     raise
-                gone = LineProblem(BATCH_GONE, "the backend knows this batch no longer")
-                return RemoteBatch(batch_id, BatchStatus.FAILED, problems=(gone,))
+                return None
+            return _remote(_batch(loosely.decode(answer.http_response.content), batch_id))
 
     def cancel(self, batch_id: str) -> None:
         if batch_id.startswith(_ALL_REFUSED):
             return
         with self._translated(f"cancel {batch_id}"):
             try:
-                self._client.messages.batches.cancel(batch_id)
+                self._client.messages.batches.with_raw_response.cancel(batch_id)
             except (anthropic.BadRequestError, anthropic.ConflictError, anthropic.NotFoundError):
-                if not self.retrieve(batch_id).status.is_final:
+                now = self.retrieve(batch_id)
+                if now is None or not now.status.is_final:
                     raise
 
-    def download(self, file_id: str, path: Path, input_path: Path) -> None:
+    def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         """Raises OSError where `path` cannot be written, and JobFilesError where what was sent is not there."""
         batch_id, _, kind = file_id.removeprefix(_RESULTS).rpartition(":")
-        with durable(path) as target:
-            if kind != "output":
-                target.writelines(inline.refusals(input_path))
-            if kind == "refused":
-                return
-            with (
-                inline.opened(input_path) as source,
-                self._translated(f"download {file_id}"),
-                self._results(batch_id) as lines,
-            ):
-                ids = inline.Ids(source, inline.tag_sent(input_path))
-                for line in lines:
-                    found, told = _result(line, ids)
+        own = inline.refusals(input_path) if kind != "output" else iter(())
+        if kind == "refused":
+            return keep((), lambda _: (line.rstrip(b"\n") for line in own), path, ())
+        with (
+            inline.opened(input_path) as source,
+            self._translated(f"download {file_id}", calls.transfer()),
+            self._results(batch_id, tidy=False) as chunks,
+        ):
+            ids = inline.Ids(source, inline.tag_sent(input_path))
+
+            def told(came: Iterable[bytes]) -> Iterator[bytes]:
+                yield from (line.rstrip(b"\n") for line in own)
+                for line in lines(came):
+                    found, row = _result(line, ids)
                     if found == kind:
-                        target.write(told + b"\n")
+                        yield row
+
+            return keep(chunks, told, path, (httpx2.HTTPError, ValueError))
+
+    def size_of(self, file_id: str) -> int | None:
+        """None: nothing tells how long results are."""
 
     @contextmanager
-    def _results(self, batch_id: str) -> Iterator[Iterator[bytes]]:
+    def _results(self, batch_id: str, *, tidy: bool = True) -> Iterator[Iterator[bytes]]:
         # Not `batches.results`: it asks for the batch first, goes to whatever address that names, and holds each row
         # as a tree of objects.
         address = f"{_BATCHES}/{batch_id}/results"
-        with self._client.get(address, cast_to=bytes, stream=True, stream_cls=anthropic.Stream[bytes]) as stream:
-            yield split_lines(stream.response.iter_bytes())
+        with self._files.get(address, cast_to=bytes, stream=True, stream_cls=anthropic.Stream[bytes]) as stream:
+            chunks = stream.response.iter_bytes()
+            yield lines(chunks) if tidy else chunks
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         """False: results can be read when the batch has ended."""
@@ -247,69 +324,89 @@ class AnthropicBackend:
                 yield Check(f"model {model}", False, str(error))
 
     @contextmanager
-    def _translated(self, what: str, *, creating: bool = False) -> Iterator[None]:
+    def _translated(
+        self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
+    ) -> Iterator[None]:
         try:
-            yield
+            with pace or calls.control():
+                yield
         except (anthropic.AnthropicError, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may hold the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._key) from None
 
 
+def _skew(listed: Sequence[_Batch], intent: Intent) -> timedelta | None:
+    """By how much the provider's clock is ahead, as batches of ours show that are listed; None where none is."""
+    ahead = sorted(
+        batch.created_at - asked
+        for batch in listed
+        if batch.created_at is not None and (asked := intent.known(batch.id)) is not None
+    )
+    return ahead[len(ahead) // 2] if ahead else None
+
+
+def _is_of_then(batch: _Batch, since: datetime, skew: timedelta | None) -> bool:
+    """Whether a batch may have been made of an intent of that time."""
+    if batch.created_at is None:
+        return True
+    off = batch.created_at - since
+    if skew is None:
+        return abs(off) <= FURTHEST_OFF
+    return skew - FIND_SLACK <= off <= skew + LATEST
+
+
 def _result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
     """A line of the results in OpenAI's shape, and the file it belongs to; what is no row stays as it is."""
     try:
         row = _decode_row(line)
-        return result_line(ids.ours(row.custom_id), row.custom_id, row.result)
     except wire.NO_JSON:
         return "output", line
-
-
-def _checked(batch: MessageBatch) -> _Batch:
-    """Raises msgspec.ValidationError where it is no batch."""
-    return msgspec.convert(batch, _Batch, from_attributes=True)
+    theirs = loosely.text(row.custom_id)
+    return result_line(ids.ours(theirs), theirs, row.result)
 
 
 def _remote(batch: _Batch) -> RemoteBatch:
-    counts, ended = batch.request_counts, batch.processing_status == "ended"
-    if ended and batch.archived_at is not None:
+    counts, ended = batch.counts or dict.fromkeys(_COUNTS, 0), batch.has_ended
+    if ended and batch.is_archived:
         gone = LineProblem(BATCH_GONE, "its results are not kept any longer")
         return RemoteBatch(
-            batch.id, BatchStatus.FAILED, problems=(gone,), rows=counts.total, created_at=batch.created_at
+            batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
         )
     # Where nothing went wrong there, the rows that were refused here make the error file: nothing is to be fetched.
-    kind = "error" if counts.errored or counts.canceled or counts.expired else "refused"
+    is_told = batch.counts is not None
+    kind = "error" if not is_told or counts["errored"] or counts["canceled"] or counts["expired"] else "refused"
     return RemoteBatch(
         id=batch.id,
-        status=_status(batch),
-        completed=counts.succeeded,
-        failed=counts.errored,
-        output_file_id=f"{_RESULTS}{batch.id}:output" if ended and counts.succeeded else None,
+        status=_status(batch, counts),
+        completed=counts["succeeded"],
+        failed=counts["errored"],
+        is_counted=is_told,
+        output_file_id=f"{_RESULTS}{batch.id}:output" if ended and (counts["succeeded"] or not is_told) else None,
         error_file_id=f"{_RESULTS}{batch.id}:{kind}" if ended else None,
-        rows=counts.total,
+        rows=batch.total,
         created_at=batch.created_at,
         over_at=batch.ended_at,
     )
 
 
-def _status(batch: _Batch) -> BatchStatus:
-    counts = batch.request_counts
-    match batch.processing_status:
-        case "in_progress":
-            return BatchStatus.IN_PROGRESS
-        case "canceling":
-            return BatchStatus.CANCELLING
-        case "ended" if counts.expired:
+def _status(batch: _Batch, counts: Mapping[str, int]) -> BatchStatus:
+    if batch.has_ended:
+        if counts["expired"]:
             return BatchStatus.EXPIRED
-        case "ended":
-            return BatchStatus.CANCELLED if counts.canceled == counts.total else BatchStatus.COMPLETED
-        case unknown:
-            raise ValueError(f"a batch that is {unknown!r}")
+        total = sum(counts.values())
+        return BatchStatus.CANCELLED if total and counts["canceled"] == total else BatchStatus.COMPLETED
+    return BatchStatus.CANCELLING if batch.status in ("canceling", "cancelling") else BatchStatus.IN_PROGRESS
 
 
 def _all_refused(shard: str, rows: int = 0) -> RemoteBatch:
     """A batch none of whose rows was sent. How many they are, only its making knows."""
     batch_id = f"{_ALL_REFUSED}{shard}"
     return RemoteBatch(
-        batch_id, BatchStatus.COMPLETED, failed=rows, error_file_id=f"{_RESULTS}{batch_id}:refused", shard=shard
+        batch_id,
+        BatchStatus.COMPLETED,
+        failed=rows,
+        is_counted=True,
+        error_file_id=f"{_RESULTS}{batch_id}:refused",
+        shard=shard,
     )

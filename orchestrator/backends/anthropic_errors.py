@@ -5,6 +5,7 @@ from __future__ import annotations
 import anthropic
 import msgspec
 
+from orchestrator.backends import loosely
 from orchestrator.backends.openai_errors import retry_after, unanswered
 from orchestrator.errors import AccountError, BackendBusy, BackendError, BackendRefused, NotSent, OrchError, Uncertain
 
@@ -27,6 +28,7 @@ _NO_CREDIT = "credit balance"
 """An account without credit is told so in words alone, as a bad request."""
 _BUSY_STATUSES = (429, 529)
 _LONGEST_DETAIL = 500
+_TOO_LARGE = 413
 _ACCOUNT_HINT = "is the key the right one, and has its account credit? `orch doctor` asks again"
 
 
@@ -38,7 +40,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     """
 
     def told(detail: str) -> str:
-        return f"{what}: {detail.replace(secret, '[key]')[:_LONGEST_DETAIL]}"
+        return f"{what}: {loosely.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, anthropic.APIStatusError):
         return _of_answer(error, told(error.api_message or f"status {error.status_code}"), creating=creating)
@@ -51,13 +53,29 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 
 def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:
     status = error.status_code
-    code = error.error_code or error.type
+    code = code_of(error)
     if status in _ACCOUNT_STATUSES or code in _ACCOUNT_CODES or (status == 400 and _NO_CREDIT in message.lower()):
         return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)
     if status in _BUSY_STATUSES:
         return BackendBusy(message, status=status, code=code, retry_after=retry_after(error.response.headers))
     if status >= 500 or status == 408:
         return Uncertain(message) if creating else BackendError(message)
-    if status in (404, 405) and error.type is None:
+    if status < 400:
+        return unanswered(error, message, creating, is_unread=True)
+    if is_not_its_own(error):
         return NotSent(message, hint="is base_url right?")
     return BackendRefused(message, status=status, code=code)
+
+
+def is_not_its_own(error: anthropic.APIStatusError) -> bool:
+    """Whether a refusal is not the API's: its own have an error object with a type.
+
+    What is too large may be refused by whoever stands before it.
+    """
+    return error.type is None and error.status_code != _TOO_LARGE
+
+
+def code_of(error: anthropic.APIStatusError) -> str | None:
+    """The provider's word for the cause, None where it has none."""
+    code = error.error_code or error.type
+    return None if code is None else loosely.text(code)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from orchestrator.backends import Download
 
 
 @contextmanager
@@ -39,6 +41,38 @@ def store(chunks: Iterable[bytes], path: Path) -> None:
     with durable(path) as file:
         for chunk in chunks:
             file.write(chunk)
+
+
+def keep(
+    chunks: Iterable[bytes],
+    lines: Callable[[Iterable[bytes]], Iterable[bytes]],
+    path: Path,
+    breaks: tuple[type[Exception], ...],
+) -> Download:
+    """The `lines` of what comes, in a file that is on disk or not there at all; what came before it `breaks` off too.
+
+    Where nothing came before that, nothing is written. Raises OSError, and what it broke off with.
+    """
+    came, cut, problem = 0, None, None
+
+    def counted() -> Iterator[bytes]:
+        nonlocal came, cut, problem
+        try:
+            for chunk in chunks:
+                came += len(chunk)
+                yield chunk
+        except breaks as error:
+            cut, problem = str(error) or type(error).__name__, error
+
+    with durable(path) as file:
+        try:
+            for line in lines(counted()):
+                file.write(line + b"\n")
+        except breaks as error:
+            cut, problem = str(error) or type(error).__name__, error
+        if problem is not None and not came:
+            raise problem
+    return Download(came, cut)
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

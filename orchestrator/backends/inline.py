@@ -101,7 +101,7 @@ class Ids:
 
     def ours(self, theirs: str) -> str:
         """The custom_id; an id that is none of this shard's stays as it is."""
-        found = _THEIR_ID.fullmatch(theirs)
+        found = _THEIR_ID.fullmatch(_plain(theirs))
         if found is None or found[1] != self._tag or int(found[2]) > len(self._offsets):
             return theirs
         self._source.seek(self._offsets[int(found[2]) - 1])
@@ -159,10 +159,14 @@ def refused_rows(path: Path) -> int:
     return sum(1 for _ in refusals(path))
 
 
-def tag_of(theirs: str) -> str | None:
-    """The tag in an id; None where it has none."""
-    found = _THEIR_ID.fullmatch(theirs)
+def tag_of(theirs: object) -> str | None:
+    """The tag in an id, whatever its case and blanks; None where it has none."""
+    found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
+
+
+def _plain(theirs: str) -> str:
+    return theirs.strip().lower()
 
 
 def tag_sent(path: Path) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from orchestrator.backends import loosely
 from orchestrator.errors import InputError
+from orchestrator.wire import MOST_TOKENS
 
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent, because one of its fields has no counterpart."""
@@ -33,6 +36,8 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     texts, thoughts, calls, others = [], [], [], []
     for block in content if isinstance(content, list) else [content]:
         match block:
+            case str(text):
+                texts.append(text)
             case {"type": "text", "text": str(text)}:
                 texts.append(text)
             case {"type": "thinking", "thinking": str(thought)}:
@@ -81,8 +86,9 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) else 0
+    """A number of tokens; 0 where none is told that can be one."""
+    value = loosely.count(usage.get(name))
+    return value if value is not None and value < MOST_TOKENS else 0
 
 
 _STATUSES = {
@@ -114,17 +120,21 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
 
     `theirs` is the row's id at Anthropic.
     """
-    match result:
+    found = loosely.mapping(result)
+    match {**found, "type": loosely.word(found.get("type"))}:
         case {"type": "succeeded", "message": dict(message)}:
             return "output", _line(custom_id, theirs, _response(200, None, completion(message)))
-        case {"type": "errored", "error": dict(told)}:
+        case {"type": "succeeded"}:
+            return "output", _line(custom_id, theirs, _response(200, None, None))
+        case {"type": "errored", "error": told}:
+            told = told if isinstance(told, dict) else {"error": {"message": loosely.text(told)}}
             inner = told.get("error")
             error = inner if isinstance(inner, dict) else told
             kind = str(error.get("type") or "error")
             body = {"error": {"message": None, **error, "param": None, "code": _code(error) or kind}}
             status = _STATUSES.get(kind, UNKNOWN_STATUS)
             return "error", _line(custom_id, theirs, _response(status, told.get("request_id"), body))
-        case {"type": "canceled"}:
+        case {"type": "canceled" | "cancelled"}:
             return "error", _line(custom_id, theirs, None, _CANCELLED)
         case {"type": "expired"}:
             return "error", _line(custom_id, theirs, None, _EXPIRED)
@@ -151,10 +161,14 @@ def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
     return _line(custom_id, f"refused-{number}", _response(400, None, {"error": told}))
 
 
-def _response(status: int, request_id: Any, body: dict[str, Any]) -> dict[str, Any]:
+def _response(status: int, request_id: Any, body: dict[str, Any] | None) -> dict[str, Any]:
     return {"status_code": status, "request_id": request_id, "body": body}
 
 
 def _line(custom_id: str, theirs: str, response: dict[str, Any] | None, error: dict[str, str] | None = None) -> bytes:
     told = {"id": f"batch_req_{theirs}", "custom_id": custom_id, "response": response, "error": error}
-    return msgspec.json.encode(told)
+    try:
+        return msgspec.json.encode(told)
+    except (OverflowError, UnicodeEncodeError):
+        # A number beyond 64 bits, half of a surrogate pair: it is paid, and must not be lost for that.
+        return json.dumps(told).encode()

@@ -12,18 +12,17 @@ from orchestrator.config import AnthropicBackend, HostedBackend
 from orchestrator.config import Backend as AnyBackend
 from orchestrator.errors import UsageError
 
-CONNECT_SECONDS = 10.0
-
 
 def open_backend(
     name: str, settings: HostedBackend | AnthropicBackend, environ: Mapping[str, str] = os.environ
 ) -> Backend:
     """The backend, with the key that the environment holds; nothing is sent yet. Raises UsageError."""
-    import httpx2
+    from orchestrator.backends import calls
 
     key = key_of(name, settings.api_key_env, environ)
     # A client that tries again by itself would sleep for as long as it is told to, and everything else with it.
-    timeout = httpx2.Timeout(settings.request_timeout, connect=CONNECT_SECONDS)
+    silent = settings.request_timeout
+    timeout = calls.timeouts(min(silent, calls.QUIET_SECONDS))
     if isinstance(settings, AnthropicBackend):
         import anthropic
 
@@ -32,18 +31,31 @@ def open_backend(
         # The header that the API's documentation asks for; clients from 2.12 on send another one by themselves.
         headers = {"x-api-key": key}
         claude = anthropic.Anthropic(
-            api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0, default_headers=headers
+            api_key=key,
+            base_url=settings.base_url,
+            timeout=timeout,
+            max_retries=0,
+            default_headers=headers,
+            # A header of its own goes along to wherever a redirect leads.
+            http_client=calls.bounded(anthropic.DefaultHttpxClient(timeout=timeout), stay=True),
         )
-        return messages.AnthropicBackend(name, claude, settings.max_tokens)
+        return messages.AnthropicBackend(name, claude, settings.max_tokens, silent)
     import openai
 
     from orchestrator.backends.openai import OpenAIBackend
 
     profile = profile_for(settings)
-    client = openai.OpenAI(api_key=key, base_url=settings.base_url, timeout=timeout, max_retries=0)
+    client = openai.OpenAI(
+        api_key=key,
+        base_url=settings.base_url,
+        timeout=timeout,
+        max_retries=0,
+        http_client=calls.bounded(openai.DefaultHttpxClient(timeout=timeout)),
+    )
     # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
     client.organization, client.project = settings.organization, settings.project
-    return OpenAIBackend(name, client, profile, {"include_provenance": True} if profile.is_orch else None)
+    extra = {"include_provenance": True} if profile.is_orch else None
+    return OpenAIBackend(name, client, profile, extra, silent)
 
 
 def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:

@@ -4,49 +4,58 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timedelta
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 import httpx2
 import openai
 from openai import HttpxBinaryResponseContent
-from openai.pagination import SyncCursorPage
 
 from orchestrator.backends import (
-    BATCH_GONE,
     Check,
+    Download,
     Intent,
-    LineProblem,
     Order,
     RemoteBatch,
     RemoteFile,
     Sighting,
+    calls,
+    loosely,
     metadata_of,
 )
 from orchestrator.backends import openai_read as read
-from orchestrator.backends.files import store
+from orchestrator.backends.files import keep, split_lines, store
 from orchestrator.backends.openai_errors import UNREADABLE, date_of, meaning, said
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
+from orchestrator.backends.tidy import result_lines
 from orchestrator.clock import now
-from orchestrator.errors import OrchError
+from orchestrator.errors import BackendError, OrchError, Uncertain
 from orchestrator.wire import BatchStatus
 
 PAGE = 100
 FIND_PAGES = 50
 NO_LIST = (403, 404, 405)
-FIND_SLACK = timedelta(hours=1)
+GONE = (404, 410)
+FIND_SLACK = timedelta(hours=26)
+"""By so much a provider's clock may be off: by an hour, by a time zone, by a day."""
 LONGEST_NAME = 100
-Item = TypeVar("Item")
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 
 
 class _Kept(TypedDict):
     anchor: Literal["created_at"]
     seconds: int
+
+
+class _Raw(Protocol):
+    """An answer of the client's as it came."""
+
+    @property
+    def http_response(self) -> httpx2.Response: ...
 
 
 def over_unix_socket(socket: Path) -> openai.OpenAI:
@@ -61,7 +70,10 @@ def over_unix_socket(socket: Path) -> openai.OpenAI:
 
 
 class OpenAIBackend:
-    """The verbs of a Batch API on an `openai` client. `extra` goes into each create, beside the standard fields."""
+    """The verbs of a Batch API on an `openai` client. `extra` goes into each create, beside the standard fields.
+
+    `silent` is for how many seconds a transfer may bring nothing, None for as long as any other call.
+    """
 
     def __init__(
         self,
@@ -69,12 +81,13 @@ class OpenAIBackend:
         client: openai.OpenAI,
         profile: Profile = PROFILES["orch"],
         extra: Mapping[str, Any] | None = None,
+        silent: float | None = None,
     ) -> None:
         self.appear_seconds = profile.appear_seconds
         self._name = name
-        self._client = client
-        # A create that is sent twice is paid twice: the client must not do it by itself.
-        self._once = client.with_options(max_retries=0)
+        # A create that is sent twice is paid twice, and a client that waits by itself holds up others.
+        self._client = _copied(client, max_retries=0)
+        self._files = self._client if silent is None else _copied(self._client, timeout=calls.timeouts(silent))
         self._profile = profile
         self._extra = dict(extra or {})
         self._account: str | None = None
@@ -99,26 +112,29 @@ class OpenAIBackend:
                 if refusal.status_code not in NO_LIST:
                     raise
                 headers = refusal.response.headers  # a key that may do batches and nothing else has an owner too
-            organization: str | None = headers.get("openai-organization")
-            return organization
+            return loosely.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
-        with self._translated("upload"):
-            # Elsewhere looking costs more than the second copy that a kill may leave: it goes away by itself.
-            if self._profile.is_orch:
-                size = path.stat().st_size
-                for file in self._client.files.list(purpose="batch", limit=PAGE).data:
-                    if file.filename == name and file.bytes == size:
+        size = path.stat().st_size
+        # Elsewhere looking costs more than the second copy that a kill may leave: it goes away by itself.
+        if self._profile.is_orch:
+            with self._translated("list files"):
+                for file in self._read_list(self._client.files.with_raw_response.list(purpose="batch", limit=PAGE)):
+                    if (file.name, file.size) == (name, size):
                         return file.id
-            with path.open("rb") as content:
-                made = self._client.files.create(
-                    file=(name, content), purpose="batch", expires_after=self._kept() or openai.omit
-                )
-            return read.remote_file(made).id
+        with self._translated("upload", calls.transfer()), path.open("rb") as content:
+            answer = self._files.files.with_raw_response.create(
+                file=(name, content), purpose="batch", expires_after=self._kept() or openai.omit
+            )
+            made = read.remote_file(_json(answer))
+        if made.name not in ("", name) and made.size not in (None, size):
+            # A batch of somebody else's rows would be paid for in vain.
+            raise BackendError(f"{self._name}: the upload of {name} was answered with another file, {made.name}")
+        return made.id
 
     def create(self, order: Order) -> RemoteBatch:
         with self._translated("create a batch", creating=True):
-            created = self._once.batches.create(
+            answer = self._client.batches.with_raw_response.create(
                 input_file_id=order.input_file_id,
                 endpoint=order.endpoint,  # type: ignore[arg-type]  # the client's list is closed, ours is not
                 completion_window=window_for(self._profile, order.window_seconds).text,  # type: ignore[arg-type]
@@ -126,91 +142,122 @@ class OpenAIBackend:
                 output_expires_after=self._kept() or openai.omit,
                 extra_body=self._extra,
             )
-            return read.remote_batch(created)
+            made = read.remote_batch(_json(answer))
+        is_ours = made.input_file_id in (None, order.input_file_id) and made.shard in (None, order.shard)
+        if not is_ours:
+            raise Uncertain(f"{self._name}: the create was answered with another batch, {made.id}")
+        return made
 
     def _kept(self) -> _Kept | None:
         seconds = self._profile.expires_after
         return None if seconds is None else {"anchor": "created_at", "seconds": seconds}
 
     def find(self, intent: Intent) -> Sighting:
-        earliest = intent.since - FIND_SLACK
+        found, undecided = self._search(lambda batch: batch.shard == intent.shard, intent.since)
+        if not found:
+            return Sighting(undecided=undecided)
+        # What is over without an answer is no batch to go on with where there is a better one.
+        first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
+        return Sighting(first, doubles=tuple(doubles))
+
+    def listed(self, batch_id: str, since: datetime) -> Sighting:
+        found, undecided = self._search(lambda batch: batch.id == batch_id, since)
+        return Sighting(found[0]) if found else Sighting(undecided=undecided)
+
+    def _search(
+        self, is_wanted: Callable[[RemoteBatch], bool], since: datetime
+    ) -> tuple[list[RemoteBatch], str | None]:
+        """The batches of the list that are wanted, and why others may be there that were not seen."""
+        earliest, found = since - FIND_SLACK, list[RemoteBatch]()
         listing = read.Listing()
         for number, page in enumerate(self._batch_pages()):
             if number >= FIND_PAGES and not listing.newest_first:
-                return Sighting(
-                    undecided=f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
-                    "none of them carries this shard's id: whether a later one does cannot be told"
+                return found, (
+                    f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
+                    "the one that is looked for is not among them: whether it comes later cannot be told"
                 )
+            found += [batch for batch in page if is_wanted(batch)]
             for batch in page:
-                if batch.shard == intent.shard:
-                    return Sighting(batch)
                 listing.see(batch.created_at)
-            if listing.newest_first and all(batch.created_at and batch.created_at < earliest for batch in page):
+            if found or (listing.newest_first and _all_before(page, earliest)):
                 break
-        return Sighting()
+        return found, None
 
     def batches(self) -> Iterator[RemoteBatch]:
         for page in self._batch_pages():
             yield from page
 
     def files(self) -> Iterator[RemoteFile]:
-        files = self._client.files
+        files = self._client.files.with_raw_response
         for page in self._pages(
             "list files", lambda after: files.list(purpose="batch", limit=PAGE, after=after), read.remote_file
         ):
             yield from page
 
     def _batch_pages(self) -> Iterator[list[RemoteBatch]]:
-        batches = self._client.batches
+        batches = self._client.batches.with_raw_response
         return self._pages("list batches", lambda after: batches.list(limit=PAGE, after=after), read.remote_batch)
 
     def _pages(
-        self, what: str, fetch: Callable[[str | openai.Omit], SyncCursorPage[Item]], convert: Callable[[Item], Ours]
+        self, what: str, fetch: Callable[[str | openai.Omit], _Raw], convert: Callable[[object], Ours]
     ) -> Iterator[list[Ours]]:
-        after: str | None = None
-        more: bool | None = True
-        # A list that does not say whether there is more ends with an empty page, or by giving its last one again.
-        while more is not False:
+        after: str | openai.Omit = openai.omit
+        seen: set[str] = set()
+        more = True
+        while more:
             with self._translated(what):
-                page = fetch(after or openai.omit)
-                found, more = [convert(item) for item in page.data or ()], page.has_more
-            if not found or found[-1].id == after:
+                told = _json(fetch(after))
+                listed = loosely.readable(loosely.entries(told, is_first=not seen), convert)
+            found = list({one.id: one for one in listed if one.id not in seen}.values())
+            if not found:
                 return
             yield found
+            seen |= {one.id for one in found}
             after = found[-1].id
+            # A list that does not say whether there is more ends with an empty page, or one that is known.
+            more = loosely.mapping(told).get("has_more") is not False
 
-    def retrieve(self, batch_id: str) -> RemoteBatch:
+    def _read_list(self, answer: _Raw) -> list[RemoteFile]:
+        return loosely.readable(loosely.entries(_json(answer)), read.remote_file)
+
+    def retrieve(self, batch_id: str) -> RemoteBatch | None:
         with self._translated(f"retrieve {batch_id}"):
             try:
-                return read.remote_batch(self._client.batches.retrieve(batch_id))
-            except openai.NotFoundError as error:
-                # A gateway's 404 is about an address; rows that are given up on its word would be paid again.
-                if not said(error):
+                answer = self._client.batches.with_raw_response.retrieve(batch_id)
+            except openai.APIStatusError as error:
+                # A gateway's 404 is about an address.
+                if error.status_code not in GONE or not said(error):
                     raise
-                gone = LineProblem(BATCH_GONE, "the backend knows this batch no longer")
-                return RemoteBatch(batch_id, BatchStatus.FAILED, problems=(gone,))
+                return None
+            return read.remote_batch(_json(answer), batch_id)
 
     def cancel(self, batch_id: str) -> None:
         with self._translated(f"cancel {batch_id}"):
             try:
-                self._client.batches.cancel(batch_id)
+                self._client.batches.with_raw_response.cancel(batch_id)
             except openai.ConflictError:
                 return  # it came to its end first; collecting will tell which
 
-    def download(self, file_id: str, path: Path, input_path: Path) -> None:
+    def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         with (
-            self._translated(f"download {file_id}"),
-            self._client.files.with_streaming_response.content(file_id) as response,
+            self._translated(f"download {file_id}", calls.transfer()),
+            self._files.files.with_streaming_response.content(file_id) as response,
         ):
-            store(response.iter_bytes(), path)
+            # Our own server's lines are as they should be.
+            read_lines = split_lines if self._profile.is_orch else result_lines
+            return keep(response.iter_bytes(), read_lines, path, (httpx2.HTTPError, ValueError))
+
+    def size_of(self, file_id: str) -> int | None:
+        with self._translated(f"look {file_id} up"):
+            return read.remote_file(_json(self._client.files.with_raw_response.retrieve(file_id))).size
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         if not self._profile.is_orch:
             return False
-        with self._translated(f"read {batch_id}"):
+        with self._translated(f"read {batch_id}", calls.transfer()):
             # A Stream for its open response alone: the body is as large as the batch, and goes to disk in pieces.
             address = f"/batches/{batch_id}/{kind}"
-            with self._client.get(address, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream:
+            with self._files.get(address, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream:
                 store(stream.response.iter_bytes(), path)
             return True
 
@@ -230,15 +277,16 @@ class OpenAIBackend:
     def forget_file(self, file_id: str) -> None:
         with self._translated(f"delete {file_id}"):
             try:
-                self._client.files.delete(file_id)
-            except openai.NotFoundError:
-                return
+                self._client.files.with_raw_response.delete(file_id)
+            except openai.APIStatusError as error:
+                if error.status_code not in GONE:
+                    raise
 
     def check(self, models: Sequence[str]) -> Iterator[Check]:
         try:
             with self._translated("list batches"):
                 answer = self._client.batches.with_raw_response.list(limit=1)
-                list(answer.parse().data or ())
+                loosely.entries(_json(answer))
             yield Check("batches", True, f"can be listed, as {self.account()}")
         except OrchError as error:
             yield Check("batches", False, str(error))
@@ -255,7 +303,10 @@ class OpenAIBackend:
             return
         try:
             with self._translated("list models"):
-                known = sorted(str(model.id) for model in self._client.models.list().data or ()) if models else []
+                told = (
+                    loosely.entries(_json(self._client.models.with_raw_response.list()), "models") if models else []
+                )
+                known = sorted(filter(None, (loosely.name(loosely.mapping(one).get("id")) for one in told)))
         except OrchError as error:
             yield Check("models", False, str(error))
             return
@@ -265,10 +316,29 @@ class OpenAIBackend:
             yield Check(f"model {model}", model in known, found)
 
     @contextmanager
-    def _translated(self, what: str, *, creating: bool = False) -> Iterator[None]:
+    def _translated(
+        self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
+    ) -> Iterator[None]:
         try:
-            yield
+            with pace or calls.control():
+                yield
         except (openai.OpenAIError, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may hold the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._client.api_key) from None
+
+
+def _copied(client: openai.OpenAI, **options: Any) -> openai.OpenAI:
+    """The client with other options; a copy takes what is not set from the environment."""
+    copied = client.with_options(**options)
+    copied.organization, copied.project = client.organization, client.project
+    return copied
+
+
+def _json(answer: _Raw) -> Any:
+    """Raises ValueError for what is no JSON."""
+    return loosely.decode(answer.http_response.content)
+
+
+def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:
+    return all(batch.created_at is not None and batch.created_at < earliest for batch in page)

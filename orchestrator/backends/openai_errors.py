@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isnan
 
 import httpx2
 import openai
 
+from orchestrator.backends import loosely
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
@@ -39,6 +41,9 @@ _ACCOUNT_CODES = frozenset(
 _COLLECTIONS = ("/files", "/batches", "/models")
 _LONGEST_DETAIL = 500
 _INSUFFICIENT_STORAGE = 507
+_TOO_LARGE = 413
+LONGEST_RETRY = 86_400.0
+"""Seconds that a provider may ask to be left alone: no quota is of more than a day."""
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
@@ -49,7 +54,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     """
 
     def told(detail: str) -> str:
-        return f"{what}: {detail.replace(secret, '[key]')[:_LONGEST_DETAIL]}"
+        return f"{what}: {loosely.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, openai.APIStatusError):
         return _of_answer(error, told(said(error) or f"status {error.status_code}"), creating=creating)
@@ -70,52 +75,65 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 
 
 def _of_answer(error: openai.APIStatusError, message: str, *, creating: bool) -> OrchError:
-    status, after = error.status_code, retry_after(error.response.headers)
+    status, code, after = error.status_code, code_of(error), retry_after(error.response.headers)
     if status == _INSUFFICIENT_STORAGE:
         return StorageError(message, hint="make room, then run the same command again")
-    if status in _ACCOUNT_STATUSES or error.code in _ACCOUNT_CODES or str(error.type) in _ACCOUNT_CODES:
+    if status in _ACCOUNT_STATUSES or code in _ACCOUNT_CODES or str(error.type) in _ACCOUNT_CODES:
         hint = "is the key the right one, and has its account credit? `orch doctor` asks again"
-        return AccountError(message, status=status, code=error.code, hint=hint)
+        return AccountError(message, status=status, code=code, hint=hint)
     # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
     if status == 429 or (status == 503 and not (creating and after is None)):
-        return BackendBusy(message, status=status, code=error.code, retry_after=after)
+        return BackendBusy(message, status=status, code=code, retry_after=after)
     if status >= 500 or status == 408 or (creating and status == 409):
         return Uncertain(message) if creating else BackendError(message)
-    if status in (404, 405) and _is_wrong_address(error):
+    if status < 400:
+        return unanswered(error, message, creating, is_unread=True)
+    if is_not_its_own(error):
         return NotSent(message, hint="is base_url right?")
-    return BackendRefused(message, status=status, code=error.code, retry_after=after)
+    return BackendRefused(message, status=status, code=code, retry_after=after)
 
 
-def _is_wrong_address(error: openai.APIStatusError) -> bool:
-    """Whether there is no such API at all: an answer that is not its own, or one that misses what is always there."""
+def is_not_its_own(error: openai.APIStatusError) -> bool:
+    """Whether a refusal is not the API's: one without an error object is a gateway's, or there is no such API at all.
+
+    A file that is too large may be refused by whoever stands before it.
+    """
     if not said(error):
-        return True
+        return error.status_code != _TOO_LARGE
     is_collection = error.request.url.path.rstrip("/").endswith(_COLLECTIONS)
-    return is_collection and error.code is None and error.param is None
+    return error.status_code in (404, 405) and is_collection and error.code is None and error.param is None
 
 
 def said(error: openai.APIStatusError) -> str:
     """The message of an error object, empty where the answer has none."""
-    return str(error.body.get("message") or "") if isinstance(error.body, dict) else ""
+    told = loosely.mapping(error.body)
+    return loosely.text(told.get("message")) if "message" in told else ""
+
+
+def code_of(error: openai.APIStatusError) -> str | None:
+    """The provider's word for the cause, None where it has none."""
+    return None if error.code is None else loosely.text(error.code)
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:
-    """The seconds that an answer asks to wait, None where it does not say; a date counts from the answer's own."""
+    """The seconds that an answer asks to wait, a day at most; None where it does not say.
+
+    A date counts from the answer's own.
+    """
     for name, seconds in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             given = float(headers[name]) * seconds
         except (KeyError, ValueError):
             continue
-        # Neither endless nor no number at all: both compare as false here.
-        return max(0.0, given) if given < 10**9 else None
+        return None if isnan(given) else min(max(0.0, given), LONGEST_RETRY)
     until, since = (date_of(headers.get(name)) for name in ("retry-after", "date"))
-    return max(0.0, (until - since).total_seconds()) if until and since else None
+    return min(max(0.0, (until - since).total_seconds()), LONGEST_RETRY) if until and since else None
 
 
 def date_of(text: str | None) -> datetime | None:
-    """An HTTP date as aware UTC; None where there is none."""
+    """An HTTP date as aware UTC; None where there is none, or one beyond every calendar."""
     try:
         at = parsedate_to_datetime(text or "")
-    except ValueError:
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError, TypeError, IndexError):
         return None
-    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,85 +1,134 @@
 """What an OpenAI-compatible Batch API tells of batches and files, in whichever of the known spellings. Pure.
 
-The client passes on what it was given: words of other cases, times as text, fields that are not there.
+Answers are read as the JSON that came, not as the client's types: words of other cases, numbers as text, fields that
+are not there, and shapes that nobody has documented.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
-from openai.types import Batch, FileObject
-
-from orchestrator.backends import SHARD_KEY, Check, LineProblem, RemoteBatch, RemoteFile
+from orchestrator.backends import SHARD_KEY, Check, LineProblem, RemoteBatch, RemoteFile, loosely
 from orchestrator.wire import BatchStatus
 
 ORDER_SLACK = timedelta(minutes=1)
 SKEW_SECONDS = 60.0
+MOST_PROBLEMS = 1000
+DEEPEST = 4
 
 _OTHER_WORDS = {
     "queued": BatchStatus.VALIDATING,
     "pending": BatchStatus.VALIDATING,
+    "created": BatchStatus.VALIDATING,
     "running": BatchStatus.IN_PROGRESS,
     "inprogress": BatchStatus.IN_PROGRESS,
+    "processing": BatchStatus.IN_PROGRESS,
     "success": BatchStatus.COMPLETED,
     "succeeded": BatchStatus.COMPLETED,
+    "complete": BatchStatus.COMPLETED,
+    "done": BatchStatus.COMPLETED,
+    "finished": BatchStatus.COMPLETED,
+    "ended": BatchStatus.COMPLETED,
+    "error": BatchStatus.FAILED,
+    "errored": BatchStatus.FAILED,
+    "failure": BatchStatus.FAILED,
+    "timeout": BatchStatus.EXPIRED,
+    "timed_out": BatchStatus.EXPIRED,
     "timeout_exceeded": BatchStatus.EXPIRED,
     "cancellation_requested": BatchStatus.CANCELLING,
     "canceling": BatchStatus.CANCELLING,
     "canceled": BatchStatus.CANCELLED,
+    "aborted": BatchStatus.CANCELLED,
 }
+_ENDS = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, BatchStatus.FAILED)
 
 
-def status_of(word: object) -> BatchStatus:
-    """A provider's status word. One that nobody knows is no end: such a batch is looked at again."""
-    plain = str(word).strip().lower().replace(" ", "_").replace("-", "_")
+def status_of(said: object) -> BatchStatus | None:
+    """A provider's status word; None for one that nobody knows."""
+    word = loosely.word(said)
     try:
-        return BatchStatus(plain)
+        return BatchStatus(word)
     except ValueError:
-        return _OTHER_WORDS.get(plain, BatchStatus.IN_PROGRESS)
+        return _OTHER_WORDS.get(word)
 
 
-def time_of(value: object) -> datetime | None:
-    """Seconds since 1970 or an ISO text as aware UTC; None for what is neither."""
-    try:
-        if isinstance(value, str):
-            at = datetime.fromisoformat(value)
-            return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-        return datetime.fromtimestamp(value, UTC) if isinstance(value, int | float) else None
-    except (ValueError, OverflowError, OSError):
-        return None
+def _status(told: dict[str, Any]) -> BatchStatus:
+    """A batch's status; where its word says nothing, that of the end of which a time is told. Else it is no end."""
+    known = status_of(told.get("status"))
+    if known is not None:
+        return known
+    return next((end for end in _ENDS if loosely.time(told.get(f"{end}_at")) is not None), BatchStatus.IN_PROGRESS)
 
 
-def remote_batch(batch: Batch) -> RemoteBatch:
-    """A batch as we speak of it. Raises ValueError for what the client takes for one and is none."""
-    if not isinstance(batch, Batch) or not batch.id:
+def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
+    """A batch as we speak of it; `asked` is the id that was asked for, which an answer may leave out.
+
+    Raises ValueError for what is no batch, or another one.
+    """
+    if not isinstance(told, dict):
         raise ValueError("the answer is no batch")
-    counts, usage = batch.request_counts, batch.usage
-    problems: list[Any] = (batch.errors.data if batch.errors else None) or []
+    found = loosely.name(told.get("id"))
+    if found is None and asked is not None and "status" in told:
+        found = asked
+    if found is None:
+        raise ValueError("the answer is no batch")
+    if asked is not None and found != asked:
+        raise ValueError(f"the answer is about {found[:100]}")
+    counts, usage = loosely.mapping(told.get("request_counts")), loosely.mapping(told.get("usage"))
+    completed, failed = (loosely.count(counts.get(name)) for name in ("completed", "failed"))
     return RemoteBatch(
-        id=batch.id,
-        status=status_of(batch.status),
-        completed=(counts.completed or 0) if counts else 0,
-        failed=(counts.failed or 0) if counts else 0,
-        input_tokens=(usage.input_tokens or 0) if usage else 0,
-        output_tokens=(usage.output_tokens or 0) if usage else 0,
-        upstream_seconds=float((batch.model_extra or {}).get("upstream_seconds") or 0.0),
-        output_file_id=batch.output_file_id or None,
-        error_file_id=batch.error_file_id or None,
-        problems=tuple(LineProblem(p.code or "error", p.message or "", p.line) for p in problems),
-        shard=(batch.metadata or {}).get(SHARD_KEY),
+        id=found,
+        status=_status(told),
+        completed=completed or 0,
+        failed=failed or 0,
+        is_counted=completed is not None or failed is not None,
+        input_tokens=loosely.count(usage.get("input_tokens"), loosely.MOST_TOKENS) or 0,
+        output_tokens=loosely.count(usage.get("output_tokens"), loosely.MOST_TOKENS) or 0,
+        upstream_seconds=loosely.seconds(told.get("upstream_seconds")),
+        input_file_id=loosely.name(told.get("input_file_id")),
+        output_file_id=loosely.name(told.get("output_file_id")),
+        error_file_id=loosely.name(told.get("error_file_id")),
+        problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
+        shard=loosely.name(loosely.mapping(told.get("metadata")).get(SHARD_KEY)),
         # Nothing is counted before the file has been read.
-        rows=(counts.total or None) if counts else None,
-        created_at=time_of(batch.created_at),
-        over_at=time_of(batch.completed_at or batch.cancelled_at or batch.expired_at or batch.failed_at),
+        rows=loosely.count(counts.get("total")) or None,
+        created_at=loosely.time(told.get("created_at")),
+        over_at=next((at for end in _ENDS if (at := loosely.time(told.get(f"{end}_at"))) is not None), None),
     )
 
 
-def remote_file(file: FileObject) -> RemoteFile:
-    """A file as we speak of it. Raises ValueError for what the client takes for one and is none."""
-    if not isinstance(file, FileObject) or not file.id:
+def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
+    """Why a batch was refused: a list of objects, as OpenAI has it, of texts, a map of codes, or one thing alone."""
+    if depth > DEEPEST or not told:
+        return
+    if isinstance(told, list):
+        for one in told:
+            yield from _problems(one, depth + 1)
+    elif isinstance(told, dict):
+        inner = next((told[key] for key in ("data", "errors", "error") if told.get(key)), None)
+        if "message" in told or "code" in told:
+            line = loosely.count(told.get("line"))
+            yield LineProblem(
+                loosely.text(told.get("code")) or "error", loosely.text(told.get("message")), line or None
+            )
+        elif inner is not None:
+            yield from _problems(inner, depth + 1)
+        elif told.get("object") != "list":
+            yield from (LineProblem(loosely.text(code), loosely.text(said)) for code, said in told.items())
+    else:
+        yield LineProblem("error", loosely.text(told))
+
+
+def remote_file(told: object) -> RemoteFile:
+    """A file as we speak of it. Raises ValueError for what is none."""
+    found = loosely.mapping(told)
+    file_id = loosely.name(found.get("id"))
+    if file_id is None:
         raise ValueError("the answer is no file")
-    return RemoteFile(file.id, file.filename or "", file.bytes or 0, time_of(file.created_at))
+    size = loosely.count(found.get("bytes"), loosely.MOST_TOKENS)
+    return RemoteFile(file_id, loosely.text(found.get("filename")), size, loosely.time(found.get("created_at")))
 
 
 class Listing:

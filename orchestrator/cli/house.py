@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.context import opened
+from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, quiet_option, say, show
 from orchestrator.clock import now
 from orchestrator.console_progress import progress
@@ -33,11 +33,26 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
     with opened() as context:
         swept = house.gc(context.store, context.home, context.config.retention, now(), dry_run=dry_run)
+        if not dry_run:
+            _tidy_up(context)
     if as_json:
         print_json(swept_json(swept))
     else:
         _show(swept)
     return 0
+
+
+def _tidy_up(context: Context) -> None:
+    """Delete files that are left at backends, where no engine runs that does it by itself."""
+    from orchestrator.engine import Engine
+    from orchestrator.enginelock import engine_lock
+
+    if not context.store.shards.unclean(context.home.identity()):
+        return
+    with engine_lock(context.home) as holder:
+        if holder is None:
+            with Engine(context.config, context.store, dispatch=False) as engine:
+                engine.tidy_up()
 
 
 def swept_json(swept: Swept) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str])
             continue
         if shard.account in (None, account):
             batch = api.retrieve(shard.batch_id)
-            if all(problem.code != BATCH_GONE for problem in batch.problems):
+            if batch is not None and all(problem.code != BATCH_GONE for problem in batch.problems):
                 yield batch
 
 

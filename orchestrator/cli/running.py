@@ -14,6 +14,7 @@ from orchestrator.cli.failures import Interrupted
 from orchestrator.console_progress import Progress
 from orchestrator.engine import Engine
 from orchestrator.enginelock import Holder, engine_lock
+from orchestrator.errors import BackendError
 from orchestrator.model import Job
 
 FOLLOW_SECONDS = 0.5
@@ -110,7 +111,16 @@ def see_it_end(context: Context, job: Job, view: Progress) -> None:
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store, dispatch=False) as engine:
-            engine.run(over, lambda running: draw(running.problem), only=job)
+            engine.run(
+                lambda: over() or engine.pipeline.unreachable(job) is not None,
+                lambda running: draw(running.problem),
+                only=job,
+            )
+            if not over() and (why := engine.pipeline.unreachable(job)) is not None:
+                raise BackendError(
+                    f"the job is asked to end, and a backend that has its batches does not answer: {why}",
+                    hint="the next `orch up`, `orch run` or `orch cancel` carries it out",
+                )
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:

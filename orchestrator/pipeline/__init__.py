@@ -1,9 +1,12 @@
 """`advance(job)`: one idempotent step of a job through its stages. One file a stage:
 
     build    documents → requests
-    submit   requests → shards → batches, as far as `governor` lets them go
-    track    batches looked at until they are over
-    collect  result files → outcomes
+    batches  one shard through all that follows, what asks a provider by the `crew`:
+      submit   requests → shards → batches, as far as `governor` lets them go
+      track    batches looked at until they are over
+      fetch    result files, until they are whole
+      collect  result files → outcomes; `leftovers` says what becomes of the others
+    chores   what is left at backends: files to delete, and answers that come `late`
     stages   outcomes of a long document's parts → the request for its answer
     merge    outcomes → one file in input order
 
@@ -12,77 +15,68 @@ Whatever happened before, calling it again goes on from what the store and the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 
-from orchestrator import polling
-from orchestrator.backends import LineProblem, RemoteBatch
-from orchestrator.errors import (
-    AccountError,
-    BackendBusy,
-    BackendError,
-    BackendRefused,
-    InputError,
-    StateConflict,
-    StorageError,
-    UsageError,
-)
+from orchestrator.errors import BackendError, InputError, StateConflict, StorageError, UsageError
 from orchestrator.following import AFTER
 from orchestrator.home import Home
 from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import (
-    again,
-    beginning,
-    budget,
-    build,
-    canary,
-    collect,
-    finish,
-    foreseen,
-    stages,
-    submit,
-    track,
-)
+from orchestrator.pipeline import beginning, budget, build, canary, finish, stages, submit, track
+from orchestrator.pipeline.batches import Batches
+from orchestrator.pipeline.chores import Chores
+from orchestrator.pipeline.crew import Crew, Inline
 from orchestrator.pipeline.finish import checks_of as checks_of
 from orchestrator.pipeline.finish import merged_lines as merged_lines
-from orchestrator.pipeline.governor import Governor
 from orchestrator.pipeline.guard import Guard
-from orchestrator.pipeline.lanes import Lane, Lanes
+from orchestrator.pipeline.lanes import Lanes
 from orchestrator.pipeline.outputs import Gate
 from orchestrator.pipeline.planning import Planning, Sending
-from orchestrator.pipeline.progress import Progress
 from orchestrator.pipeline.sampling import Samples
 from orchestrator.planner.observed import silence
-from orchestrator.quota import Split
-from orchestrator.requests import resolve_model
 from orchestrator.store import Store
-from orchestrator.wire import BatchStatus
-
-PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 
 
 class Pipeline:
-    """Takes jobs of one home through their stages."""
+    """Takes jobs of one home through their stages. The `crew` carries out what asks a provider something."""
 
     def __init__(
-        self, store: Store, home: Home, lanes: Lanes, budgets: budget.SharedBudgets, now: Callable[[], datetime]
+        self,
+        store: Store,
+        home: Home,
+        lanes: Lanes,
+        budgets: budget.SharedBudgets,
+        now: Callable[[], datetime],
+        crew: Crew | None = None,
     ) -> None:
         self._store = store
         self._home = home
         self._lanes = lanes
         self._budgets = budgets
         self._now = now
-        self._governor = Governor(store, now)
+        self._batches = Batches(store, home, lanes, budgets, now, crew or Inline())
         self._guard = Guard()
         self._samples = Samples(store)
-        self._progress = Progress(store)
         self._gate = Gate(store, now)
-        self.looks = track.Looks()
         self.finisher = finish.Finisher(store, home, now)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""
         self._guard = Guard()
+
+    @property
+    def looks(self) -> track.Looks:
+        """When batches are looked at."""
+        return self._batches.looks
+
+    @property
+    def chores(self) -> Chores:
+        """What is left to do at backends for shards that are over."""
+        return self._batches.chores
+
+    def unreachable(self, job: Job) -> str | None:
+        """Why nothing can be done about a job's batches now; None where something can."""
+        return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
         """One step; True where something moved. Raises OrchError, and then the job stands where the store says."""
@@ -155,8 +149,7 @@ class Pipeline:
     def _give_up(self, pending: list[Shard]) -> None:
         """Let shards that were not sent come to an end; their rows get it from whoever calls this."""
         for shard in pending:
-            collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
-            self._store.shards.move(shard, ShardState.CANCELLED, held=None)
+            self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
         """Send rows that wait, and take back batches that would be late, as the planner says."""
@@ -194,14 +187,14 @@ class Pipeline:
 
     def _is_own(self, shard: Shard) -> bool:
         try:
-            return self._lane(shard).is_own
+            return self._batches.lane(shard).is_own
         except (BackendError, UsageError):
             return False  # orch.toml has its backend no more
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
         added = submit.plan_shards(
-            self._store, job, lane, order, lambda model: self._governor.room(lane, model), self._now()
+            self._store, job, lane, order, lambda model: self._batches.governor.room(lane, model), self._now()
         )
         self._store.forecasts.made(planning.turnarounds(added))
         for shard in added:
@@ -213,9 +206,8 @@ class Pipeline:
         if shard.pulled_at is not None:
             return False
         if shard.state is ShardState.PENDING:
-            collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
-            self._store.shards.dissolve(shard, reason)
-        elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
+            self._batches.dissolve(job, shard, reason)
+        elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED):
             self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
         else:
             return False
@@ -225,189 +217,7 @@ class Pipeline:
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
         if (why := self._lanes.leaves(shard.backend)) is not None and self._pull(job, shard, why):
             return True
-        match shard.state:
-            case ShardState.PENDING:
-                return self._send(job, shard)
-            case ShardState.SUBMITTING:
-                return self._patiently(job, shard, self._recover)
-            case ShardState.SUBMITTED:
-                return self._patiently(job, shard, self._track)
-            case ShardState.ENDED:
-                return self._patiently(job, shard, self._collect)
-            case ShardState.COLLECTED | ShardState.CANCELLED:
-                return False
-
-    def _patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard], bool]) -> bool:
-        """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
-        lane = self._lane(shard)
-        self._governor.check_account(lane)
-        try:
-            return stage(job, shard)
-        except AccountError as error:
-            self._governor.stop(lane, error.message)
-            raise
-        except BackendError as error:
-            if lane.is_own:
-                raise
-            after = error.retry_after if isinstance(error, BackendRefused) else None
-            self.looks.failed(shard, lane, self._now(), after)
-            return self._hold(job, self._store.shards.get(shard.id), error.message)
-
-    def _lane(self, shard: Shard) -> Lane:
-        return self._lanes.open(shard.backend)
-
-    def _model(self, job: Job, shard: Shard) -> str:
-        """What a shard's model is called at its backend."""
-        return resolve_model(shard.model, shard.backend, self._lanes.models(job)) or shard.model
-
-    def _send(self, job: Job, shard: Shard) -> bool:
-        if shard.pulled_at is not None or not self._lanes.planning(job).may_take(shard):
-            # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
-            return True
-        lane = self._lane(shard)
-        self._governor.check_account(lane)
-        lane.price.known(self._model(job, shard), shard.endpoint)
-        held = self._governor.hold(lane, shard)
-        if isinstance(held, Split):
-            self._dissolve(job, shard, held.reason)
-            return True
-        if held is not None:
-            return self._hold(job, shard, held)
-        others = [other for other in self._store.shards.of_job(job.id) if other.id != shard.id]
-        over = budget.no_room(job, shard, others, self._store.ledger.spent(job.id), self._lane, self._model)
-        over = over or self._budgets.no_room(job, shard)
-        if over is not None:
-            return self._hold(job, shard, over)
-        try:
-            batch = submit.submit(
-                self._store, self._home, job, shard, lane, self._lanes.models(job), self._now,
-                lambda: self._budgets.no_room(job, shard),
-            )  # fmt: skip
-        except BackendBusy as busy:
-            self._governor.was_busy(lane, shard, busy)
-            return self._hold(job, self._store.shards.get(shard.id), busy.message)
-        except AccountError as error:
-            self._governor.stop(lane, error.message)
-            raise
-        if isinstance(batch, str):
-            return self._hold(job, self._store.shards.get(shard.id), batch)
-        said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
-        self._note(job, "submitted", said, shard)
-        return True
-
-    def _dissolve(self, job: Job, shard: Shard, reason: str) -> None:
-        collect.abandon(self._home, shard, self._lane(shard) if shard.input_file_id else None)
-        self._store.shards.dissolve(shard, reason)
-        self._note(job, "split", reason, shard)
-
-    def _hold(self, job: Job, shard: Shard, why: str) -> bool:
-        """Say what a shard waits for; it is told once, however often it is looked at."""
-        if shard.held != why:
-            if shard.held is None:
-                self._note(job, "held", why, shard)
-            self._store.shards.note(shard, held=why)
-        return False
-
-    def _recover(self, job: Job, shard: Shard) -> bool:
-        lane = self._lane(shard)
-        if not self.looks.is_due(shard, lane, self._now()):
-            return False
-        track.check_account(shard, lane)
-        said = submit.recover(self._store, self._home, shard, lane, self._now())
-        self.looks.looked(shard, lane, self._now())
-        if said is None:
-            return False
-        self.looks.forget(shard)
-        self._note(job, "recovered", said, shard)
-        return True
-
-    def _track(self, job: Job, shard: Shard) -> bool:
-        assert shard.batch_id is not None
-        lane, now = self._lane(shard), self._now()
-        ends = job.cancel_requested_at is not None or shard.pulled_at is not None
-        cancels = ends and shard.provider_status != "cancelling"
-        if cancels:
-            self.looks.hurry(shard, now)
-        if not self.looks.is_due(shard, lane, now):
-            return False
-        track.check_account(shard, lane)
-        batch = lane.api.retrieve(shard.batch_id)
-        usual = track.UNKNOWN if lane.is_own else polling.usual_of(self._store.shards.durations(lane.name))
-        seen = (batch.status, batch.completed, batch.failed)
-        moved_at = self.looks.looked(shard, lane, now, seen=seen, usual=usual)
-        if batch.status in PAST_VALIDATION and not lane.is_own:
-            self._governor.accepted(lane, shard)
-        facts = track.facts_of(shard, batch, now)
-        if batch.status.is_final:
-            held = track.files_missing(shard, batch, now)
-            if held is None:
-                self._end(job, shard, batch, facts)
-                return True
-        else:
-            facts |= self._failing(job, shard, lane, now)
-            if cancels:
-                lane.api.cancel(shard.batch_id)
-                self.looks.looked(shard, lane, now, seen="asked to end")
-            held = track.waits_for(shard, lane, batch, moved_at, usual, now)
-        if facts:
-            self._store.shards.note(shard, **facts)
-        if held is not None:
-            self._hold(job, shard, held)
-        elif shard.held is not None:
-            self._store.shards.note(shard, held=None)
-        return False
-
-    def _failing(self, job: Job, shard: Shard, lane: Lane, now: datetime) -> dict[str, object]:
-        """What has failed in a running batch by now, as a fact of its shard where that is news."""
-
-        def has_stronger() -> bool:
-            return self._lanes.planning(job).standing(shard).step is not None
-
-        found = self._progress.look(job, shard, lane, has_stronger, now)
-        return {} if found is None or found == shard.failing else {"failing": found}
-
-    def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
-        files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
-        now = self._now()
-        self._store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
-        foreseen.batch_over(self._store, shard, batch.status, now)
-        self.looks.forget(shard)
-        self._progress.forget(shard)
-        self._note(job, "ended", f"the batch is {batch.status}", shard)
-
-    def _collect(self, job: Job, shard: Shard) -> bool:
-        lane = self._lane(shard)
-        if not self.looks.is_due(shard, lane, self._now()):
-            return False
-        self.looks.looked(shard, lane, self._now())
-        if (shortage := self._lanes.shortage()) is not None:
-            return self._hold(job, shard, f"waits for room for its results: {shortage}")
-        planning = self._lanes.planning(job)
-        ended = collect.Ended(
-            job=job,
-            shard=shard,
-            lane=lane,
-            model=self._model(job, shard),
-            checks=checks_of(job),
-            problems=_problems(shard, lane),
-            elsewhere=planning.has_other_than(shard.backend),
-            standing=planning.standing(shard),
-            retries=again.retries_of(job),
-            now=self._now(),
-        )
-        tally = collect.collect(self._store, self._home, ended)
-        self._store.failures.trace(job)
-        self._governor.learn(lane, shard, tally)
-        try:
-            collect.close(self._store, self._home, shard, lane, self._now())
-        except BackendError as error:
-            # Its rows have what they get; only its files are left, which must keep nobody waiting.
-            return self._hold(job, shard, error.message)
-        self.looks.forget(shard)
-        self._note(job, "collected", str(tally), shard)
-        self._budgets.warn(job)
-        return True
+        return self._batches.advance(job, shard)
 
     def _cancel(self, job: Job) -> None:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
@@ -417,7 +227,9 @@ class Pipeline:
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
-        reason = budget.used_up(job, shards, self._store.ledger.spent(job.id), self._lane, self._model)
+        reason = budget.used_up(
+            job, shards, self._store.ledger.spent(job.id), self._batches.lane, self._batches.model
+        )
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
             self._store.jobs.request_cancel(job.id, reason, self._now())
@@ -436,13 +248,3 @@ class Pipeline:
 
     def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)
-
-
-def _problems(shard: Shard, lane: Lane) -> tuple[LineProblem, ...]:
-    """Why a backend refused a shard's batch; nothing where it did not."""
-    if shard.refusal is not None:
-        code, _, message = shard.refusal.partition(": ")
-        return (LineProblem(code, message),)
-    if shard.provider_status != "failed" or shard.batch_id is None:
-        return ()
-    return lane.api.retrieve(shard.batch_id).problems

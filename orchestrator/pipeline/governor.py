@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from orchestrator import quota
 from orchestrator.errors import AccountError, BackendBusy
 from orchestrator.ladder import alias_words
 from orchestrator.model import Shard
-from orchestrator.pipeline.collect import Tally
 from orchestrator.pipeline.lanes import Lane
+from orchestrator.pipeline.leftovers import Tally
 from orchestrator.quota import InFlight, Learned
-from orchestrator.rowerrors import BatchFault
+from orchestrator.rowerrors import INPUT_LOST, BatchFault
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
 
 HOUR = timedelta(hours=1)
-ACCOUNT_PAUSE = timedelta(minutes=5)
-"""A key that was refused, or an empty account, is tried again after so long: somebody may have mended it."""
+FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
+"""A key that was refused, or an empty account, is tried again after so long: it passes, or somebody mends it."""
+ACCOUNT_PATIENCE = timedelta(minutes=5)
+"""So long it is only told; behind this, somebody has to see to it."""
+ACCOUNT_FORGOTTEN = timedelta(days=1)
+SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,23 @@ class Room:
     tokens: int | None
 
 
+class Asked(StrEnum):
+    """What an account is refused for. An empty one may still look at its batches, so each is judged by itself."""
+
+    SEND = "send"
+    LOOK = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """An account that was refused `times` in a row, first at `since`: nothing is sent before `until`."""
+
+    since: datetime
+    until: datetime
+    reason: str
+    times: int = 0
+
+
 class Governor:
     """Decides what may go, and learns from what was refused."""
 
@@ -41,7 +63,8 @@ class Governor:
         self._store = store
         self._now = now
         # Kept in memory: who starts anew has perhaps mended it.
-        self._stopped: dict[str, tuple[datetime, str]] = {}
+        self._stopped: dict[tuple[str, Asked], Stopped] = {}
+        self._lost_inputs: dict[str, int] = {}
 
     def room(self, lane: Lane, model: str) -> Room:
         """What a shard of a model may hold at a backend."""
@@ -98,22 +121,58 @@ class Governor:
         known = self._store.limits.of(lane.name, shard.model)
         self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
 
-    def stop(self, lane: Lane, reason: str) -> None:
-        """Nothing goes to a backend for a while: its account has to be mended first."""
-        self._stopped[lane.name] = (self._now() + ACCOUNT_PAUSE, reason)
+    def stop(self, lane: Lane, reason: str, what: Asked) -> None:
+        """Nothing goes to a backend for a while: its account was refused. Tried again, with pauses that grow."""
+        now, known = self._now(), self._stopped.get((lane.name, what))
+        if known is None or now > known.until + ACCOUNT_FORGOTTEN:
+            known = Stopped(now, now, reason)
+        pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
+        self._stopped[lane.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
-    def check_account(self, lane: Lane) -> None:
-        """Raises AccountError while nothing may go to a backend."""
-        until, reason = self._stopped.get(lane.name, (self._now(), ""))
-        if self._now() < until:
-            raise AccountError(
-                reason, hint=f"`orch doctor` asks {lane.name} again; every row is kept, and goes on then"
-            )
+    def worked(self, lane: Lane, what: Asked) -> None:
+        """An account was not refused for what it asked."""
+        self._stopped.pop((lane.name, what), None)
+
+    def refused_for(self, lane: Lane, what: Asked) -> timedelta:
+        """For how long an account has been refused, without a call of the same kind that was not."""
+        known = self._stopped.get((lane.name, what))
+        return timedelta() if known is None else self._now() - known.since
+
+    def check_account(self, lane: Lane) -> str | None:
+        """What a shard waits for while an account is refused, None where it waits for nothing.
+
+        Raises AccountError once it has been refused for so long that somebody has to see to it.
+        """
+        now = self._now()
+        found = [
+            one for what in Asked if (one := self._stopped.get((lane.name, what))) is not None and now < one.until
+        ]
+        if not found:
+            return None
+        known = max(found, key=lambda one: one.until - one.since)
+        if known.until - known.since < ACCOUNT_PATIENCE:
+            return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
+        raise AccountError(
+            known.reason, hint=f"`orch doctor` asks {lane.name} again; every row is kept, and goes on then"
+        )
+
+    def lost_input(self, lane: Lane) -> None:
+        """A backend could not find a file that had been uploaded: the next ones are given more time to settle."""
+        self._lost_inputs[lane.name] = min(len(SETTLES), self._lost_inputs.get(lane.name, 0) + 1)
+
+    def settles(self, lane: Lane) -> timedelta:
+        """How long an upload is left alone before a batch is made of it."""
+        times = self._lost_inputs.get(lane.name, 0)
+        return SETTLES[times - 1] if times else timedelta()
+
+    def blames_input(self, lane: Lane) -> bool:
+        """Whether an input that is not found has had all the time that can help."""
+        return self._lost_inputs.get(lane.name, 0) >= len(SETTLES)
 
     def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
         """Take in what a collected batch told of the backend."""
         if tally.stop is not None:
-            self.stop(lane, f"{lane.name}: {tally.stop}")
+            self.stop(lane, f"{lane.name}: {tally.stop}", Asked.SEND)
         if tally.wait is not None:
             self._pause(lane, shard, tally.wait)
         refusal = tally.refusal
@@ -135,7 +194,9 @@ class Governor:
             case BatchFault.TOO_LARGE:
                 self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
             case BatchFault.ACCOUNT:
-                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}")
+                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}", Asked.SEND)
+            case BatchFault.WHOLE if refusal.code == INPUT_LOST:
+                self.lost_input(lane)
             case _:
                 return  # no fault of the backend's: its rows have been judged
 

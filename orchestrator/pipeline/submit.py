@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
-from orchestrator.backends import Intent, Order, RemoteBatch
+from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.profiles import window_for
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
+    BackendError,
     BackendRefused,
     InputError,
     JobFilesError,
@@ -30,12 +33,20 @@ from orchestrator.model import Job, Shard, ShardId, ShardState
 from orchestrator.pipeline.governor import Room
 from orchestrator.pipeline.lanes import Lane, Models
 from orchestrator.pipeline.planning import Sending
+from orchestrator.pipeline.track import Watched
 from orchestrator.requests import resolve_model, with_model
+from orchestrator.rowerrors import NOT_SENT, input_is_missed
 from orchestrator.sharding import Range, Waiting, pack
 from orchestrator.store import Store
 
 DAY = 86_400
 MODEL_SLACK = 200
+UPLOAD_SETTLES = timedelta(hours=1)
+"""An upload that a create does not find is waited for so long, then made again."""
+MOST_UPLOADS = 2
+MOST_SENDS = 8
+LONGEST_APPEAR = 6 * 3600.0
+UNDECIDED_FOR = timedelta(days=2)
 
 
 def plan_shards(
@@ -93,70 +104,142 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
     return (left, "") if left > 0 else (DAY, "the deadline has passed, finishing late")
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a shard is pending still. `is_failing` says that its backend did not do what it should have."""
+
+    why: str
+    is_failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
+    the question to the intent.
+
+    `first` says why it has to wait, `second` why there is no room in budgets that jobs share, once the intent is
+    known to everybody: another process may have been quicker.
+    """
+
+    now: Callable[[], datetime]
+    first: Callable[[], str | None]
+    second: Callable[[], str | None]
+    asks: AbstractContextManager[object]
+
+
 def submit(
-    store: Store, home: Home, job: Job, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime],
-    over: Callable[[], str | None],
-) -> RemoteBatch | str | None:  # fmt: skip
+    store: Store,
+    home: Home,
+    job: Job,
+    shard: Shard,
+    lane: Lane,
+    models: Models,
+    watched: Watched,
+    admission: Admission,
+) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
-    `over` is asked once the intent is known to everybody: where it says why there is no room after all, as another
-    process was quicker, the shard is pending again and that is the answer.
-    None where the backend refused it for good: the shard has ended then, and its rows are judged as collected ones.
-    Raises BackendError; the shard then tells what is known: pending again where nothing was made, else `submitting`.
+    None where the backend refused it for good: the shard has ended then,
+    and its rows are judged as collected ones. Raises BackendError; the shard then tells what is known: pending again
+    where nothing was made, else `submitting`.
     """
-    if (file_id := shard.input_file_id) is None:
-        path = home.shard_input(shard.id)
-        _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
-        try:
-            file_id = lane.api.upload(path, f"{shard.id}.jsonl")
-        except BackendRefused as refusal:
-            if isinstance(refusal, (BackendBusy, AccountError)):
-                raise
-            store.shards.move(shard, ShardState.SUBMITTING, intended_at=now())
-            _refused(store, store.shards.get(shard.id), refusal, now())
-            return None
-        store.shards.note(shard, input_file_id=file_id)
+    now = admission.now
+    file_id = _uploaded(store, home, shard, lane, models, now)
+    if file_id is None:
+        return None
     account = lane.api.account()
     window, _ = window_of(job, now())
-    # From here on a batch may exist.
-    store.shards.move(
-        shard,
-        ShardState.SUBMITTING,
-        intended_at=now(),
-        account=account,
-        window_seconds=window_for(lane.profile, window).seconds,
-        held=None,
-    )
+    with admission.asks:
+        if (held := admission.first()) is not None:
+            return Waits(held)
+        # From here on a batch may exist.
+        store.shards.move(
+            shard,
+            ShardState.SUBMITTING,
+            intended_at=now(),
+            account=account,
+            window_seconds=window_for(lane.profile, window).seconds,
+            sends=shard.sends + 1,
+            held=None,
+        )
     intended = store.shards.get(shard.id)
-    if (held := over()) is not None:
-        store.shards.move(intended, ShardState.PENDING)
-        return held
+    if (held := admission.second()) is not None:
+        store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
+        return Waits(held)
     try:
         batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
-        store.shards.move(intended, ShardState.PENDING, held=error.message)
+        store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
     except JobFilesError:
         # What was uploaded lay on this machine, and is gone: it is made anew.
-        store.shards.move(intended, ShardState.PENDING, input_file_id=None)
+        store.shards.move(intended, ShardState.PENDING, input_file_id=None, sends=shard.sends)
         raise
     except BackendRefused as refusal:
-        _refused(store, intended, refusal, now())
-        return None
+        return _refused_create(store, intended, refusal, watched, now())
     except Uncertain as error:
         store.shards.note(intended, held=error.message)
         raise
+    if store.shards.asked_at(shard.backend, batch.id) is not None:
+        # It is an older one of ours, which is given again for the same content: ours may have been made as well.
+        held = f"{lane.name} answered the create with batch {batch.id}, which is another shard's"
+        store.shards.note(intended, held=held)
+        raise Uncertain(held)
     store.shards.move(intended, ShardState.SUBMITTED, **_facts_of(batch, now()))
     if lane.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
 
 
-def _refused(store: Store, shard: Shard, refusal: BackendRefused, now: datetime) -> None:
-    code = refusal.code or f"http_{refusal.status}"
-    store.shards.move(
-        shard, ShardState.ENDED, provider_status="failed", refusal=f"{code}: {refusal.message}", ended_at=now
-    )
+def _uploaded(
+    store: Store, home: Home, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime]
+) -> str | None:
+    """The shard's input at its backend; None where the backend refused it for good."""
+    if shard.input_file_id is not None:
+        return shard.input_file_id
+    path = home.shard_input(shard.id)
+    _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
+    try:
+        file_id = lane.api.upload(path, f"{shard.id}.jsonl")
+    except BackendRefused as refusal:
+        if isinstance(refusal, (BackendBusy, AccountError)):
+            raise
+        _end_refused(store, shard, refusal_of(refusal), now())
+        return None
+    store.shards.note(shard, input_file_id=file_id)
+    return file_id
+
+
+def _refused_create(
+    store: Store, intended: Shard, refusal: BackendRefused, watched: Watched, now: datetime
+) -> Waits | None:
+    """A create that was refused: for good, or because its upload cannot be used yet, which passes."""
+    since = watched.refused_since = watched.refused_since or now
+    if not input_is_missed(refusal.code, refusal.message) or watched.uploads >= MOST_UPLOADS:
+        _end_refused(store, intended, refusal_of(refusal), now)
+        return None
+    file_id = intended.input_file_id
+    if now >= since + UPLOAD_SETTLES:
+        file_id, watched.refused_since, watched.uploads = None, None, watched.uploads + 1
+    store.shards.move(intended, ShardState.PENDING, input_file_id=file_id, sends=max(0, intended.sends - 1))
+    return Waits(f"its upload cannot be used yet: {refusal.message}", is_failing=True)
+
+
+def refusal_of(refusal: BackendRefused) -> str:
+    """What is recorded of a refusal."""
+    return f"{refusal.code or f'http_{refusal.status}'}: {refusal.message}"
+
+
+def give_up(store: Store, shard: Shard, why: str, now: datetime) -> None:
+    """End a shard that could not be sent for too long: its rows go elsewhere, or fail."""
+    _end_refused(store, shard, f"{NOT_SENT}: {why}", now)
+
+
+def _end_refused(store: Store, shard: Shard, refusal: str, now: datetime) -> None:
+    if shard.state is ShardState.PENDING:
+        store.shards.move(shard, ShardState.SUBMITTING, intended_at=now)
+        shard = store.shards.get(shard.id)
+    store.shards.move(shard, ShardState.ENDED, provider_status="failed", refusal=refusal, ended_at=now, held=None)
 
 
 def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
@@ -165,14 +248,24 @@ def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
         "provider_status": batch.status,
         "status_at": now,
         "submitted_at": now,
+        "seen_at": now,
         "held": None,
     }
 
 
-def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of a shard between intent and fact: why, and further batches that were made of it."""
+
+    why: str
+    doubles: tuple[RemoteBatch, ...] = ()
+
+
+def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Found | None:
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
-    None while nobody can tell yet; what it waits for stands in `held`.
+    None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
+    waited for any longer. Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(
@@ -180,22 +273,33 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -
         shard.rows,
         since,
         home.shard_input(shard.id),
-        lambda batch_id: store.shards.is_known(shard.backend, batch_id),
+        lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
     )
-    seen = lane.api.find(intent)
+    is_over = now >= since + UNDECIDED_FOR
+    try:
+        seen = lane.api.find(intent)
+    except BackendError as error:
+        if isinstance(error, AccountError) or not is_over:
+            raise
+        seen = Sighting()
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
-        return f"batch {seen.batch.id} is this shard's: adopted"
-    appears_until = since + timedelta(seconds=lane.api.appear_seconds)
-    held = seen.undecided
+        return Found(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
+    # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
+    patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    appears_until = since + timedelta(seconds=patience)
+    held = None if is_over else seen.undecided
     if held is None and now < appears_until:
         held = f"it was asked for and no answer came; by {appears_until:%H:%M} UTC it shows whether the batch exists"
     if held is not None:
         if held != shard.held:
             store.shards.note(shard, held=held)
         return None
+    if shard.sends >= MOST_SENDS:
+        give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
+        return Found("no batch is this shard's, and it is not asked for again")
     store.shards.move(shard, ShardState.PENDING, held=None)
-    return "no batch is this shard's: it is submitted again"
+    return Found("no batch is this shard's: it is submitted again")
 
 
 def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:

@@ -3,42 +3,70 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from orchestrator import polling
+from orchestrator import evidence, polling
 from orchestrator.backends import RemoteBatch
-from orchestrator.errors import UsageError
-from orchestrator.model import Shard
+from orchestrator.errors import AccountError, BackendError, UsageError
+from orchestrator.evidence import Course, Denied, Named, Reading, Verdict
+from orchestrator.model import Job, Shard
 from orchestrator.pipeline.lanes import Lane
+from orchestrator.store import Store
 from orchestrator.wire import BatchStatus
 
 UNKNOWN = polling.Usual()
-FILES_APPEAR = timedelta(minutes=15)
-"""A batch may be told as over before its files are named; behind this, what is not named is taken as missing."""
 SEEN_EVERY = timedelta(seconds=30)
+PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 MOST_PUSHED = 10_000
 """Batches that were told of and not looked at; they may be other programs', which use the same account."""
 
 
+@dataclass(frozen=True, slots=True)
+class Came:
+    """The best reading of one result file: its bytes, the rows that it names, and why it broke off."""
+
+    bytes: int
+    rows: int
+    cut: str | None = None
+
+
 @dataclass(slots=True)
-class _Look:
-    """When to look at a shard next; how far it was when we looked last, and since when it has been so."""
+class Watched:
+    """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
+    when it has been so.
+
+    `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
+    it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
+    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so. `uploads` counts
+    those of its input that could not be used, `refused_since` is when that was first told of the present one,
+    `uploaded_at` when it was first seen to be there.
+    """
 
     due: datetime
     seen: object
     changed: datetime
     looks: int = 0
+    denied: Denied | None = None
+    asked_at: datetime | None = None
+    failing_since: datetime | None = None
+    came: dict[str, Came] = field(default_factory=dict)
+    reading: Reading | None = None
+    unchanged_since: datetime | None = None
+    busy_since: datetime | None = None
+    uploads: int = 0
+    uploaded_at: datetime | None = None
+    refused_since: datetime | None = None
 
 
+@dataclass(slots=True)
 class Looks:
     """When each shard is due for a look. Kept in memory: after a start, everything is looked at once."""
 
-    def __init__(self) -> None:
-        self._by_shard: dict[str, _Look] = {}
-        self._lock = threading.Lock()
-        self._pushed: dict[str, None] = {}
-        self._hurried: set[str] = set()
+    _by_shard: dict[str, Watched] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pushed: dict[str, None] = field(default_factory=dict)
+    _hurried: set[str] = field(default_factory=set)
 
     def push(self, batch_id: str) -> None:
         """The provider says that a batch has changed: look at once. May be called from any thread.
@@ -49,6 +77,10 @@ class Looks:
             self._pushed[batch_id] = None
             if len(self._pushed) > MOST_PUSHED:
                 del self._pushed[next(iter(self._pushed))]
+
+    def of(self, shard: Shard, now: datetime) -> Watched:
+        """What is known of a shard."""
+        return self._by_shard.setdefault(shard.id, Watched(now, None, now))
 
     def is_due(self, shard: Shard, lane: Lane, now: datetime) -> bool:
         """Whether to look at a shard now; our own server may always be asked."""
@@ -72,9 +104,10 @@ class Looks:
         self, shard: Shard, lane: Lane, now: datetime, *, seen: object = None, usual: polling.Usual = UNKNOWN
     ) -> datetime:
         """A shard was looked at, and was `seen` like this; gives since when it has been so."""
-        look = self._by_shard.get(shard.id)
-        if look is None or look.seen != seen:
-            look = self._by_shard[shard.id] = _Look(now, seen, now)
+        look = self.of(shard, now)
+        look.failing_since = look.busy_since = None
+        if look.seen != seen:
+            look.seen, look.changed, look.looks = seen, now, 0
         else:
             look.looks += 1
         ends_in = None
@@ -84,10 +117,19 @@ class Looks:
         look.due = now + timedelta(seconds=wait)
         return look.changed
 
-    def failed(self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None) -> None:
-        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for."""
-        look = self._by_shard.setdefault(shard.id, _Look(now, None, now))
+    def failed(
+        self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None, *, is_busy: bool = False
+    ) -> None:
+        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
+
+        A backend that `is_busy` has answered: it does not fail.
+        """
+        look = self.of(shard, now)
         look.looks += 1
+        if is_busy:
+            look.busy_since, look.failing_since = look.busy_since or now, None
+        else:
+            look.failing_since = look.failing_since or now
         wait = polling.next_look(lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}")
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
@@ -102,18 +144,44 @@ class Looks:
         self._by_shard.pop(shard.id, None)
 
 
-def check_account(shard: Shard, lane: Lane) -> None:
-    """Raises UsageError where a batch belongs to another account than the one whose key is set now."""
+def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
+    """The shard, with the account whose key is set now, where that is its own or sees the same batches.
+
+    A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
+    once it shows a batch of ours. Raises UsageError where it does not.
+    """
     if shard.account is None:
-        return
+        return shard
     account = lane.api.account()
-    if account != shard.account:
-        what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
-        raise UsageError(
-            f"{what} was made by the account {shard.account} of {lane.name}; the key that is set now "
-            f"is of {account}, which cannot see it",
-            hint=f"set the key of {shard.account} until the job is done; `orch reconcile {lane.name}` shows more",
-        )
+    if account == shard.account:
+        return shard
+    of_orgs = account.startswith("org:") and shard.account.startswith("org:")
+    if not lane.is_own and not of_orgs and _sees_the_same(store, shard, lane):
+        store.shards.adopt_account(shard.backend, shard.account, account)
+        return replace(shard, account=account)
+    what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
+    raise UsageError(
+        f"{what} was made by the account {shard.account} of {lane.name}; the key that is set now "
+        f"is of {account}, which cannot see it",
+        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {lane.name}` shows more",
+    )
+
+
+def _sees_the_same(store: Store, shard: Shard, lane: Lane) -> bool:
+    """Whether the key that is set now shows a batch that the shard's account has made."""
+    assert shard.account is not None
+    for other in [shard, *store.shards.of_account(lane.name, shard.account)]:
+        if other.batch_id is None:
+            continue
+        try:
+            batch = lane.api.retrieve(other.batch_id)
+        except AccountError:
+            raise
+        except BackendError:
+            continue
+        if batch is not None and batch.shard in (None, other.id) and (batch.rows or 0) <= other.rows:
+            return True
+    return False
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
@@ -129,7 +197,8 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     }
     if batch.status != shard.provider_status:
         facts["status_at"] = now
-    if shard.started_at is None and batch.status is not BatchStatus.VALIDATING:
+    has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
+    if shard.started_at is None and has_begun:
         facts["started_at"] = now
     if shard.first_at is None and (batch.completed or (batch.failed and not batch.status.is_final)):
         facts["first_at"] = now
@@ -142,25 +211,46 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     return found
 
 
-def files_missing(shard: Shard, batch: RemoteBatch, now: datetime) -> str | None:
-    """Why a batch that is over is not collected yet, None where it may be: its files are named some time later."""
-    if batch.status is BatchStatus.FAILED:
-        return None
-    lacks = [
-        kind
-        for kind, rows, file_id in (
-            ("output", batch.completed, batch.output_file_id),
-            ("error", batch.failed, batch.error_file_id),
-        )
-        if rows and file_id is None
-    ]
-    # A provider that counts nothing, or not yet, names at least one file for a batch that had a row.
-    if not lacks and not (batch.output_file_id or batch.error_file_id) and not batch.completed + batch.failed:
-        lacks = ["output or error"]
+def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave: bool) -> Course:
+    """A batch's course so far; `may_leave` says whether another backend takes its rows."""
+    made = shard.submitted_at or shard.created_at
+    ends = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
+    return Course(
+        made=made,
+        window=timedelta(seconds=shard.window_seconds),
+        overruns=lane.profile.overruns,
+        shown=shard.seen_at or made,
+        failing_since=watched.failing_since,
+        ends_from=max(made, min(ends)) if ends else None,
+        asked=watched.asked_at,
+        is_needed=shard.pulled_at is not None and may_leave,
+    )
+
+
+def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Denied:
+    """Its backend has said once more that it does not know a batch."""
+    known = watched.denied
+    if known is None:
+        watched.denied = Denied(now, is_unlisted=is_unlisted)
+    else:
+        told = known.is_unlisted if is_unlisted is None else is_unlisted
+        watched.denied = replace(known, times=known.times + 1, is_unlisted=told)
+    return watched.denied
+
+
+def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> Verdict:
+    """Whether a batch that is over may be collected: its files may be named some time later."""
     since = shard.status_at if shard.provider_status == batch.status else now
-    if not lacks or (since is not None and now >= since + FILES_APPEAR):
-        return None
-    return f"the batch is {batch.status}; its {' and '.join(lacks)} file is not named yet"
+    named = Named(
+        batch.status,
+        batch.completed,
+        batch.failed,
+        batch.is_counted,
+        batch.output_file_id is not None,
+        batch.error_file_id is not None,
+        shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
+    )
+    return evidence.named(named, since or now, until, now)
 
 
 def waits_for(

@@ -40,6 +40,7 @@ SURE, LIKELY = 0.99, 0.95
 FAR = 1.5
 """What takes so many times as long as planned comes too late."""
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 
 
@@ -83,8 +84,16 @@ def done(shard: Shard) -> int:
 
 
 def unfinished(shard: Shard, rows: int) -> int:
-    """How many of a shard's open rows its backend has not done yet, as far as it says."""
-    return max(0, rows - done(shard))
+    """How many of a shard's open rows its backend has not done yet, as far as it says.
+
+    Of a batch that is over and whose answers are waited for, none is here.
+    """
+    return rows if waits_for_answers(shard) else max(0, rows - done(shard))
+
+
+def waits_for_answers(shard: Shard) -> bool:
+    """Whether a batch is over at its backend, and its files are not here, or not whole."""
+    return shard.held is not None and shard.provider_status in _OVER
 
 
 # --- batches

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from orchestrator.model import Shard
-from orchestrator.planner.observed import AHEAD, unfinished
+from orchestrator.planner.observed import AHEAD, unfinished, waits_for_answers
 from orchestrator.planner.values import Claim, Decision, Open, Running
 
 OVERDUE = 0.5
@@ -63,7 +63,7 @@ def taken_back(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
     pulls = []
     for shard in sorted(shards, key=lambda one: -one.number):
         left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-        if shard.pulled_at is not None or shard.state not in AHEAD:
+        if shard.pulled_at is not None or not (shard.state in AHEAD or waits_for_answers(shard)):
             continue
         if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
             wanted[shard.backend] = left - rows

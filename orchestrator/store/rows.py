@@ -130,12 +130,12 @@ class Rows:
         for row in self._db.stream(query, PAGE):
             yield _in_shard(row)
 
-    def named(self, shard: Shard, custom_ids: Collection[str]) -> dict[str, InShard]:
-        """Those rows of a shard that have these custom_ids."""
+    def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
+        """Those rows of a shard that have these custom_ids; from `anywhere`, those of its job."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
-            return {row.custom_id: _in_shard(row) for row in rows if row.shard_id == shard.id}
+            return {row.custom_id: _in_shard(row) for row in rows if anywhere or row.shard_id == shard.id}
 
     def settle(
         self,
@@ -145,25 +145,38 @@ class Rows:
         settled: Sequence[Settled],
         now: datetime,
         model: str | None = None,
+        *,
+        anywhere: bool = False,
     ) -> int:
         """Give rows their outcome and book what they cost, in one transaction; how many had none before.
 
         `model` is the name that the backend was asked for; other jobs take no answer of which it is not known. Twins
-        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now, are left
-        as they are: doing it again after a crash changes nothing.
+        of a row end with it, at no cost. Rows that have an outcome already, or are in another shard by now (unless
+        they are taken from `anywhere`), are left as they are: doing it again after a crash changes nothing. What was
+        paid for them here is booked all the same, once.
         """
         if not settled:
             return 0
         by_seq = {row.outcome.seq: row for row in settled}
         with self._db.write() as tx:
-            fresh = [by_seq[seq] for seq in open_rows(tx, shard_id, job_id, by_seq)]
+            fresh = [by_seq[seq] for seq in open_rows(tx, None if anywhere else shard_id, job_id, by_seq)]
             values = {row.outcome.seq: records.settled(shard_id, row, now, model) for row in fresh}
             changed = [(*value, job_id, seq) for seq, value in values.items()]
             bulk.change(tx, requests, records.SETTLED, ("job_id", "seq"), changed)
             twins = [(*values[seq][:-1], job_id, seq) for seq in _with_twins(tx, job_id, values)]
             bulk.change(tx, requests, records.CARRIED, ("job_id", "twin_of"), twins)
             book(tx, shard_id, job_id, backend, ((row, "settled") for row in fresh), now)
+            if len(fresh) < len(settled):
+                self._book_once(tx, shard_id, job_id, backend, settled, now)
             return len(fresh)
+
+    def _book_once(
+        self, tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Sequence[Settled], now: datetime
+    ) -> None:
+        """Write down what rows cost of which some may be in the books already."""
+        lines = _booked(shard_id, job_id, backend, ((row, "settled") for row in rows), now)
+        if given := [dict(zip(records.BOOKED, line, strict=True)) for line in lines]:
+            tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), given)
 
     def free(self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: str | None = None) -> None:
         """Rows of a shard that have no outcome wait for another one: anywhere, or not at `avoid`."""
@@ -318,13 +331,15 @@ def _in_shard(row: Any) -> InShard:
     return InShard(row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output, row.again, first)
 
 
-def open_rows(tx: Connection, shard_id: ShardId, job_id: JobId, seqs: Collection[int]) -> list[int]:
-    """Those of some rows that have no outcome and are in a shard, held until the transaction ends."""
+def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:
+    """Those of some rows that have no outcome and are in a shard (None: wherever they are), held until the
+    transaction ends."""
     c = requests.c
     # Shard and state are told apart here and not in the query, for which their indexes would find a job of rows.
     query = select(c.seq, c.shard_id, c.state).where(c.job_id == job_id).with_for_update()
     rows = tx.execute(bulk.each(query, c.seq, sorted(seqs), tx.dialect))
-    return [seq for seq, shard, state in rows if shard == shard_id and state == RequestState.PENDING]
+    pending = ((seq, shard) for seq, shard, state in rows if state == RequestState.PENDING)
+    return [seq for seq, shard in pending if shard_id in (None, shard)]
 
 
 def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int]:
@@ -337,11 +352,16 @@ def book(
     tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
 ) -> None:
     """Write down what rows of a shard cost, each with the kind of it, and what sends without an answer may have."""
-    lines = [
+    if lines := _booked(shard_id, job_id, backend, rows, now):
+        bulk.load(tx, ledger, records.BOOKED, lines)
+
+
+def _booked(
+    shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
+) -> list[tuple[Any, ...]]:
+    return [
         records.booked(shard_id, job_id, backend, row.outcome, kind, price, now)
         for row, of in rows
         for kind, price in ((of, row.price), ("uncertain", row.uncertain))
         if price is not None
     ]
-    if lines:
-        bulk.load(tx, ledger, records.BOOKED, lines)

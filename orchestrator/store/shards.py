@@ -13,7 +13,7 @@ from orchestrator.errors import StateConflict
 from orchestrator.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
 from orchestrator.sharding import Range
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
+from orchestrator.store.tables import IS_CANARY, IS_UNCLEAN, IS_WAITING, jobs, keeps_from, requests, shards
 from orchestrator.wire import BatchStatus
 
 PAGE = 1000
@@ -74,11 +74,38 @@ class Shards:
         for row in self._db.stream(query, PAGE):
             yield _shard(row)
 
-    def is_known(self, backend: str, batch_id: str) -> bool:
-        """Whether a batch of a backend is one of ours."""
-        query = select(shards.c.id).where(shards.c.backend == backend, shards.c.batch_id == batch_id).limit(1)
+    def asked_at(self, backend: str, batch_id: str) -> datetime | None:
+        """When a batch of a backend was asked for that is one of ours; None where it is not."""
+        c = shards.c
+        query = select(c.intended_at, c.created_at).where(c.backend == backend, c.batch_id == batch_id).limit(1)
         with self._db.read() as tx:
-            return tx.execute(query).first() is not None
+            found = tx.execute(query).first()
+        return None if found is None else found.intended_at or found.created_at
+
+    def of_account(self, backend: str, account: str, newest: int = 3) -> list[Shard]:
+        """The newest shards that an account has a batch of at a backend."""
+        c = shards.c
+        query = select(shards).where(c.backend == backend, c.account == account, c.batch_id.is_not(None))
+        with self._db.read() as tx:
+            return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
+
+    def adopt_account(self, backend: str, known: str, account: str) -> None:
+        """What was made by one account of a backend is another one's: both are the same."""
+        mine = update(shards).where(shards.c.backend == backend, shards.c.account == known)
+        with self._db.write() as tx:
+            tx.execute(mine.values(account=account))
+
+    def unclean(self, home: str) -> list[Shard]:
+        """The shards of a home that are over, and whose remote files are still to be deleted or looked for."""
+        c = shards.c
+        query = (
+            select(shards)
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(jobs.c.home == home, IS_UNCLEAN, c.state.in_([state for state in ShardState if state.is_final]))
+            .order_by(c.created_at, c.id)
+        )
+        with self._db.read() as tx:
+            return [_shard(row) for row in tx.execute(query)]
 
     def at_backend(self, backend: str) -> list[Shard]:
         """The shards of every job whose batch counts against a backend's quota now, or may."""

@@ -135,6 +135,8 @@ shards = Table(
     Column("provider_status", String(32)),
     Column("status_at", Instant),
     Column("started_at", Instant),
+    Column("seen_at", Instant),
+    Column("sends", Integer, nullable=False, server_default="0"),
     Column("pulled_at", Instant),
     Column("pulled_for", Words),
     Column("provider_completed", Integer, nullable=False, default=0),
@@ -153,9 +155,13 @@ shards = Table(
     Column("seen_at", Instant),
     Column("first_at", Instant),
     Column("took_seconds", Float),
+    Column("owed", Integer, nullable=False, server_default="0"),
+    Column("cleaned_at", Instant),
     UniqueConstraint("job_id", "number"),
     Index(None, "backend", "state"),
 )
+IS_UNCLEAN = shards.c.cleaned_at.is_(None)
+Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN, postgresql_where=IS_UNCLEAN)
 
 # How far a job was at a backend of ours, looked at about once a minute: what speeds are learned from.
 progress = Table(

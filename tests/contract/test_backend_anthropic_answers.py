@@ -85,9 +85,6 @@ CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
     "no JSON": (Answer(b'{"id":'), Uncertain),
     "an array": (Answer([]), Uncertain),
     "a batch without an id": (Answer(batch(id=None)), Uncertain),
-    "a batch without counts": (Answer(batch(request_counts=None)), Uncertain),
-    "a batch of a status that is not known": (Answer(batch(processing_status="queued")), Uncertain),
-    "a batch without a time zone": (Answer(batch(created_at="2026-12-01T00:00:00")), Uncertain),
     "cut off": (Answer(fault="cut"), Uncertain),
     "cut within the answer": (Answer(batch(), fault="short"), Uncertain),
 }

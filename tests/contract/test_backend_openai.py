@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.backends import Intent, Order, RemoteBatch
+from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.clock import now
@@ -44,7 +44,7 @@ class Provider:
 
         def look() -> RemoteBatch | None:
             found = self.backend.retrieve(batch.id)
-            return found if found.status.is_final else None
+            return found if found is not None and found.status.is_final else None
 
         return wait_until(look)
 
@@ -99,7 +99,7 @@ def read(provider: Provider, file_id: str | None, folder: Path) -> list[dict[str
 
 def intent(provider: Provider, shard: str, rows: int = 1) -> Intent:
     since = provider.now() - timedelta(minutes=5)
-    return Intent(shard, rows, since, Path("input.jsonl"), lambda _: False)
+    return Intent(shard, rows, since, Path("input.jsonl"), lambda _: None)
 
 
 def test_a_batch_from_upload_to_the_last_file(provider: Provider, tmp_path: Path, shard: str) -> None:
@@ -154,7 +154,9 @@ def test_cancelling_what_is_over_already_is_no_error(provider: Provider, tmp_pat
     batch = made(provider, tmp_path, shard, [row("a")])
     provider.ended(batch)
     provider.backend.cancel(batch.id)
-    assert provider.backend.retrieve(batch.id).status == "completed"
+    found = provider.backend.retrieve(batch.id)
+    assert found is not None
+    assert found.status == "completed"
 
 
 def test_a_file_that_cannot_be_a_batch_is_told_line_by_line(provider: Provider, tmp_path: Path, shard: str) -> None:
@@ -181,9 +183,21 @@ def test_files_are_listed_and_forgotten(provider: Provider, tmp_path: Path, shar
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_batch_that_was_never_there_is_told_as_gone(provider: Provider) -> None:
-    found = provider.backend.retrieve("batch_none")
-    assert (found.status, [problem.code for problem in found.problems]) == ("failed", ["batch_gone"])
+def test_a_batch_that_was_never_there_is_not_known(provider: Provider) -> None:
+    assert provider.backend.retrieve("batch_none") is None
+    assert provider.backend.listed("batch_none", provider.now()) == Sighting()
+
+
+def test_a_batch_is_found_in_the_list_by_its_id(provider: Provider, tmp_path: Path, shard: str) -> None:
+    batch = made(provider, tmp_path, shard, [row("a")])
+    seen = provider.backend.listed(batch.id, provider.now()).batch
+    assert seen is not None
+    assert (seen.id, seen.shard) == (batch.id, shard)
+
+
+def test_the_size_of_a_file_is_told(provider: Provider, tmp_path: Path, shard: str) -> None:
+    path = write(tmp_path, [row("a")])
+    assert provider.backend.size_of(provider.backend.upload(path, f"{shard}.jsonl")) == path.stat().st_size
 
 
 def test_a_create_that_is_refused_says_why(provider: Provider, tmp_path: Path, shard: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
-from orchestrator.backends.openai import FIND_PAGES
+from orchestrator.backends.openai import FIND_PAGES, OpenAIBackend
 from orchestrator.errors import (
     AccountError,
     BackendBusy,
@@ -21,6 +21,13 @@ from orchestrator.errors import (
 from orchestrator.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
 from tests.support.scripted import Answer, Asked
+
+
+def retrieved(backend: OpenAIBackend) -> RemoteBatch:
+    found = backend.retrieve("batch_1")
+    assert found is not None
+    return found
+
 
 SPELLINGS = {
     "Validating": "validating", "InProgress": "in_progress", "Completed": "completed", "FAILED": "failed",
@@ -34,7 +41,7 @@ SPELLINGS = {
 @pytest.mark.parametrize(("word", "status"), SPELLINGS.items())
 def test_trap_d_status_words_of_other_spellings(word: str, status: str) -> None:
     with answering(Answer(batch(status=word))) as (backend, _):
-        assert backend.retrieve("batch_1").status == status
+        assert retrieved(backend).status == status
 
 
 AZURE_COUNTS = {"total": None, "completed": None, "failed": None}
@@ -49,7 +56,7 @@ def test_trap_b_azure_has_null_counts_iso_times_and_an_error_file_without_errors
         return Answer({**AZURE, "output_file_id": "file-o", "error_file_id": "file-e"})
 
     with answering(answer, "azure") as (backend, _):
-        found = backend.retrieve("batch_1")
+        found = retrieved(backend)
         backend.download("file-e", tmp_path / "error.jsonl", tmp_path / "input.jsonl")
     assert found == RemoteBatch(
         "batch_1",
@@ -63,13 +70,13 @@ def test_trap_b_azure_has_null_counts_iso_times_and_an_error_file_without_errors
 
 def test_trap_a4_a_batch_of_which_hardly_anything_is_told() -> None:
     with answering(Answer({"id": "batch_1", "errors": {"object": "list"}, "created_at": "soon"})) as (backend, _):
-        assert backend.retrieve("batch_1") == RemoteBatch("batch_1", BatchStatus.IN_PROGRESS)
+        assert retrieved(backend) == RemoteBatch("batch_1", BatchStatus.IN_PROGRESS)
 
 
 def test_trap_a6_every_problem_of_a_file_is_told_by_its_line() -> None:
     data = [{"code": "invalid_json_line", "message": "no JSON", "line": 2}, {"message": None}]
     with answering(Answer(batch(status="failed", errors={"object": "list", "data": data}))) as (backend, _):
-        problems = backend.retrieve("batch_1").problems
+        problems = retrieved(backend).problems
     assert [(p.code, p.message, p.line) for p in problems] == [
         ("invalid_json_line", "no JSON", 2),
         ("error", "", None),
@@ -81,15 +88,15 @@ def test_trap_a5_completed_before_the_id_of_its_file_is_told_as_it_is() -> None:
         backend,
         _,
     ):
-        found = backend.retrieve("batch_1")
+        found = retrieved(backend)
     assert (found.status, found.rows, found.completed, found.output_file_id) == ("completed", 2, 2, None)
 
 
 @pytest.mark.parametrize("message", ["No batch found with id 'batch_1'.", "gone"])
-def test_a_batch_that_its_backend_has_lost(message: str) -> None:
-    with answering(error(404, message=message)) as (backend, _):
-        found = backend.retrieve("batch_1")
-    assert (found.status, [problem.code for problem in found.problems]) == ("failed", ["batch_gone"])
+def test_a_batch_that_its_backend_does_not_know(message: str) -> None:
+    for status in (404, 410):
+        with answering(error(status, message=message)) as (backend, _):
+            assert backend.retrieve("batch_1") is None
 
 
 def sent_by(profile: str, window_seconds: int = 86_400) -> tuple[bytes, bytes]:
@@ -145,12 +152,12 @@ OURS = {"metadata": {"orch_shard": ORDER.shard}}
 
 def found_in(answer: Callable[[Asked], Answer]) -> tuple[Sighting, int]:
     """What looking for an intent of an hour ago gives, and how many pages it took."""
-    intent = Intent(ORDER.shard, 3, NOW - timedelta(hours=1), Path("in.jsonl"), lambda _: False)
+    intent = Intent(ORDER.shard, 3, NOW - timedelta(hours=1), Path("in.jsonl"), lambda _: None)
     with answering(answer) as (backend, provider):
         return backend.find(intent), len(provider.asked)
 
 
-OLD_PAGES = [[at(-day, 10 * day), at(-day - 0.5, 10 * day + 1)] for day in range(3, 9)]
+OLD_PAGES = [[at(-24 * day, 10 * day), at(-24 * day - 0.5, 10 * day + 1)] for day in range(3, 9)]
 
 
 def test_find_in_a_newest_first_list_ends_where_all_is_older_than_the_intent() -> None:

@@ -149,8 +149,16 @@ def test_cancelling_what_is_over_already_is_no_error(answer: Answer, expected: t
             assert outcome(lambda: backend.cancel("batch_1"))[0] is expected
 
 
-@pytest.mark.parametrize("answer", [Answer(b"12345", fault="short"), error(500), Answer(fault="cut")])
-def test_a_download_that_breaks_off_leaves_nothing(tmp_path: Path, answer: Answer) -> None:
+def test_a_download_that_breaks_off_keeps_what_came_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "output.jsonl"
+    with answering(Answer(b"{}\n{", fault="short")) as (backend, _):
+        came = backend.download("file-1", path, path)
+    assert (came.bytes, path.read_bytes()) == (4, b"{}\n{\n")
+    assert came.cut is not None
+
+
+@pytest.mark.parametrize("answer", [Answer(b"", fault="short"), error(500), Answer(fault="cut")])
+def test_a_download_of_nothing_leaves_nothing(tmp_path: Path, answer: Answer) -> None:
     path = tmp_path / "output.jsonl"
     with answering(answer) as (backend, _):
         assert outcome(lambda: backend.download("file-1", path, path))[0] is BackendError

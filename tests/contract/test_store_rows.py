@@ -12,7 +12,7 @@ from orchestrator.model import Counts, JobId, Outcome, Price, RequestState, Shar
 from orchestrator.sharding import Waiting
 from orchestrator.store import Store
 from orchestrator.store.failures import Reason
-from orchestrator.store.records import InShard
+from orchestrator.store.records import InShard, Settled
 from tests.support.stored import CHAT, NOW, added, avoided, failed, job, later, row, settle, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED
@@ -93,10 +93,10 @@ def test_settling_again_changes_nothing_and_books_nothing(store: Store) -> None:
     batch = sharded(store, found)
     assert settle(store, batch, succeeded(0, "1.5"), failed(1)) == 2
     before = list(store.rows.finished(found.id))
-    assert settle(store, batch, succeeded(0, "9"), succeeded(1, "9"), now=later(1)) == 0
+    assert settle(store, batch, succeeded(0, "9"), failed(1), now=later(1)) == 0
     assert list(store.rows.finished(found.id)) == before
     assert store.ledger.spent(found.id) == Decimal("1.5")
-    assert settle(store, batch, succeeded(1, "9"), succeeded(2, "0.25")) == 1
+    assert settle(store, batch, succeeded(0, "9"), succeeded(2, "0.25")) == 1
     assert store.ledger.spent(found.id) == Decimal("1.75")
     assert settle(store, batch) == 0
 
@@ -106,9 +106,28 @@ def test_a_row_is_settled_by_its_own_shard_only(store: Store) -> None:
     first = sharded(store, found, 1)
     store.rows.release(first.id, count_attempt=True)
     second = sharded(store, found, 2)
-    assert settle(store, first, succeeded(0), succeeded(1)) == 0
-    assert settle(store, second, succeeded(0)) == 1
-    assert [total.rows for total in store.ledger.totals("job")] == [1]
+    assert settle(store, first, succeeded(0, "3")) == 0
+    assert states(store, found.id)[0] == PENDING
+    assert settle(store, second, succeeded(0, "5")) == 1
+    # Each batch's answer was paid for, and is booked once however often it is read.
+    assert settle(store, first, succeeded(0, "3"), now=later(1)) == 0
+    assert settle(store, second, succeeded(0, "5"), now=later(1)) == 0
+    assert store.ledger.spent(found.id) == Decimal(8)
+
+
+def test_an_answer_from_anywhere_ends_a_row_that_waits_in_another_shard(store: Store) -> None:
+    found = added(store)
+    first = sharded(store, found, 1)
+    store.rows.release(first.id, count_attempt=True)
+    second = sharded(store, found, 2)
+    late = [Settled(*succeeded(0, "3"))]
+    assert store.rows.settle(first.id, found.id, first.backend, late, later(0), anywhere=True) == 1
+    assert states(store, found.id)[0] == SUCCEEDED
+    # The second batch answers it as well: that is paid, and the row keeps the answer that it has.
+    before = list(store.rows.finished(found.id))
+    assert settle(store, second, succeeded(0, "5")) == 0
+    assert list(store.rows.finished(found.id)) == before
+    assert store.ledger.spent(found.id) == Decimal(8)
 
 
 def test_a_row_of_another_job_with_the_same_place_is_left_alone(store: Store) -> None:

@@ -196,8 +196,8 @@ def test_what_counts_against_a_backend_is_asked_over_all_jobs(store: Store) -> N
     mine = store.shards.of_job(JobId("a-1"))[0]
     store.shards.note(mine, intended_at=later(5), batch_id="batch_1")
     assert (store.shards.intended_since("gpu", later(5)), store.shards.intended_since("gpu", later(6))) == (1, 0)
-    assert store.shards.is_known("gpu", "batch_1")
-    assert not store.shards.is_known("cloud", "batch_1")
+    assert store.shards.asked_at("gpu", "batch_1") == later(5)
+    assert store.shards.asked_at("cloud", "batch_1") is None
 
 
 def test_what_batches_told_of_themselves_is_asked_of_whole_ones_alone(store: Store) -> None:

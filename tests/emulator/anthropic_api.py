@@ -62,6 +62,11 @@ def create(world: World, call: Call) -> Reply:
     batch.model = checked.model
     batch.start(world.rows(batch, target, checked, refused), batch.created_at)
     world.add_batch(batch)
+    if batch.plan.has_twin:
+        twin = world.new_batch(call.flavour, call.account, MESSAGES, "msgbatch_", call.faults)
+        twin.model = checked.model
+        twin.start(world.rows(twin, target, checked, refused), twin.created_at)
+        world.add_batch(twin)
     return Reply(_told(world, call, batch))
 
 
@@ -172,9 +177,14 @@ def cancel(world: World, call: Call) -> Reply:
 
 def results(world: World, call: Call) -> Reply:
     batch = world.batch(call.flavour, call.account, call.name)
-    if not batch.is_final or _is_archived(world, batch):
+    now = world.now()
+    if not batch.is_final or _is_archived(world, batch) or now < batch.ended_at + batch.plan.files.late:
         raise refuse(404, f"No results for batch {batch.id}.")
-    return Reply(blocks=blocks(anthropic_lines(batch, world.settings)), kind="application/x-jsonl")
+    lines = anthropic_lines(batch, world.settings)
+    if batch.plan.files.grows:
+        whole = list(lines)
+        lines = iter(whole[: batch.shown(len(whole), now)])
+    return Reply(blocks=blocks(lines), kind="application/x-jsonl")
 
 
 def delete(world: World, call: Call) -> Reply:
@@ -197,25 +207,26 @@ def _archived_at(batch: Batch) -> float:
 
 
 def _told(world: World, call: Call, batch: Batch) -> Json:
-    is_over, is_archived = batch.is_final, _is_archived(world, batch)
+    now, ahead = world.now(), world.settings.clock_offset_s
+    is_over, is_archived = batch.is_final and not batch.runs_again(now), _is_archived(world, batch)
     return {
         "id": batch.id,
         "type": "message_batch",
-        "processing_status": _STATUS.get(batch.status, "ended"),
-        "request_counts": _counts(batch),
-        "created_at": _time(batch.created_at),
-        "expires_at": _time(batch.created_at + WINDOW),
-        "ended_at": _time(batch.ended_at) if is_over else None,
-        "cancel_initiated_at": _time(batch.times.get("cancelling")),
-        "archived_at": _time(_archived_at(batch)) if is_archived else None,
+        "processing_status": _STATUS.get(batch.status, "ended") if is_over or not batch.is_final else "in_progress",
+        "request_counts": _counts(batch, is_over=is_over),
+        "created_at": _time(batch.created_at, ahead),
+        "expires_at": _time(batch.created_at + WINDOW, ahead),
+        "ended_at": _time(batch.ended_at, ahead) if is_over else None,
+        "cancel_initiated_at": _time(batch.times.get("cancelling"), ahead),
+        "archived_at": _time(_archived_at(batch), ahead) if is_archived else None,
         "results_url": f"{call.root}/messages/batches/{batch.id}/results" if is_over and not is_archived else None,
     }
 
 
-def _counts(batch: Batch) -> Json:
+def _counts(batch: Batch, *, is_over: bool) -> Json:
     """All but `processing` stay 0 until the whole batch has ended."""
     found = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
-    if not batch.is_final:
+    if not is_over:
         return found | {"processing": batch.count}
     assert batch.rows is not None
     found |= {name: batch.rows.tally(batch.kept, count) for name, count in _KINDS.items()}
@@ -233,8 +244,8 @@ _KINDS: dict[str, Callable[[Effect], int]] = {
 }
 
 
-def _time(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds")
+def _time(at: float | None, ahead: float) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at + ahead, UTC).isoformat(timespec="microseconds")
 
 
 def models(world: World, call: Call) -> Reply:

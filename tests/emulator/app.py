@@ -23,7 +23,10 @@ from tests.emulator.answers import decode_body
 from tests.emulator.call import Call, Reply
 from tests.emulator.control import control
 from tests.emulator.errors import HTML_502, Problem, Refusal, anthropic_error, problem_of, refuse
-from tests.emulator.script import Fault
+from tests.emulator.oddanswers import spoken
+from tests.emulator.oddbytes import RAW, changed, kind_of, send_raw
+from tests.emulator.oddlines import told
+from tests.emulator.script import OF_ANSWERS, Fault
 from tests.emulator.wire import Wire
 from tests.emulator.world import World
 
@@ -59,8 +62,9 @@ ROUTES = {
     flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
     for flavour, routes in {"openai": _OPENAI, "azure": _OPENAI, "anthropic": _ANTHROPIC}.items()
 }
-BEFORE: dict[str, Literal["cut", "hang"]] = {"cut_before": "cut", "hang_before": "hang"}
-AFTER: dict[str, Literal["cut", "hang"]] = {"cut_after": "cut", "hang_after": "hang"}
+Break = Literal["cut", "hang", "reset"]
+BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
+AFTER: dict[str, Break] = {"cut_after": "cut", "hang_after": "hang", "reset_after": "reset"}
 VERBS = {"openai": openai_batches.VERBS, "azure": openai_batches.VERBS, "anthropic": anthropic_api.VERBS}
 
 
@@ -94,15 +98,16 @@ class App:
         flavour = PREFIXES.get(prefix, "openai")
         verb, name = _verb(flavour, request.method, path.removeprefix(prefix))
         root = f"{request.url.scheme}://{request.url.netloc}{prefix}"
-        call = Call(flavour, verb, name, "", root, request.query_params)
-        headers = {"date": formatdate(self.world.now(), usegmt=True)}
+        call = Call(flavour, verb, name, "", root, request.query_params, address=request.url.path)
+        headers = {"date": formatdate(self.world.now() + self.world.settings.clock_offset_s, usegmt=True)}
         request_id = f"req_{uuid.uuid4().hex}"
         headers["request-id" if flavour == "anthropic" else "x-request-id"] = request_id
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
-            headers[owner] = call.account
+            if self.world.settings.tells_owner:
+                owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
+                headers[owner] = call.account
             reply = await self._answer(call, wire)
         except Refusal as refusal:
             self._count(call, refusal.status)
@@ -111,6 +116,11 @@ class App:
             self._count(call, 0)
             return None
         self._count(call, reply.status)
+        fault = call.fault
+        if fault is not None and fault.do in RAW:
+            body = b"".join(reply.blocks) if reply.blocks is not None else told(reply.body)
+            await send_raw(wire, fault, reply.status, {"content-type": reply.kind, **headers}, body)
+            return None
         return _response(reply, headers)
 
     def _count(self, call: Call, status: int) -> None:
@@ -152,26 +162,27 @@ class App:
     async def _answer(self, call: Call, wire: Wire) -> Reply | None:
         """Raises Refusal; None where the wire was cut instead of an answer."""
         world = self.world
-        call.faults = world.script.take(call.flavour, call.verb, self._model(call))
-        fault = next((fault for fault in call.faults if not fault.is_of_batch), None)
-        do = "" if fault is None else fault.do
+        call.faults = world.script.take(call.flavour, call.verb, self._model(call), world.now())
+        fault, do = call.fault, "" if call.fault is None else call.fault.do
         if fault is not None and do == "status":
             raise _scripted(fault.options)
+        if fault is not None and do in ("redirect", "bare_status"):
+            return _elsewhere(fault, call) if do == "redirect" else Reply(status=fault.options["status"])
         if await wire.breaks(BEFORE.get(do)):
             return None
-        reply = self._do(call)
+        reply = _spoken(self._do(call), call)
         if call.verb == "chat" and world.settings.latency_ms:
             await asyncio.sleep(world.settings.latency_ms / 1000)
         if await wire.breaks(AFTER.get(do, reply.effect.wire)):
             return None
-        if fault is not None and do in ("cut_body", "short_body"):
-            return _torn(reply, fault, wire)
-        return reply
+        return reply if fault is None else _torn(reply, fault, wire)
 
     def _do(self, call: Call) -> Reply:
         verb = VERBS[call.flavour].get(call.verb)
         if verb is None:
             raise refuse(404, f"Invalid URL ({call.verb} {call.name})")
+        if call.has("unpaged_list"):
+            call.query = {name: value for name, value in call.query.items() if not name.startswith("after")}
         try:
             return verb(self.world, call)
         finally:
@@ -218,19 +229,36 @@ def _scripted(options: dict[str, object]) -> Refusal:
         usual.param,
         str(code) if code else usual.code,
     )
+    headers = dict(options["headers"]) if isinstance(options["headers"], dict) else {}
     after = options["retry_after"]
-    return Refusal(status, problem, {} if after is None else {"retry-after": str(after)})
+    return Refusal(status, problem, headers if after is None else headers | {"retry-after": str(after)})
+
+
+def _spoken(reply: Reply, call: Call) -> Reply:
+    """What its JSON says under the faults of answers."""
+    names = [fault.do for fault in call.faults if fault.do in OF_ANSWERS]
+    if reply.blocks is not None or not names:
+        return reply
+    body = reply.body
+    for name in names:
+        body = spoken(name, call.verb, body)
+    return replace(reply, body=None, blocks=iter([told(body)]))
+
+
+def _elsewhere(fault: Fault, call: Call) -> Reply:
+    """The call is to be made at another address: again here, or where nobody is."""
+    place = {"itself": "", "nowhere": "http://127.0.0.1:9"}[fault.options["to"]]
+    return Reply({}, status=fault.options["status"], headers={"location": f"{place}{call.address}"})
 
 
 def _torn(reply: Reply, fault: Fault, wire: Wire) -> Reply:
-    """Only a part of the body: the wire is cut behind it, or it ends as if it were all."""
-    whole = b"".join(reply.blocks or iter([msgspec.json.encode(reply.body)]))
-    part = whole[: int(len(whole) * fault.options["share"])]
+    """The body under a fault of its bytes: another one, a part of it, or cut behind that part."""
+    whole = b"".join(reply.blocks if reply.blocks is not None else iter([told(reply.body)]))
     if fault.do == "cut_body":
-        return replace(reply, blocks=iter([part]), cut=wire)
-    if fault.options["whole_lines"]:
-        part = part[: part.rfind(b"\n") + 1]
-    return replace(reply, blocks=iter([part]))
+        return replace(reply, blocks=iter([whole[: int(len(whole) * fault.options["share"])]]), cut=wire)
+    headers = {**reply.headers, "content-encoding": "gzip"} if fault.do == "gzip" else reply.headers
+    kind = kind_of(fault, reply.kind)
+    return replace(reply, blocks=iter([changed(fault, whole)]), kind=kind, headers=headers)
 
 
 def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str, str]) -> Response:

@@ -19,11 +19,28 @@ NEARLY = 1e-9
 
 
 @dataclass(slots=True)
+class FilePlan:
+    """What becomes of its result files: from when on they can be read, how they grow, what is told of their size.
+
+    `late`, `grows` are seconds from its end; `share` of the lines is there at once; `told` says which size is.
+    """
+
+    late: float = 0.0
+    grows: float = 0.0
+    share: float = 1.0
+    told: str = "whole"
+    wrong_size: int = 0
+    is_swapped: bool = False
+    lost: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
 class Plan:
     """How long its stages take, in virtual seconds, and what a script wants of it.
 
     `expire_share` and `stuck_share` are the part of its rows that end before the window does or before it is stuck.
-    `rows` are the script's faults for rows.
+    `rows` are the script's faults for rows. `unknown` and `backwards` are from when to when, in seconds from the
+    creation or the end, nobody knows the batch (is it listed then?) or it is told as running again.
     """
 
     validating: float
@@ -43,6 +60,14 @@ class Plan:
     errors: list[LineError] = field(default_factory=list)
     token_limit: int | None = None
     rows: list[Fault] = field(default_factory=list)
+    unknown: tuple[float, float] | None = None
+    is_listed: bool = True
+    backwards: tuple[float, float] | None = None
+    lagging_counts: float = 0.0
+    shrinking_counts: int = 0
+    ignores_cancel: bool = False
+    has_twin: bool = False
+    files: FilePlan = field(default_factory=FilePlan)
 
 
 def plan(settings: Settings, flavour: str, dice: random.Random, faults: Iterable[Fault]) -> Plan:
@@ -97,6 +122,40 @@ def _put(found: Plan, fault: Fault) -> None:
             found.has_cut_tail = True
         case "rows":
             found.rows.append(fault)
+        case "unknown_for":
+            found.unknown = (told["after"], told["after"] + told["seconds"])
+            found.is_listed = told["listed"]
+        case "backwards":
+            found.backwards = (told["after"], told["after"] + told["seconds"])
+        case "lagging_counts":
+            found.lagging_counts = told["seconds"]
+        case "shrinking_counts":
+            found.shrinking_counts = told["by"]
+        case "cancel_ignored":
+            found.ignores_cancel = True
+        case "stuck_finalizing":
+            found.finalizing = inf
+        case "twice":
+            found.has_twin = True
+        case _:
+            _put_files(found.files, fault)
+
+
+def _put_files(found: FilePlan, fault: Fault) -> None:
+    told = fault.options
+    match fault.do:
+        case "late_content":
+            found.late = told["seconds"]
+        case "grows":
+            found.grows, found.share, found.told = told["seconds"], told["share"], told["told"]
+        case "lost_file":
+            found.lost |= {told["kind"]}
+        case "wrong_size":
+            found.wrong_size = told["by"]
+        case "no_size":
+            found.told = "none"
+        case "swapped":
+            found.is_swapped = True
 
 
 @dataclass(slots=True)
@@ -166,8 +225,28 @@ class Batch:
         self.errors = errors
         self.enter("failed", at)
 
+    def is_unknown(self, at: float) -> bool:
+        """Whether nobody knows it now."""
+        span = self.plan.unknown
+        return span is not None and self.created_at + span[0] <= at < self.created_at + span[1]
+
+    def runs_again(self, at: float) -> bool:
+        """Whether it is told as running though it has ended."""
+        span = self.plan.backwards
+        return span is not None and self.is_final and self.ended_at + span[0] <= at < self.ended_at + span[1]
+
+    def shown(self, lines: int, at: float) -> int:
+        """How many of a result file's lines are there now."""
+        files = self.plan.files
+        if not files.grows:
+            return lines
+        passed = min(1.0, (at - self.ended_at) / files.grows)
+        return int(lines * (files.share + (1 - files.share) * passed) + NEARLY)
+
     def cancel(self, at: float) -> None:
         """Rows that have run by now have their answers, no other row will run."""
+        if self.plan.ignores_cancel:
+            return
         self.ran = self.has_run(at)
         self.enter("cancelling", at)
 
@@ -228,9 +307,12 @@ class Batch:
         """All rows, and those counted completed and failed so far; none while it validates or where it failed."""
         if self.rows is None:
             return 0, 0, 0
+        if self.is_final and now < self.ended_at + self.plan.lagging_counts:
+            return self.count, 0, 0
         ran = self.has_run(now) - self.dropped
         failed = self.rows.tally(ran, lambda effect: int(effect.has_failed))
-        return self.count, ran - failed, failed
+        fewer = self.plan.shrinking_counts if self.is_final else 0
+        return self.count, max(0, ran - failed - fewer), failed
 
     def billable(self, now: float) -> int:
         """How many rows, the first of those that have run, are to be billed if their effect says so."""

@@ -17,7 +17,10 @@ from tests.emulator.wire import Wire
 
 @dataclass(slots=True)
 class Call:
-    """`name` is the id or name in the path, `root` the URL of the flavour, `path` where the body or its file lies."""
+    """`name` is the id or name in the path, `root` the URL of the flavour, `path` where the body or its file lies.
+
+    `address` is the path that was asked for.
+    """
 
     flavour: str
     verb: str
@@ -30,6 +33,16 @@ class Call:
     filename: str | None = None
     path: Path | None = None
     faults: tuple[Fault, ...] = ()
+    address: str = ""
+
+    @property
+    def fault(self) -> Fault | None:
+        """The first fault of calls that is due for it."""
+        return next((fault for fault in self.faults if fault.is_of_call), None)
+
+    def has(self, do: str) -> bool:
+        """Whether a fault of this name is due for it."""
+        return any(fault.do == do for fault in self.faults)
 
     def json(self) -> Json:
         """Raises Refusal for a body that is no JSON object."""

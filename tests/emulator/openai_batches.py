@@ -34,11 +34,32 @@ def create(world: World, call: Call) -> Reply:
     metadata = told.get("metadata")
     _check_metadata(metadata)
     lifetime = expires_after(told.get("output_expires_after"), call.flavour, "output_expires_after")
+    _check_usable(world, told["input_file_id"])
+    older = world.listed_batches(call.flavour, call.account) if call.has("older_batch") else []
+    if older:
+        return Reply(_told(world, older[0]))
     batch = world.new_batch(call.flavour, call.account, endpoint, "batch_", call.faults)
-    batch.input_file_id, batch.metadata = told["input_file_id"], metadata
-    batch.output_expires_s = lifetime or batch.output_expires_s
-    world.add_batch(batch)
+    made = [batch]
+    if batch.plan.has_twin:
+        made.append(world.new_batch(call.flavour, call.account, endpoint, "batch_", call.faults))
+    for one in made:
+        one.number = len(world.batches)
+        one.input_file_id, one.metadata = told["input_file_id"], metadata
+        one.output_expires_s = lifetime or one.output_expires_s
+        world.add_batch(one)
     return Reply(_told(world, batch))
+
+
+def _check_usable(world: World, file_id: str) -> None:
+    """Raises Refusal for an upload that takes a while until it can be used, where that is told here."""
+    file = world.files.get(file_id)
+    if file is None or world.now() >= file.usable_at:
+        return
+    if file.told_at == "create":
+        raise refuse(404, f"No such File object: {file_id}", param="input_file_id", code="file_not_found")
+    if file.told_at == "status":
+        message = f"The file {file_id} cannot be used yet: its status is 'pending'."
+        raise refuse(400, message, param="input_file_id", code="file_not_ready")
 
 
 _TYPES = {list: "an array", dict: "an object", int: "an integer", float: "a decimal", bool: "a boolean"}
@@ -82,7 +103,8 @@ def cancel(world: World, call: Call) -> Reply:
 
 def _told(world: World, batch: Batch) -> Json:
     now = world.now()
-    is_azure = batch.flavour == "azure"
+    is_azure, ahead = batch.flavour == "azure", world.settings.clock_offset_s
+    status = "in_progress" if batch.runs_again(now) else batch.status
     errors = {"object": "list", "data": [error.json() for error in batch.errors]} if batch.errors else None
     return {
         "id": batch.id,
@@ -92,12 +114,12 @@ def _told(world: World, batch: Batch) -> Json:
         "errors": errors,
         "input_file_id": batch.input_file_id,
         "completion_window": "24h",
-        "status": batch.status.capitalize() if is_azure else batch.status,
+        "status": status.capitalize() if is_azure else status,
         "output_file_id": _file_id(world, batch, "output", now),
         "error_file_id": _file_id(world, batch, "error", now),
-        "created_at": _time(batch, batch.created_at),
-        "expires_at": _time(batch, batch.created_at + WINDOW),
-        **{f"{stage}_at": _time(batch, batch.times.get(stage)) for stage in STAGES},
+        "created_at": _time(batch, batch.created_at, ahead),
+        "expires_at": _time(batch, batch.created_at + WINDOW, ahead),
+        **{f"{stage}_at": _time(batch, batch.times.get(stage), ahead) for stage in STAGES},
         "request_counts": _azure_counts(batch, now) if is_azure else _counts(batch, now),
         "usage": _usage(batch, now),
         "metadata": batch.metadata,
@@ -105,14 +127,16 @@ def _told(world: World, batch: Batch) -> Json:
 
 
 def _file_id(world: World, batch: Batch, kind: str, now: float) -> str | None:
-    if not batch.is_final or now < batch.ended_at + batch.plan.late_output_id or not batch.has_file(kind):
-        return None
-    return world.result_id(batch, kind)
+    is_named = batch.is_final and now >= batch.ended_at + batch.plan.late_output_id and not batch.runs_again(now)
+    if batch.plan.files.is_swapped:
+        kind = "error" if kind == "output" else "output"
+    return world.result_id(batch, kind) if is_named and batch.has_file(kind) else None
 
 
-def _time(batch: Batch, at: float | None) -> int | str | None:
+def _time(batch: Batch, at: float | None, ahead: float) -> int | str | None:
     if at is None:
         return None
+    at += ahead
     return datetime.fromtimestamp(at, UTC).isoformat() if batch.flavour == "azure" else int(at)
 
 

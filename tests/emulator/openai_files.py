@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import inf
 from pathlib import Path
 
+from tests.emulator.batch import Batch
 from tests.emulator.call import Call, Reply, page
 from tests.emulator.errors import Json, Refusal, problem_of, refuse
 from tests.emulator.results import blocks, openai_lines
@@ -44,6 +46,9 @@ def upload(world: World, call: Call) -> Reply:
         path=call.path,
         size=size,
     )
+    late = next((fault.options for fault in call.faults if fault.do == "late_upload"), None)
+    if late is not None:
+        stored.usable_at, stored.told_at = now + late["seconds"], late["told"]
     world.add_file(stored)
     return Reply(_told(world, stored))
 
@@ -118,13 +123,42 @@ def delete_file(world: World, call: Call) -> Reply:
 
 def content(world: World, call: Call) -> Reply:
     found = world.file(call.flavour, call.account, call.name)
+    if found.batch is not None:
+        kind, files, now = _kind(world, found, found.batch), found.batch.plan.files, world.now()
+        if kind in files.lost or now < found.batch.ended_at + files.late:
+            raise refuse(404, f"No such File object: {found.id}", param="id")
+        if files.grows:
+            there = islice(_lines(world, found, found.batch), found.batch.shown(found.batch.file_lines(kind), now))
+            return Reply(blocks=blocks(there), kind="application/octet-stream")
     return Reply(blocks=_content(world, found), kind="application/octet-stream")
+
+
+def _kind(world: World, file: StoredFile, batch: Batch) -> str:
+    return "output" if file.id == world.result_id(batch, "output") else "error"
+
+
+def _lines(world: World, file: StoredFile, batch: Batch) -> Iterator[bytes]:
+    return openai_lines(batch, _kind(world, file, batch), world.settings)
+
+
+def _size(world: World, file: StoredFile) -> int | None:
+    """As it is told."""
+    if file.size is None:
+        file.size = sum(map(len, _content(world, file)))
+    if file.batch is None:
+        return file.size
+    files = file.batch.plan.files
+    if files.told == "none":
+        return None
+    if files.told == "part":
+        shown = file.batch.shown(file.batch.file_lines(_kind(world, file, file.batch)), world.now())
+        return sum(map(len, islice(_lines(world, file, file.batch), shown)))
+    return file.size + files.wrong_size
 
 
 def _content(world: World, file: StoredFile) -> Iterator[bytes]:
     if file.batch is not None:
-        kind = "output" if file.id == world.result_id(file.batch, "output") else "error"
-        yield from blocks(openai_lines(file.batch, kind, world.settings))
+        yield from blocks(_lines(world, file, file.batch))
     else:
         assert file.path is not None
         with file.path.open("rb") as source:
@@ -133,17 +167,16 @@ def _content(world: World, file: StoredFile) -> Iterator[bytes]:
 
 
 def _told(world: World, file: StoredFile) -> Json:
-    if file.size is None:
-        file.size = sum(map(len, _content(world, file)))
+    is_late = file.told_at == "status" and world.now() < file.usable_at
     return {
         "id": file.id,
         "object": "file",
-        "bytes": file.size,
-        "created_at": int(file.created_at),
+        "bytes": _size(world, file),
+        "created_at": int(file.created_at + world.settings.clock_offset_s),
         "expires_at": None if file.expires_at == inf else int(file.expires_at),
         "filename": file.name,
         "purpose": file.purpose,
-        "status": "processed",
+        "status": "pending" if is_late else "processed",
         "status_details": None,
     }
 

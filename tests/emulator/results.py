@@ -13,6 +13,7 @@ import msgspec
 from tests.emulator.answers import MESSAGES, answer, decode_body, read
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, anthropic_error, problem_of
+from tests.emulator.oddlines import odd_line
 from tests.emulator.rowfaults import Effect
 from tests.emulator.settings import Settings
 from tests.emulator.validation import Line, decode_line
@@ -64,11 +65,15 @@ def _openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes
             continue
         line = decode_line(raw)
         if effect.place in (kind, "both"):
-            told = encode(_openai_row(batch, line, effect, settings)) + b"\n"
+            told = _encoded(_openai_row(batch, line, effect, settings), effect)
             yield from (_broken(told) if effect.is_broken else told for _ in range(effect.copies))
         if effect.has_stranger and kind == "output":
             stranger = msgspec.structs.replace(line, custom_id=f"{STRANGER}-{line.custom_id}")
             yield encode(_openai_row(batch, stranger, effect, settings)) + b"\n"
+
+
+def _encoded(line: Json, effect: Effect) -> bytes:
+    return (odd_line(line, effect.odd) if effect.odd else encode(line)) + b"\n"
 
 
 def outcome(batch: Batch, rank: int) -> Effect | None:
@@ -127,7 +132,7 @@ def _anthropic_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
             continue
         request = decode_request(raw)
         result = _anthropic_result(batch, request, effect, settings)
-        told = encode({"custom_id": request.custom_id, "result": result}) + b"\n"
+        told = _encoded({"custom_id": request.custom_id, "result": result}, effect)
         copies = 0 if effect.place == "none" else effect.copies
         yield from (_broken(told) if effect.is_broken else told for _ in range(copies))
         if effect.has_stranger:

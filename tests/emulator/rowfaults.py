@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tests.emulator.errors import STATUS_OF
+from tests.emulator.oddlines import ODD_LINES
 
 MARK = b"[[fault:"
 _DIRECTIVE = re.compile(rb"\[\[fault:([a-z_]+)((?::\d+)*)\]\]")
@@ -35,7 +36,8 @@ class Effect:
     """What becomes of a row. `code` and `message` are its error's where they are not the usual ones of its status,
     `unrun` is the code of a row that was given up, `place` the file that its line is in.
 
-    `reasons` says whether completion_tokens has the reasoning in it, as the providers do but for one.
+    `reasons` says whether completion_tokens has the reasoning in it, as the providers do but for one. `odd` are the
+    changes of its line, by their names in `oddlines`.
     """
 
     status: int = 200
@@ -53,6 +55,7 @@ class Effect:
     place: Place = "output"
     is_billed: bool = True
     wire: Literal["cut", "hang"] | None = None
+    odd: tuple[str, ...] = ()
 
     @property
     def has_failed(self) -> bool:
@@ -135,7 +138,7 @@ _FAILURES: dict[str, dict[str, object]] = {
     code: {"status": status, "code": code, "place": "error", "is_billed": False} for code, status in STATUS_OF.items()
 } | {name: {"unrun": f"batch_{name}", "place": "error", "is_billed": False} for name in ("expired", "cancelled")}
 _EFFECTS = _FAILURES | _ANSWERS
-NAMES = ("status", *_EFFECTS)
+NAMES = ("status", *_EFFECTS, *ODD_LINES)
 
 
 def effect_of(faults: Iterable[RowFault]) -> Effect:
@@ -145,6 +148,8 @@ def effect_of(faults: Iterable[RowFault]) -> Effect:
         if fault.name == "status":
             failed = fault.value >= 400
             effect = replace(effect, status=fault.value, is_billed=False, place="error" if failed else effect.place)
+        elif fault.name in ODD_LINES:
+            effect = replace(effect, odd=(*effect.odd, fault.name))
         else:
             effect = replace(effect, **_EFFECTS[fault.name])  # type: ignore[arg-type]
     return effect

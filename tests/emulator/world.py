@@ -30,7 +30,10 @@ QUEUE_LOOK_SECONDS = 60.0
 
 @dataclass(slots=True)
 class StoredFile:
-    """An upload, which lies at `path`, or a result file of `batch`, which is written whenever it is read."""
+    """An upload, which lies at `path`, or a result file of `batch`, which is written whenever it is read.
+
+    An upload can be used from `usable_at` on; that it cannot yet is told at `create`, `validation` or by `status`.
+    """
 
     id: str
     flavour: str
@@ -43,6 +46,8 @@ class StoredFile:
     batch: Batch | None = None
     size: int | None = None
     is_deleted: bool = False
+    usable_at: float = 0.0
+    told_at: str = "create"
 
 
 @dataclass(slots=True)
@@ -185,9 +190,9 @@ class World:
 
     def batch(self, flavour: str, account: str, batch_id: str) -> Batch:
         """Raises Refusal."""
-        self.now()
+        now = self.now()
         found = self.batches.get(batch_id)
-        if found is None or not _is_seen(found, flavour, account):
+        if found is None or not _is_seen(found, flavour, account) or found.is_unknown(now):
             raise refuse(404, f"No batch found with id '{batch_id}'.")
         return found
 
@@ -198,6 +203,7 @@ class World:
             batch
             for batch in reversed(self.batches.values())
             if _is_seen(batch, flavour, account) and now >= batch.created_at + batch.plan.hidden
+            if batch.plan.is_listed or not batch.is_unknown(now)
         ]
 
     def cancel(self, batch: Batch) -> None:
@@ -215,7 +221,11 @@ class World:
         file = self.files.get(batch.input_file_id or "")
         if batch.plan.errors:
             return batch.fail(batch.plan.errors, at)
-        if file is None or file.path is None or file.purpose != "batch" or not _may_read(batch, file, at):
+        is_usable = file is not None and (file.told_at != "validation" or at >= file.usable_at)
+        if (
+            file is None or file.path is None or file.purpose != "batch" or not _may_read(batch, file, at)
+            or not is_usable
+        ):  # fmt: skip
             message = (
                 f"Cannot find file {batch.input_file_id}, or organization {batch.account} does not have access to it."
             )

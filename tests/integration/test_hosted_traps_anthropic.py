@@ -173,7 +173,9 @@ def test_trap_c_an_account_that_is_refused_row_by_row_fails_no_row(desk: Desk, f
     job = desk.submit([row(f"r{number}", f"{fault}:1") for number in range(3)])
     desk.settle(job)
     desk.later(HOUR, job)
-    assert desk.said[-1].startswith("claude: ")
+    [held] = desk.held(job)
+    assert held.startswith("claude: ")
+    assert "tried again at " in held
     assert desk.detail(job)["requests"]["failed"] == 0
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
@@ -184,7 +186,7 @@ def test_trap_c_an_empty_account_is_told_as_a_bad_request_and_stops_all_the_same
     script(desk, "status", verb="create", status=400, message=message)
     job = desk.submit(plain(2))
     desk.settle(job)
-    assert message in desk.said[0]
+    assert message in desk.held(job)[0]
     assert desk.detail(job)["requests"]["failed"] == 0
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 2)

@@ -45,7 +45,11 @@ def test_trap_1_37_a_batch_that_is_completed_before_its_files_are_named_is_waite
     desk.settle(job)
     desk.later(900, job)
     assert desk.states(job) == ["submitted (completed)"]
-    assert desk.held(job) == ["the batch is completed; its output file is not named yet"]
+    [held] = desk.held(job)
+    assert held.startswith(
+        "the batch is completed and counts 3 answers; its output file is not named yet; waited for"
+    )
+    assert held.endswith(" until Wed 00:15 UTC")
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.cost(job) == cost_of(desk.provider.bill()) > 0

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.model import Job
 from tests.emulator.driving import chat_line
 from tests.support.hostedjob import HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 
@@ -186,31 +187,65 @@ def test_trap_a0_a_rate_limit_of_any_call_is_waited_out(desk: Desk, verb: str) -
 # --- the account
 
 
-def test_trap_a3_a_key_that_is_refused_stops_with_one_message_and_goes_on_when_it_is_mended(desk: Desk) -> None:
+def refused(desk: Desk, *jobs: Job) -> None:
+    """Until the account has been refused for so long that it is told as an error."""
+    for _ in range(100):
+        desk.later(10, *jobs)
+        if desk.said:
+            return
+    raise AssertionError(f"nobody said so: {[desk.held(job) for job in jobs]}")
+
+
+def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_does_not_pass(desk: Desk) -> None:
     desk.provider.settings(accounts={"sk-the-right-one": "org-1"})
     desk.backend(limits={"max_rows": 1})
     job = desk.submit(plain(3))
     desk.settle(job)
-    desk.later(10, job)
+    assert desk.said == []
+    assert len(set(desk.held(job))) == 1
+    assert desk.held(job)[0].endswith("Incorrect API key provided.; tried again at 00:00:15 UTC")
+    assert desk.provider.calls("upload") == {401: 1}, "the others were not tried with a key that is bad"
+    refused(desk, job)
     assert len({text.partition("\n")[0] for text in desk.said}) == 1
     assert "Incorrect API key provided." in desk.said[0]
-    assert "`orch doctor` asks again" in desk.said[0]
-    assert desk.provider.calls("upload") == {401: 1}, "the others were not tried with a key that is bad"
+    assert "`orch doctor` asks openai again" in desk.said[0]
+    assert desk.provider.calls("upload")[401] == 5, "in four minutes"
     desk.key("openai", "sk-the-right-one")
     desk.start_anew()
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list", "models", "cancel"])
+def test_trap_a3_an_account_that_is_refused_for_a_minute_stops_nothing(desk: Desk, verb: str, status: int) -> None:
+    desk.backend(poll_seconds=1)
+    if verb == "list":
+        script(desk, "cut_after", verb="create")
+    desk.provider.script({"do": "status", "status": status, "match": {"verb": verb}, "lasts": 60.0})
+    job = desk.submit(plain(4))
+    for _ in range(200):
+        desk.later(20, job)
+        if verb == "cancel" and desk.states(job) == ["submitted (in_progress)"]:
+            desk.cancel(job)
+    assert desk.is_over(job)
+    assert not [text for text in desk.said if "API key" in text or "not allowed" in text]
+    assert set(desk.ends(job).values()) <= {"succeeded", "cancelled: cancelled"}
+    assert len(desk.batches()) == 1
+    refusals = desk.provider.calls(verb).get(status, 0)
+    assert refusals >= (2 if verb not in ("models", "cancel") else 1)
+
+
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_trap_1_32_an_account_without_credit_stops_everything_until_there_is_some(desk: Desk, verb: str) -> None:
     desk.backend(limits={"max_rows": 1})
-    script(desk, "status", verb=verb, status=429, code="insufficient_quota", times=2)
+    script(desk, "status", verb=verb, status=429, code="insufficient_quota", times=6)
     first, second = desk.submit(plain(2)), desk.submit([row("other")])
     desk.settle(first, second)
-    assert len({text.partition("\n")[0] for text in desk.said}) == 1
-    assert "You exceeded your current quota" in desk.said[0]
     assert desk.provider.calls(verb) == {429: 1}, "one refusal speaks for the whole account"
+    assert all("You exceeded your current quota" in held for job in (first, second) for held in desk.held(job))
+    refused(desk, first, second)
+    assert "You exceeded your current quota" in desk.said[0]
     desk.finish(first, second)
     assert set(desk.ends(first).values()) == set(desk.ends(second).values()) == {"succeeded"}
     assert set(desk.attempts(first).values()) == {1}
@@ -222,10 +257,11 @@ def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and
     desk.settle(job)
     desk.provider.settings(turnaround_s=[9000, 9000])
     script(desk, "status", verb="retrieve", status=401, code="invalid_api_key", times=None)
-    before = desk.provider.calls("retrieve").get(401, 0)
-    for _ in range(5):
+    for _ in range(10):
         desk.later(10, job)
-    assert desk.provider.calls("retrieve")[401] == before + 1, "one refusal speaks for all of its batches"
+    assert desk.provider.calls("retrieve")[401] == 3, "one refusal speaks for all of its batches, at 10, 30 and 60 s"
+    refused(desk, job)
+    assert "`orch doctor` asks openai again" in desk.said[0]
     desk.provider.clear()
     desk.later(400, job)
     desk.finish(job)
@@ -239,8 +275,10 @@ def test_trap_1_32_credit_that_runs_out_within_a_batch_fails_no_row(desk: Desk) 
     desk.settle(job)
     desk.later(HOUR, job)
     assert desk.detail(job)["requests"]["failed"] == 0
-    assert desk.said[-1].startswith("openai: the account has no credit left, or has reached its spending limit")
-    assert "every row is kept, and goes on then" in desk.said[-1]
+    [held] = desk.held(job)
+    assert held.startswith(
+        "openai: the account has no credit left, or has reached its spending limit; tried again at"
+    )
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert set(desk.attempts(job).values()) == {1}

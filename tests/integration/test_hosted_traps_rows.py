@@ -81,7 +81,8 @@ def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> N
     script(desk, "rows", row="missing", lines=[1, 4])
     job = desk.run(plain(6))
     assert desk.ends(job) == all_are("succeeded", 6)
-    assert desk.events(job, "collected")[0] == "4 succeeded, 2 go on in another batch, 2 for no result"
+    [first, *_] = desk.events(job, "collected")
+    assert first.startswith("4 succeeded, 2 go on in another batch, 2 for no result, 2 answers may exist there")
     assert [shard["reason"] for shard in desk.detail(job)["shards"]][1].endswith("; tried 1 times before")
     assert sum(desk.billed().values()) == 8, "the provider bills what it has not returned: only it can know"
 
@@ -169,7 +170,10 @@ def test_trap_1_38_every_row_is_booked_once_though_lines_are_doubled_and_broken(
     [total] = desk.store.ledger.totals("job")
     assert total.rows == 6
     [event] = desk.events(job, "collected")
-    assert event == "6 succeeded, 1 lines for rows that had one already, 1 lines of unknown custom_ids"
+    assert event == (
+        "6 succeeded, 1 lines for rows that had one already, 1 lines of unknown custom_ids, "
+        "an id that no row has is 'nobody-asked-for-this-beside'"
+    )
 
 
 def test_trap_f1_a_model_whose_batch_price_nobody_knows_is_not_sent(desk: Desk) -> None:

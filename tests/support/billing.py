@@ -26,7 +26,7 @@ RATES = {
 """Dollars for a million tokens."""
 
 _KINDS = ("input", "cached", "cache_write", "output", "reasoning")
-_KEPT = ("requests.jsonl", "results.batch.jsonl", ".output.jsonl", ".error.jsonl", "build.lock")
+_KEPT = ("requests.jsonl", "results.batch.jsonl", ".output.jsonl", ".error.jsonl", ".late.jsonl", "build.lock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from orchestrator.errors import BackendError, JobFilesError, RefusedError, State
 from orchestrator.home import Home
 from orchestrator.model import Job
 from orchestrator.pipeline import intake, merged_lines
+from orchestrator.pipeline.crew import Inline
 from orchestrator.place import Place
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
@@ -149,7 +150,7 @@ class Desk:
         """Another process goes on."""
         self._stop()
         self.config = load(self._place)
-        self.engine = Engine(self.config, self.store)
+        self.engine = Engine(self.config, self.store, crew=Inline())
 
     def _stop(self) -> None:
         if self.engine is not None:
@@ -193,6 +194,8 @@ class Desk:
         moved = False
         while sum(self.step(job) for job in jobs if not self.is_over(job)):
             moved = True
+        assert self.engine is not None
+        self.engine.pipeline.chores.tick()
         return moved
 
     def later(self, seconds: float, *jobs: Job) -> None:

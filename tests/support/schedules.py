@@ -174,6 +174,105 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
     return replace(chosen, fault={**chosen.fault, "match": match})
 
 
+COUNTED_ODDLY = (
+    "text_counts float_counts null_counts zero_counts negative_counts huge_counts nan_counts no_counts "
+    "counts_as_list loud_status status_object no_metadata odd_metadata odd_usage"
+).split()
+"""What may be told of a batch at every look."""
+TOLD_ODDLY = (
+    "new_status no_status earlier_status no_id number_id other_id odd_times huge_times no_times odd_letters"
+).split()
+"""What is told of one for a while."""
+LISTED_ODDLY = (
+    "no_has_more endless_list reversed_list doubled_list empty_list bare_list list_of_items null_in_list unpaged_list"
+).split()
+NO_ANSWERS: tuple[Json, ...] = (
+    {"do": "html_page"},
+    {"do": "error_object"},
+    {"do": "json_null"},
+    {"do": "half_json"},
+    {"do": "empty_body"},
+    {"do": "reset_before"},
+    {"do": "reset_after"},
+    {"do": "bare_status", "status": 502},
+    {"do": "bare_status", "status": 429},
+    {"do": "redirect", "status": 307, "to": "nowhere"},
+    {"do": "status", "status": 429, "headers": {"retry-after": "Fri, 31 Dec 99999999999 23:59:59 GMT"}},
+    {"do": "status", "status": 403},
+)
+READ_ODDLY: tuple[Json, ...] = (
+    {"do": "short_body", "share": 0.6},
+    {"do": "short_length"},
+    {"do": "long_length"},
+    {"do": "bare_status", "status": 404},
+    {"do": "bom"},
+    {"do": "crlf"},
+    {"do": "blank_lines"},
+    {"do": "json_array"},
+    {"do": "raw_gzip"},
+)
+"""What becomes of the bytes of result files."""
+BATCHED_ODDLY: tuple[Json, ...] = (
+    {"do": "unknown_for", "seconds": 300.0, "listed": True},
+    {"do": "unknown_for", "after": 200.0, "seconds": 900.0, "listed": False},
+    {"do": "late_content", "seconds": 7200.0},
+    {"do": "grows", "seconds": 3600.0, "told": "whole"},
+    {"do": "grows", "seconds": 3600.0, "told": "part"},
+    {"do": "lagging_counts"},
+    {"do": "shrinking_counts"},
+    {"do": "backwards"},
+    {"do": "swapped"},
+    {"do": "no_size"},
+    {"do": "wrong_size"},
+    {"do": "rows", "row": "id_upper"},
+    {"do": "rows", "row": "id_lower"},
+    {"do": "rows", "row": "id_blanks"},
+    {"do": "rows", "row": "status_text"},
+    {"do": "rows", "row": "status_float"},
+    {"do": "rows", "row": "text_usage"},
+    {"do": "rows", "row": "surrogate"},
+)
+UPLOADED_ODDLY: tuple[Json, ...] = (
+    {"do": "no_bytes"},
+    {"do": "nameless_file"},
+    {"do": "late_upload", "seconds": 400.0, "told": "create"},
+    {"do": "late_upload", "seconds": 400.0, "told": "status"},
+)
+
+
+def _oddly(dice: random.Random, flavour: str) -> Blow:
+    """Something that contradicts what was said before, or has another shape: no row may be billed again for it."""
+    is_claude = flavour == "anthropic"
+    content = "results" if is_claude else "content"
+    lasts = dice.choice([200.0, 1200.0, 3600.0])
+    looks = ["retrieve"] if is_claude else ["retrieve", "list"]
+    verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
+    nth = {"nth": dice.randint(1, 3)}
+    chosen: list[tuple[Json, Json]] = [
+        ({"do": dice.choice(COUNTED_ODDLY), "times": None}, {"verb": "retrieve"}),
+        ({"do": dice.choice(TOLD_ODDLY), "times": None, "lasts": lasts}, {"verb": dice.choice(looks)}),
+        ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
+        ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
+        ({**dice.choice(NO_ANSWERS), "times": dice.randint(1, 2)}, {"verb": verb}),
+        (dice.choice(BATCHED_ODDLY), {"verb": "create", **nth}),
+    ]
+    if not is_claude:
+        chosen.append((dice.choice(UPLOADED_ODDLY), {"verb": "upload"}))
+    fault, match = dice.choice(chosen)
+    return Blow(
+        {**fault, "match": {**match, "flavour": flavour}},
+        uploads=4 if match["verb"] == "upload" else 0,
+        kept_files=3 if match["verb"] == "delete_file" else 0,
+    )
+
+
+VOCABULARY = frozenset(
+    [*COUNTED_ODDLY, *TOLD_ODDLY, *LISTED_ODDLY]
+    + [f"{one['do']} {one.get('row', one.get('told', ''))}" for one in (*BATCHED_ODDLY, *UPLOADED_ODDLY)]
+    + [f"{one['do']} {one.get('status', '')}" for one in (*NO_ANSWERS, *READ_ODDLY)]
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Kills:
     """Where the program is killed: at every `nth` point that it passes, or with this chance at each, `most` times."""
@@ -208,6 +307,15 @@ class Schedule:
             f"{self.kills}, cancelled at {self.cancel_at}, settings {self.settings}, limits {self.limits}, "
             f"marks {rows}, script {json.dumps(self.script)}"
         )
+
+
+def odd(seed: int) -> Schedule:
+    """A schedule as `drawn`, at a provider whose answers are odd as well, late, or contradict each other."""
+    dice = random.Random(f"odd {seed}")
+    schedule = drawn(seed)
+    flavours = [FLAVOURS[name] for name in schedule.order]
+    blows = [_oddly(dice, dice.choice(flavours)) for _ in range(dice.choice([1, 2, 3, 6]))]
+    return replace(schedule, blows=[*schedule.blows, *blows])
 
 
 def drawn(seed: int) -> Schedule:

@@ -91,7 +91,25 @@ STALLS: dict[str, tuple[Shard, float, str | None]] = {
         shard(JOB, held="no room"), HELD,
         "batch contracts-1.001 of 3 rows at gpu has not been sent for 30 min: no room",
     ),
-    "is over": (shard(JOB, state=ShardState.ENDED, held="no files"), HELD, None),
+    "is looked for": (
+        shard(JOB, state=ShardState.SUBMITTING, held="no answer"), HELD,
+        "batch contracts-1.001 of 3 rows at gpu has been asked for without an answer for 30 min: no answer",
+    ),
+    "is not answered for": (
+        shard(JOB, state=ShardState.SUBMITTED, held="cannot retrieve", seen_at=later(-1)), HELD,
+        "batch contracts-1.001 of 3 rows at gpu has been waited for for 30 min: cannot retrieve",
+    ),
+    "was not answered for once": (
+        shard(JOB, state=ShardState.SUBMITTED, held="cannot retrieve", seen_at=later(-1)), 60, None,
+    ),
+    "has no files yet": (
+        shard(JOB, state=ShardState.SUBMITTED, provider_status="completed", held="not named", seen_at=NOW), 60, None,
+    ),
+    "is over": (
+        shard(JOB, state=ShardState.ENDED, held="no files"), HELD,
+        "batch contracts-1.001 of 3 rows at gpu is over, and its answers have not come for 30 min: no files",
+    ),
+    "is done with": (shard(JOB, state=ShardState.COLLECTED, held="x"), HELD, None),
 }  # fmt: skip
 
 

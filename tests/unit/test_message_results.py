@@ -113,12 +113,38 @@ def test_the_end_of_an_answer(reason: str | None, finish: str | None) -> None:
 SHAPES: dict[str, tuple[Json, Any]] = {
     "no content": (message(), {}),
     "content that is null": (message(content=None), {}),
-    "content that is a string": (message(content="words"), {"other_content": ["words"]}),
+    "content of a number": (message(content=5), {"other_content": [5]}),
     "a text that is none": (message({"type": "text"}), {"other_content": [{"type": "text"}]}),
     "no keys at all": ({}, {}),
     "usage that is none": (message(usage=[1]), {}),
-    "usage of other types": (message(usage={"input_tokens": "9", "output_tokens_details": 1}), {}),
+    "usage of other types": (message(usage={"input_tokens": "nine", "output_tokens_details": 1}), {}),
 }
+
+
+def test_content_that_is_a_string_and_usage_in_text_are_read() -> None:
+    found = completion(message(content="words", usage={"input_tokens": "9", "output_tokens": 2.0}))
+    assert found["choices"][0]["message"]["content"] == "words"
+    assert (found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"]) == (9, 2)
+
+
+@pytest.mark.parametrize("number", [2**70, -5, 10**400, True, None, [1]])
+def test_tokens_that_cannot_be_are_not_told(number: Any) -> None:
+    found = completion(message(usage={"input_tokens": number, "output_tokens": number}))
+    assert found["usage"]["total_tokens"] == 0
+
+
+@pytest.mark.parametrize("odd", [{"model": 2**70}, {"id": 10**400}, {"id": "\ud800"}])
+def test_what_json_libraries_do_not_write_loses_no_answer(odd: Json) -> None:
+    kind, line = line_of({"type": "Succeeded", "message": {**message({"type": "text", "text": "yes"}), **odd}})
+    assert kind == "output"
+    assert line["response"]["body"]["choices"][0]["message"]["content"] == "yes"
+
+
+def test_a_success_without_a_message_is_an_answer_of_nothing() -> None:
+    """It is billed, and is not asked for again."""
+    for result in ({"type": "succeeded"}, {"type": "succeeded", "message": None}):
+        kind, line = line_of(result)
+        assert (kind, line["response"]) == ("output", {"status_code": 200, "request_id": None, "body": None})
 
 
 @pytest.mark.parametrize(("given_message", "more"), SHAPES.values(), ids=SHAPES)
@@ -194,7 +220,6 @@ def test_an_error_of_another_shape_is_an_error(error: Json, code: str, said: str
         ({"type": "canceled"}, "batch_cancelled"),
         ({"type": "expired"}, "batch_expired"),
         ({"type": "postponed"}, "unknown_result"),
-        ({"type": "succeeded"}, "unknown_result"),
         ({"type": ["x"]}, "unknown_result"),
         (None, "unknown_result"),
     ],

@@ -176,7 +176,7 @@ STATUSES: dict[str, tuple[dict[str, Any], int | None]] = {
     "refused": (refused({"message": "no"}), 400),
     "status 0": (answered("x", 0), 0),
     "no response": (unanswered("x"), None),
-    "no answer with status 200": (answered(None), None),
+    "no answer with status 200": (answered(None), 200),
     "an error with status 200": (refused("x", 200), None),
     "an error with status 200 that was billed": (answered(FAILED_RESPONSE), 200),
 }

@@ -1,0 +1,120 @@
+"""Answers in JSON that are not as they should be: batches, lists and files, told otherwise than they are.
+
+Each is a function of the answer and its call. A batch's apply to every batch of a list as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.emulator.errors import Json
+
+NAN = "@@NaN@@"
+"""Stands for NaN, which JSON does not know and some providers write all the same."""
+HUGE = 2**70
+DEEP = 3_000
+
+BATCH_VERBS = ("create", "retrieve", "cancel", "list")
+LISTS = ("list", "files")
+
+_BATCH: dict[str, Callable[[Json], object]] = {
+    "text_counts": lambda told: _count(told, str),
+    "float_counts": lambda told: _count(told, float),
+    "null_counts": lambda told: _count(told, lambda _: None),
+    "zero_counts": lambda told: _count(told, lambda _: 0),
+    "negative_counts": lambda told: _count(told, lambda _: -1),
+    "huge_counts": lambda told: _count(told, lambda _: HUGE),
+    "nan_counts": lambda told: _count(told, lambda _: NAN),
+    "no_counts": lambda told: told.pop("request_counts", None),
+    "counts_as_list": lambda told: told.update(request_counts=[1, 2, 3]),
+    "loud_status": lambda told: _status(told, lambda word: f" {word.upper()} "),
+    "new_status": lambda told: _status(told, lambda _: "awaiting_wizards"),
+    "status_object": lambda told: _status(told, lambda word: {"state": word}),
+    "no_status": lambda told: told.pop(_status_key(told), None),
+    "earlier_status": lambda told: told.update(_before(told)),
+    "no_id": lambda told: told.pop("id", None),
+    "number_id": lambda told: told.update(id=4711),
+    "other_id": lambda told: told.update(id=f"{told['id']}x"),
+    "odd_times": lambda told: _times(told, "the day before yesterday"),
+    "huge_times": lambda told: _times(told, 10**30),
+    "no_times": lambda told: _times(told, None),
+    "no_metadata": lambda told: told.pop("metadata", None),
+    "odd_metadata": lambda told: told.update(metadata=["orch"]),
+    "errors_as_list": lambda told: _errors(told, lambda found: found),
+    "errors_as_texts": lambda told: _errors(told, lambda found: [one["message"] for one in found]),
+    "errors_as_text": lambda told: _errors(told, lambda found: found[0]["message"]),
+    "errors_as_map": lambda told: _errors(told, lambda found: {one["code"]: one["message"] for one in found}),
+    "errors_nested": lambda told: _errors(told, lambda found: {"data": {"errors": found}}),
+    "odd_letters": lambda told: told.update(id_note="\ud800\0", endpoint="\ud800\0"),
+    "odd_usage": lambda told: told.update(usage="a lot"),
+}
+
+
+def _count(told: Json, change: Callable[[int], object]) -> None:
+    counts = told.get("request_counts")
+    if isinstance(counts, dict):
+        told["request_counts"] = {name: change(value or 0) for name, value in counts.items()}
+
+
+def _status_key(told: Json) -> str:
+    return "processing_status" if "processing_status" in told else "status"
+
+
+def _status(told: Json, change: Callable[[str], object]) -> None:
+    key = _status_key(told)
+    if isinstance(told.get(key), str):
+        told[key] = change(told[key])
+
+
+def _before(told: Json) -> Json:
+    """As it was while it ran."""
+    files = {name: None for name in ("output_file_id", "error_file_id", "results_url", "ended_at") if name in told}
+    return {_status_key(told): "in_progress", **files}
+
+
+def _times(told: Json, value: object) -> None:
+    told.update({name: value for name in told if name.endswith("_at") and told[name] is not None})
+
+
+def _errors(told: Json, change: Callable[[list[Json]], object]) -> None:
+    errors = told.get("errors")
+    if isinstance(errors, dict) and errors.get("data"):
+        told["errors"] = change(errors["data"])
+
+
+_LIST: dict[str, Callable[[Json], Any]] = {
+    "no_has_more": lambda told: {"object": "list", "data": told["data"]},
+    "endless_list": lambda told: {**told, "has_more": True},
+    "reversed_list": lambda told: {**told, "data": told["data"][::-1]},
+    "doubled_list": lambda told: {**told, "data": [one for one in told["data"] for _ in range(2)]},
+    "empty_list": lambda told: {**told, "data": [], "has_more": False},
+    "bare_list": lambda told: told["data"],
+    "list_of_items": lambda told: {"items": told["data"], "has_more": told["has_more"]},
+    "null_in_list": lambda told: {**told, "data": [None, *told["data"]]},
+}
+_UPLOAD: dict[str, Callable[[Json], object]] = {
+    "other_file": lambda told: told.update(id="file-of-somebody-else", filename="theirs.jsonl", bytes=7),
+    "no_bytes": lambda told: told.pop("bytes", None),
+    "nameless_file": lambda told: told.update(filename=None),
+}
+
+VERBS_OF: dict[str, tuple[str, ...]] = (
+    dict.fromkeys(_BATCH, BATCH_VERBS)
+    | dict.fromkeys(_LIST, LISTS)
+    | dict.fromkeys(_UPLOAD, ("upload",))
+    | {"older_batch": ("create",), "unpaged_list": LISTS}
+)
+"""The calls that each of them may be about. `older_batch` and `unpaged_list` are done where these calls are."""
+
+
+def spoken(name: str, verb: str, body: Any) -> Any:
+    """The answer as it is told under this fault."""
+    if name in _LIST:
+        return _LIST[name](body) if isinstance(body, dict) and "data" in body else body
+    change = _BATCH.get(name) or _UPLOAD.get(name)
+    if change is not None:
+        for told in body["data"] if verb in LISTS else [body]:
+            if isinstance(told, dict):
+                change(told)
+    return body

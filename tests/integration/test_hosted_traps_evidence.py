@@ -1,0 +1,284 @@
+"""One answer is no proof: batches that are not known for a while, files that come late, grow or break off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, script
+
+AZURE = pytest.param("azure", marks=pytest.mark.soak)
+EACH = ["openai", AZURE, "claude"]
+
+
+def paid_once(desk: Desk, count: int) -> None:
+    """Each row was billed once, and the ledger is the bill."""
+    assert sorted(desk.billed().values()) == [1] * count
+
+
+# --- is it gone?
+
+
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(("after", "seconds"), [(0.0, 45.0), (0.0, 300.0), (200.0, 1200.0)])
+def test_trap_g1_a_batch_that_is_not_known_for_a_while_is_not_sent_again(
+    desk: Desk, name: str, listed: bool, after: float, seconds: float
+) -> None:
+    desk.backend(name, poll_seconds=5)
+    script(desk, "unknown_for", after=after, seconds=seconds, listed=listed)
+    script(desk, "turnaround", seconds=3000.0)
+    job = desk.submit(plain(4))
+    for _ in range(90):
+        desk.later(20, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 4)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 4)
+
+
+def test_trap_g1_one_404_is_told_with_when_it_would_count_as_gone(desk: Desk) -> None:
+    desk.backend(poll_seconds=5)
+    script(desk, "unknown_for", after=60.0, seconds=600.0, listed=False)
+    job = desk.submit(plain(2))
+    desk.settle(job)
+    desk.later(70, job)
+    [held] = desk.held(job)
+    assert held.startswith("openai has answered since 00:01 UTC that it does not know the batch; it counts as gone")
+    assert held.endswith(" at 00:31 UTC unless it shows until then")
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 2)
+
+
+def test_trap_g1_a_batch_that_only_its_list_shows_is_followed_there(desk: Desk) -> None:
+    script(desk, "unknown_for", after=0.0, seconds=90 * DAY, listed=True)
+    job = desk.submit(plain(3))
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+
+
+def test_trap_g1_where_its_list_cannot_be_read_a_404_needs_longer_to_be_believed(desk: Desk) -> None:
+    desk.backend(poll_seconds=60)
+    script(desk, "unknown_for", after=60.0, seconds=5 * HOUR, listed=False)
+    script(desk, "status", status=500, verb="list", times=None)
+    job = desk.submit(plain(3))
+    for _ in range(60):
+        desk.later(6 * MINUTE, job)
+    desk.provider.clear()
+    desk.finish(job)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 3)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booked(desk: Desk, name: str) -> None:
+    desk.backend(name, poll_seconds=5)
+    script(desk, "unknown_for", after=60.0, seconds=2 * HOUR, listed=False)
+    desk.provider.settings(turnaround_s=[3 * HOUR, 3 * HOUR])
+    job = desk.submit(plain(4))
+    for _ in range(60):
+        desk.later(2 * MINUTE, job)
+    assert desk.events(job, "ended")[0].startswith("the batch is taken for gone: ")
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 4)
+    for _ in range(40):
+        desk.later(30 * MINUTE)
+    assert len(desk.batches()) == 2
+    # It ran for a while before it was asked to end; every row that it answered is booked, wanted or not.
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+    assert len(desk.events(job, "late")) == 1
+
+
+# --- late is not lost
+
+
+@pytest.mark.parametrize("name", ["openai", AZURE])
+@pytest.mark.parametrize(("fault", "facts"), [
+    ("late_output_id", {"seconds": 5 * HOUR}),
+    ("late_content", {"seconds": 5 * HOUR}),
+    ("grows", {"seconds": 3 * HOUR, "told": "whole"}),
+    ("grows", {"seconds": 3 * HOUR, "told": "part"}),
+    ("grows", {"seconds": 3 * HOUR, "told": "none", "share": 0.0}),
+], ids=lambda value: value if isinstance(value, str) else value.get("told", ""))  # fmt: skip
+def test_trap_g2_answers_that_exist_are_waited_for_and_paid_once(
+    desk: Desk, name: str, fault: str, facts: dict[str, Any]
+) -> None:
+    desk.backend(name)
+    script(desk, fault, **facts)
+    job = desk.submit(plain(40))
+    for _ in range(60):
+        desk.later(6 * MINUTE, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 40)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 40)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.parametrize("fault", ["late_content", "grows"])
+def test_trap_g2_results_of_anthropic_that_come_late_are_waited_for(desk: Desk, fault: str) -> None:
+    desk.backend("claude")
+    script(desk, fault, seconds=2 * HOUR)
+    job = desk.submit(plain(12))
+    for _ in range(40):
+        desk.later(6 * MINUTE, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 12)
+    paid_once(desk, 12)
+
+
+def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
+    script(desk, "grows", seconds=5 * HOUR, share=0.25, told="whole")
+    job = desk.submit(plain(8))
+    desk.settle(job)
+    desk.later(HOUR, job)
+    [held] = desk.held(job)
+    assert "its files have " in held
+    assert " of 8 rows and " in held
+    assert " bytes; waited for until Wed " in held
+    assert desk.states(job) == ["ended (completed)"]
+
+
+@pytest.mark.parametrize(
+    ("do", "facts"),
+    [
+        ("short_body", {"share": 0.6}),
+        ("cut_body", {"share": 0.6}),
+        ("short_length", {}),
+        ("long_length", {}),
+        ("html_page", {}),
+        ("empty_body", {}),
+        ("error_object", {}),
+        ("half_json", {}),
+        ("status", {"status": 502}),
+        ("status", {"status": 404}),
+        ("bare_status", {"status": 404}),
+        ("reset_before", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value.get("status", "")),
+)
+@pytest.mark.parametrize("name", ["openai", "claude"])
+def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
+    desk: Desk, name: str, do: str, facts: dict[str, Any]
+) -> None:
+    desk.backend(name)
+    verb = "results" if name == "claude" else "content"
+    desk.provider.script({"do": do, "match": {"verb": verb}, "lasts": HOUR, **facts})
+    job = desk.submit(plain(10))
+    for _ in range(40):
+        desk.later(5 * MINUTE, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 10)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 10)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_g2_a_file_whose_length_is_told_wrong_for_ever_is_believed_by_its_rows(desk: Desk) -> None:
+    script(desk, "long_length", verb="content", times=None)
+    job = desk.run(plain(10))
+    assert desk.ends(job) == all_are("succeeded", 10)
+    assert len(desk.batches()) == 1
+
+
+def test_trap_g2_a_later_reading_that_is_shorter_replaces_nothing(desk: Desk) -> None:
+    script(desk, "grows", seconds=HOUR, share=0.5)
+    job = desk.submit(plain(10))
+    desk.settle(job)
+    desk.later(12 * MINUTE, job)
+    assert desk.states(job) == ["ended (completed)"]
+    script(desk, "short_body", verb="content", share=0.1, times=2)
+    script(desk, "html_page", verb="content", nth=3, times=2)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 10)
+    assert len(desk.batches()) == 1
+
+
+@pytest.mark.parametrize("name", ["openai", AZURE])
+def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    script(desk, "late_output_id", seconds=26 * HOUR)
+    job = desk.submit(plain(5))
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 5)
+    assert len(desk.batches()) == 2
+    for _ in range(48):
+        desk.later(HOUR)
+    assert desk.events(job, "late") == ["5 came when their rows had been answered elsewhere, and are booked"]
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+    assert desk.files() == []
+
+
+def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) -> None:
+    script(desk, "late_output_id", seconds=25 * HOUR)
+    job = desk.submit(plain(5))
+    desk.settle(job)
+    desk.later(HOUR, job)
+    script(desk, "status", verb="upload", status=500, times=None)
+    for _ in range(30):
+        desk.later(HOUR, job)
+    assert desk.ends(job) == all_are("succeeded", 5)
+    assert desk.events(job, "late") == ["5 answers came after all"]
+    assert len(desk.batches()) == 1
+    paid_once(desk, 5)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.parametrize(
+    "fault", ["lagging_counts", "shrinking_counts", "backwards", "swapped", "no_size", "wrong_size"]
+)
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g2_counts_and_sizes_that_are_wrong_cost_nothing(desk: Desk, name: str, fault: str) -> None:
+    desk.backend(name)
+    script(desk, fault)
+    job = desk.run(plain(6))
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 6)
+
+
+def test_trap_g2_rows_are_taken_elsewhere_in_time_while_their_answers_are_waited_for(desk: Desk) -> None:
+    """The deadline decides for how long."""
+    desk.backends({"openai": {}, "azure": {}})
+    desk.provider.script({"do": "late_output_id", "seconds": 30 * DAY, "match": {"flavour": "openai"}})
+    job = desk.submit(plain(4), deadline="10h")
+    for _ in range(100):
+        desk.later(6 * MINUTE, job)
+        if desk.is_over(job):
+            break
+    assert desk.ends(job) == all_are("succeeded", 4)
+
+
+# --- nothing to wait for
+
+
+@pytest.mark.parametrize("name", ["openai", AZURE])
+def test_trap_g3_a_batch_that_is_cancelled_before_it_began_is_collected_at_once(desk: Desk, name: str) -> None:
+    desk.backend(name, poll_seconds=1)
+    script(desk, "stuck_validating")
+    job = desk.submit(plain(3))
+    desk.settle(job)
+    desk.later(MINUTE, job)
+    desk.cancel(job)
+    desk.settle(job)
+    assert desk.provider.calls("cancel") == {200: 1}
+    desk.later(61, job)
+    assert desk.ends(job) == all_are("cancelled: cancelled", 3)
+    assert desk.states(job) == ["collected (cancelled)"]
+
+
+def test_trap_g3_a_batch_that_began_and_counts_nothing_is_looked_at_once_more(desk: Desk) -> None:
+    desk.backend(poll_seconds=1)
+    desk.provider.settings(turnaround_s=[DAY, DAY])
+    job = desk.submit(plain(3))
+    desk.settle(job)
+    for _ in range(5):
+        desk.later(30, job)
+    assert desk.states(job) == ["submitted (in_progress)"]
+    desk.cancel(job)
+    desk.settle(job)
+    for _ in range(6):
+        desk.later(30, job)
+    assert desk.states(job) == ["collected (cancelled)"]

@@ -1,0 +1,168 @@
+"""A provider that says nothing for hours: what it holds up, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.engine import Engine
+from orchestrator.model import Job, ShardState
+from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
+from tests.support.cli import Orch
+from tests.support.hostedjob import HOUR, KEY, MINUTE, Desk, all_are, plain, row, settings_of, write_toml
+from tests.support.process import wait_until
+
+VERBS = ["upload", "create", "retrieve", "list", "content", "cancel", "models", "delete_file"]
+HANGS = 600.0
+"""Seconds for which a call may be silent here: longer than any test lasts."""
+
+
+def silent(provider: Emulator, flavour: str, how: str = "hang_before") -> None:
+    """From now on this provider takes every call, and answers none."""
+    faults = [{"do": how, "match": {"verb": verb, "flavour": flavour}, "times": None} for verb in VERBS]
+    provider.script(*faults)
+
+
+def returned(provider: Emulator) -> int:
+    """How many calls came back without an answer: their client had enough of them."""
+    return sum(entry["count"] for entry in provider.state()["requests"] if entry["status"] == 0)
+
+
+def run_until(desk: Desk, *jobs: Job, seconds: float = 60.0) -> None:
+    """The engine, with threads of its own, until these jobs are over."""
+    over = time.monotonic() + seconds
+    with Engine(desk.config, desk.store) as engine:
+        engine.run(lambda: all(desk.is_over(job) for job in jobs) or time.monotonic() > over)
+
+
+def test_a_silent_provider_holds_up_no_other_job(desk: Desk) -> None:
+    desk.backends({"openai": {"request_timeout": HANGS}, "azure": {}})
+    desk.provider.clock.set(speed=1200.0)
+    silent(desk.provider, "openai")
+    stuck = desk.submit([row("stuck")], backend="openai")
+    free = desk.submit(plain(3), backend="azure")
+    run_until(desk, free)
+    assert desk.ends(free) == all_are("succeeded", 3)
+    assert not desk.is_over(stuck)
+    assert returned(desk.provider) == 0, "the call that hangs has not come back yet: nobody waited for it"
+
+
+def test_a_silent_provider_holds_up_no_other_batch_of_the_same_job(desk: Desk) -> None:
+    desk.backends({"openai": {"request_timeout": HANGS}, "azure": {}})
+    job = desk.submit(plain(4), backend="openai")
+    desk.settle(job)
+    # The other half goes to the other backend, as a rescue or a split would send it.
+    [shard] = desk.store.shards.of_job(job.id)
+    assert shard.state is ShardState.SUBMITTED
+    silent(desk.provider, "openai")
+    other = desk.submit([row("other")], backend="azure")
+    desk.provider.clock.set(speed=1200.0)
+    run_until(desk, other)
+    assert desk.ends(other) == {"other": "succeeded"}
+    assert returned(desk.provider) == 0
+
+
+def test_one_transfer_that_hangs_holds_up_no_other_batch_of_its_backend(desk: Desk) -> None:
+    desk.backends({"openai": {"request_timeout": HANGS, "limits": {"max_rows": 1}}})
+    job = desk.submit(plain(3))
+    desk.settle(job)
+    desk.provider.script({"do": "hang_before", "match": {"verb": "content"}, "times": 1})
+    desk.provider.clock.set(speed=1200.0)
+    over = time.monotonic() + 60
+    with Engine(desk.config, desk.store) as engine:
+        engine.run(lambda: desk.detail(job)["requests"]["succeeded"] == 2 or time.monotonic() > over)
+    assert sorted(end == "succeeded" for end in desk.ends(job).values()) == [False, True, True]
+    assert returned(desk.provider) == 0
+
+
+def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_booked(desk: Desk) -> None:
+    desk.backends({"azure": {"poll_seconds": 10}})
+    for number in range(12):
+        desk.run([row(f"earlier{number}")])
+    desk.backends({"azure": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    desk.provider.settings(turnaround_s=[3 * HOUR, 3 * HOUR])
+    job = desk.submit(plain(6), deadline="3h")
+    desk.settle(job)
+    assert desk.store.shards.of_job(job.id)[0].backend == "azure"
+    desk.later(5 * MINUTE, job)
+    silent(desk.provider, "azure", "reset_before")
+    while len(desk.store.shards.of_job(job.id)) == 1:
+        desk.later(MINUTE, job)
+    desk.provider.clock.set(speed=5.0)
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job), 30)  # the lane's rows run in real time
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "flex"
+    assert any("its rows are needed in time" in text for text in desk.events(job, "ended"))
+    current = desk.store.jobs.get(job.id)
+    assert current.finished_at is not None
+    assert current.deadline_at is not None
+    assert current.finished_at < current.deadline_at
+
+
+# --- a shell
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[tuple[Orch, Emulator, dict[str, str]]]:
+    """A home whose one provider is silent."""
+    orch = Orch(tmp_path / "home")
+    orch.home.mkdir()
+    with Emulator(tmp_path / "provider") as provider:
+        told: dict[str, Any] = settings_of(provider, "openai", request_timeout=HANGS)
+        write_toml(orch.home / "orch.toml", {"openai": told})
+        (tmp_path / "rows.jsonl").write_bytes(jsonl(plain(3)))
+        yield orch, provider, {**provider.environment, "OPENAI_KEY": KEY}
+    orch.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["up", "run"])
+def test_an_engine_stops_at_once_though_a_call_hangs(
+    shell: tuple[Orch, Emulator, dict[str, str]], tmp_path: Path, command: str, number: int
+) -> None:
+    orch, provider, env = shell
+    silent(provider, "openai")
+    rows = str(tmp_path / "rows.jsonl")
+    if command == "up":
+        assert orch("submit", rows, env=env).returncode == 0
+    process = orch.start(*(["up"] if command == "up" else ["run", rows]), env=env)
+    wait_until(lambda: provider.state()["script"][0]["seen"] > 0, 60)
+    process.send_signal(number)
+    assert process.wait(30) == (0 if command == "up" else 130)
+    assert "left behind in a call that does not return" in (orch.home / "engine.log").read_text()
+
+
+def test_a_cancel_ends_and_says_what_is_left_to_do_where_the_provider_is_silent(
+    shell: tuple[Orch, Emulator, dict[str, str]], tmp_path: Path
+) -> None:
+    orch, provider, env = shell
+    process = orch.start("run", str(tmp_path / "rows.jsonl"), env=env)
+    [job] = wait_until(lambda: json.loads(orch("status", "--json", env=env).stdout or "[]"), 60)
+    named = job["job"]
+
+    def states() -> list[str]:
+        told = json.loads(orch("status", named, "--json", env=env).stdout)
+        return [shard["state"] for shard in told["shards"]]
+
+    wait_until(lambda: states() == ["submitted"], 60)
+    process.terminate()
+    process.wait(30)
+    silent(provider, "openai")
+    write_toml(orch.home / "orch.toml", {"openai": settings_of(provider, "openai", request_timeout=1.0)})
+    provider.clock.set(speed=20.0)
+    cancelled = orch("cancel", named, env=env, timeout=120)
+    assert cancelled.returncode == 4, cancelled.stderr
+    assert "does not answer" in cancelled.stderr
+    assert "carries it out" in cancelled.stderr
+    # The order stands: whoever works next carries it out, once the provider speaks again.
+    provider.clear()
+    provider.clock.set(speed=600.0)
+    assert orch("cancel", named, env=env, timeout=120).returncode == 0
+    assert json.loads(orch("status", named, "--json", env=env).stdout)["state"] == "cancelled"
