@@ -175,8 +175,8 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
 
 
 COUNTED_ODDLY = (
-    "text_counts float_counts null_counts zero_counts negative_counts huge_counts nan_counts no_counts counts_as_list "
-    "loud_status status_object no_metadata odd_metadata odd_usage"
+    "text_counts float_counts null_counts zero_counts negative_counts huge_counts nan_counts no_counts "
+    "counts_as_list loud_status status_object no_metadata odd_metadata odd_usage"
 ).split()
 """What may be told of a batch at every look."""
 TOLD_ODDLY = (
