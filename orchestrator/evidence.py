@@ -199,8 +199,8 @@ class Reading:
 def whole(reading: Reading, expected: int, unchanged_since: datetime, until: datetime, now: datetime) -> Verdict:
     """Whether a batch's files are all there: rows as many as `expected`, or nothing more comes.
 
-    What is as long as its backend says is believed once it has not grown for a while. What is shorter, of no known
-    length, broken off, not there or of something else is waited for while that makes sense.
+    What is exactly as long as its backend says is believed once it has not grown for a while. What is of another or
+    no known length, broken off, not there or of something else is waited for while that makes sense.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return Verdict()
@@ -212,7 +212,7 @@ def whole(reading: Reading, expected: int, unchanged_since: datetime, until: dat
         return _until(f"{has}: the transfer breaks off ({reading.cut})", until, now)
     if reading.told is not None and reading.bytes < reading.told:
         return _until(f"{has} and {reading.bytes:,} of {reading.told:,} bytes", until, now)
-    is_as_long = reading.told is not None and reading.rows > 0
+    is_as_long = reading.told == reading.bytes and reading.rows > 0
     return _until(f"{has}, and may grow", min(until, unchanged_since + FILES_APPEAR) if is_as_long else until, now)
 
 

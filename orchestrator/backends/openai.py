@@ -158,6 +158,9 @@ class OpenAIBackend:
             return Sighting(undecided=undecided)
         # What is over without an answer is no batch to go on with where there is a better one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
+        if self.retrieve(first.id) is None:
+            told = f"the list shows batch {first.id} of this shard, and nothing is known of it by that id yet"
+            return Sighting(undecided=told)
         return Sighting(first, doubles=tuple(doubles))
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:

@@ -114,7 +114,13 @@ def spoken(name: str, verb: str, body: Any) -> Any:
         return _LIST[name](body) if isinstance(body, dict) and "data" in body else body
     change = _BATCH.get(name) or _UPLOAD.get(name)
     if change is not None:
-        for told in body["data"] if verb in LISTS else [body]:
+        for told in _listed(body) if verb in LISTS else [body]:
             if isinstance(told, dict):
                 change(told)
     return body
+
+
+def _listed(body: Any) -> list[Any]:
+    """The entries of a list that another fault may have given its shape already."""
+    found = body if isinstance(body, list) else body.get("data") or body.get("items") or []
+    return list(found)

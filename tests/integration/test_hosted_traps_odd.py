@@ -135,6 +135,15 @@ def test_trap_g5_a_clock_that_is_off_hides_no_orphan(desk: Desk, name: str, ahea
     assert len(desk.events(job, "recovered")) == 1
 
 
+@pytest.mark.parametrize("fault", ["number_id", "other_id"])
+def test_trap_g5_a_batch_that_is_listed_under_another_id_is_waited_for(desk: Desk, fault: str) -> None:
+    script(desk, "cut_after", verb="create")
+    desk.provider.script({"do": fault, "match": {"verb": "list"}, "times": None, "lasts": 30 * MINUTE})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    paid_once(desk, 3)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g5_of_two_batches_of_one_create_the_second_is_ended_and_told(desk: Desk, name: str) -> None:
     desk.backend(name)

@@ -23,7 +23,7 @@ from tests.support.cli import Orch
 from tests.support.hosted_crashes import Providers, Report, providers, run
 from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, sync_schedule
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import Kills, drawn, plain
+from tests.support.schedules import VOCABULARY, Kills, drawn, odd, plain
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "5000"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "300"))
@@ -70,6 +70,16 @@ def test_schedules(there: Providers, postgres: PostgresServer) -> None:
             else:
                 with postgres.database(template) as url:
                     sums.add(run(there, drawn(seed), url))
+    sums.tell()
+
+
+@pytest.mark.soak
+def test_schedules_of_odd_answers(there: Providers) -> None:
+    """Beside what `test_schedules` draws, what contradicts itself, comes late or has another shape."""
+    assert len(VOCABULARY) >= 70
+    sums = Sums()
+    for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
+        sums.add(run(there, odd(seed)))
     sums.tell()
 
 
