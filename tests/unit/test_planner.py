@@ -253,6 +253,16 @@ def test_a_quota_makes_waves() -> None:
     assert none.routes[0].rows <= 2400, "more than 24 times the quota is nothing to wait for"
 
 
+def test_a_quota_that_another_job_fills_now_is_waited_for() -> None:
+    planned = plan(8000, [batch(room=8000, behind=8000), REALTIME], terms(8), NOW)
+    assert planned.verdict.holds
+    assert routes(planned) == {"openai": 8000}
+    alone = plan(8000, [batch(room=8000), REALTIME], terms(8), NOW)
+    assert planned.routes[0].done_p50 is not None
+    assert alone.routes[0].done_p50 is not None
+    assert planned.routes[0].done_p50 > alone.routes[0].done_p50
+
+
 def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
     planned = plan(8000, [batch(window=HOUR, seconds=2 * HOUR), REALTIME], terms(40), NOW)
     assert routes(planned) == {"realtime": 8000}
