@@ -152,7 +152,6 @@ shards = Table(
     Column("submitted_at", Instant),
     Column("ended_at", Instant),
     Column("collected_at", Instant),
-    Column("seen_at", Instant),
     Column("first_at", Instant),
     Column("took_seconds", Float),
     Column("owed", Integer, nullable=False, server_default="0"),
