@@ -159,6 +159,8 @@ class StorageError(OrchError):
 class JobFilesError(StorageError):
     """One job's own files are gone, or cannot be written."""
 
+    kind = "job_files"
+
 
 class OutputFault(StrEnum):
     """Why rows cannot be put where a job file wants them."""
@@ -186,22 +188,26 @@ class OutputError(JobFilesError):
     What a person has to mend is bad input (2); what may be well again by itself is the storage (4).
     """
 
+    kind = "output"
+
     def __init__(self, code: OutputFault, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.kind = code.value
         self.exit_code = 4 if code.may_pass else 2
 
 
 class NoRoom(JobFilesError):
     """`[retention]` lets the home take in no other job now."""
 
+    kind = "no_room"
+
 
 class DataRefused(OrchError):
     """A value that no database takes as it is: a number too large, text that is none. The database itself is well."""
 
+    kind = "data_refused"
     exit_code = 4
-
-    kind = "job_files"
 
 
 class StateConflict(OrchError):

@@ -92,7 +92,7 @@ class Desk:
                 failed(seq, "refusal") if names[seq] in bad else succeeded(seq, kind=None, span=None) for seq in rows
             ]
             self.store.rows.settle(new.id, job.id, "gpu", [Settled(*end) for end in ends], now(), "tiny")
-        finish.finish(self.store, self.home, job, now())
+        finish.Finisher(self.store, self.home, now).step(job)
         return self.store.jobs.get(job.id)
 
     def asked(self, job: Job) -> list[tuple[str, str]]:
@@ -165,7 +165,7 @@ SELECTIONS: dict[str, tuple[Scope, list[str]]] = {
 def test_what_is_chosen(desk: Desk) -> None:
     desk.answered()
     for name, (scope, documents) in SELECTIONS.items():
-        found = check_file(desk.file, desk.config, scope)
+        found = check_file(desk.file, desk.config, now, scope=scope)
         assert (found.documents, found.requests) == (len(documents), 2 * len(documents)), name
         job = desk.answered(scope=scope)
         assert desk.asked(job) == [(document, task) for document in documents for task in ("who", "when")], name
@@ -249,7 +249,7 @@ BAD: dict[str, tuple[Scope, str, str]] = {
 
 def test_what_is_not_there_is_told_and_leaves_nothing(desk: Desk) -> None:
     def check(scope: Scope) -> None:
-        check_file(desk.file, desk.config, scope)
+        check_file(desk.file, desk.config, now, scope=scope)
 
     for scope, message, hint in BAD.values():
         for attempt in (desk.submit, check):
@@ -321,7 +321,7 @@ def test_sources_that_make_no_sense_are_told(desk: Desk) -> None:
     for field, message, hint in BAD_SOURCES.values():
         desk.spec["tasks"] = [{**first, **field}]
         with pytest.raises(InputError) as caught:
-            check_file(desk.file, desk.config)
+            check_file(desk.file, desk.config, now)
         assert caught.value.line == 1
         assert message in str(caught.value)
         assert hint in str(caught.value)
@@ -330,10 +330,10 @@ def test_sources_that_make_no_sense_are_told(desk: Desk) -> None:
 def test_a_template_may_use_what_the_documents_of_its_sources_have(desk: Desk) -> None:
     desk.spec["tasks"][0] |= {"sources": ["rows.csv"], "prompt": "Who is {{ id }}?"}
     desk.spec["tasks"][1] |= {"sources": ["letters"], "prompt": "When was {{ stem }}?"}
-    assert check_file(desk.file, desk.config).problems == ()
+    assert not check_file(desk.file, desk.config, now).problems
     desk.spec["tasks"][1]["prompt"] = "When was {{ id }}?"
     with pytest.raises(InputError, match=r"the template uses \{\{ id \}\}, which no document has"):
-        check_file(desk.file, desk.config)
+        check_file(desk.file, desk.config, now)
 
 
 def test_a_name_stands_for_its_newest_whole_run(stored: Desk) -> None:

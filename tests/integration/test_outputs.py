@@ -183,7 +183,7 @@ def test_a_good_output_is_tried_and_left_as_it_is(
         path = job_file(desk, output)
         before = listing(desk.folder)
         spec = JobSpec.model_validate(json.loads(path.read_text()))
-        outputs.require(desk.store, sketch(path, spec, desk.config, now()))
+        outputs.require(desk.store, sketch(path, spec, desk.config, Options(), now()))
         assert listing(desk.folder) == before
     assert (desk.folder / "rows.db").read_bytes() == untouched
     from fsspec.implementations.memory import MemoryFileSystem
@@ -203,6 +203,12 @@ def finished(desk: Desk, output: Output_, spoil: Callable[[], None], **spec: Any
     return desk.store.jobs.get(job.id)
 
 
+def told_at_end(desk: Desk, job: Job) -> list[alerts.Alert]:
+    counts = desk.store.jobs.counts([job.id])[job.id]
+    watched = alerts.Watched(job, counts, events=desk.store.jobs.events(job.id))
+    return alerts.at_end(watched, desk.config.alerts, None)
+
+
 def to_a_folder(desk: Desk) -> Callable[[], None]:
     return (desk.folder / "rows.jsonl").mkdir
 
@@ -216,12 +222,12 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
     assert [row["status"] for row in desk.rows(job).values()] == ["succeeded"] * 2
     assert job.output_path == str(desk.home.merged(job.id, "jsonl"))
     assert standing(desk.store, job)[0] is Before.NOT_WELL
-    [alert] = alerts.at_end(job, desk.store.jobs.events(job.id), None)
+    [alert] = told_at_end(desk, job)
     assert alert.kind is alerts.AlertKind.OUTPUT
     assert f"orch retry {job.id}" in alert.action
     assert f"orch fetch {job.id} -o FILE" in alert.action
     report = night_report(desk.store, desk.home, None, [job], now())
-    assert report.needs[0][1].startswith(f"the output was not delivered, {OutputFault.NOT_A_FILE}: cannot write ")
+    assert report.needs[0][1].text.startswith(f"the output was not delivered, {OutputFault.NOT_A_FILE}: cannot write ")
 
 
 def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
@@ -326,7 +332,7 @@ def test_what_may_be_well_again_is_tried_again_by_itself(desk: Desk, refusing: A
     done = desk.store.jobs.get(job.id)
     assert (done.error, done.output_path) == (None, "refusing://bucket/rows.jsonl")
     assert desk.events(job, "delivered") == ["its rows are in refusing://bucket/rows.jsonl now"]
-    [alert] = alerts.at_end(done, desk.store.jobs.events(job.id), None)
+    [alert] = told_at_end(desk, done)
     assert alert.message == "its rows are in refusing://bucket/rows.jsonl now"
 
 
