@@ -83,14 +83,15 @@ def bare(folder: Path) -> None:
 
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
-    from orchestrator.clock import now
-    from orchestrator.config import LocalBackend, load
-    from orchestrator.engine import own_lane
-    from orchestrator.home import Home
-    from orchestrator.pipeline import intake, submit
-    from orchestrator.pipeline.governor import Room
-    from orchestrator.pipeline.planning import Sending
-    from orchestrator.place import Place
+    from orchestrator.core.clock import now
+    from orchestrator.engine.loop import own_lane
+    from orchestrator.pipeline.build import intake
+    from orchestrator.pipeline.plan.planning import Sending
+    from orchestrator.pipeline.submit import submit
+    from orchestrator.pipeline.submit.admission import Room
+    from orchestrator.settings.config import LocalBackend, load
+    from orchestrator.settings.discovery import Place
+    from orchestrator.settings.home import Home
     from orchestrator.store import Store
 
     (folder / "orch.toml").write_text(

@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.pipeline.build import BuildReport
+from orchestrator.pipeline.build.build import BuildReport
 
 DOCUMENTS = 100_000
 FOLDERS = 200
@@ -94,11 +94,11 @@ def measured(what: str, folder: Path) -> tuple[float, float, str]:
 
 def night(folder: Path, *, verify: bool) -> BuildReport:
     """The build of one submit."""
-    from orchestrator.clock import now
-    from orchestrator.config import load
-    from orchestrator.home import Home
-    from orchestrator.pipeline import build, intake, reuse
-    from orchestrator.place import Place
+    from orchestrator.core.clock import now
+    from orchestrator.pipeline.build import build, intake, reuse
+    from orchestrator.settings.config import load
+    from orchestrator.settings.discovery import Place
+    from orchestrator.settings.home import Home
     from orchestrator.store import Store
 
     url = f"sqlite:///{folder / 'orch.db'}"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Config, load
-from orchestrator.home import Home
-from orchestrator.model import Job, RequestState, Span, Why
-from orchestrator.pipeline import build, intake, reuse
-from orchestrator.pipeline.build import BuildReport
-from orchestrator.place import Place
+from orchestrator.core.model import Job, RequestState, Span, Why
+from orchestrator.pipeline.build import build, intake, reuse
+from orchestrator.pipeline.build.build import BuildReport
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, later, ranges, shard, succeeded

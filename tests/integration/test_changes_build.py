@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.config import load
-from orchestrator.home import Home
-from orchestrator.model import Job, JobId, RequestState, Why
-from orchestrator.pipeline import build, intake
-from orchestrator.pipeline.build import BuildReport
-from orchestrator.place import Place
+from orchestrator.core.model import Job, JobId, RequestState, Why
+from orchestrator.pipeline.build import build, intake
+from orchestrator.pipeline.build.build import BuildReport
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import failed, later, ranges, shard, succeeded

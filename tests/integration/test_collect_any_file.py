@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.home import Home
-from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline.collect import collect
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, added, sharded

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from orchestrator.deliveries import Message
-from orchestrator.faults import TRIES
-from orchestrator.model import Job, JobFault, JobKind, JobState, NightState
-from orchestrator.watching import Standstill, Watch
+from orchestrator.core.model import Job, JobFault, JobKind, JobState, NightState
+from orchestrator.engine.channels import Message
+from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.policy.backoff import TRIES
 from tests.support.hostedjob import HOUR, MINUTE, Desk, plain
 from tests.support.stored import NOW, job, later
 from tests.support.ticking import Nights
@@ -45,9 +45,9 @@ def rounds(desk: Desk, number: int) -> None:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's pauses are real seconds, of which the set clock knows nothing."""
-    monkeypatch.setattr("orchestrator.engine.SHORTEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.LONGEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.REACTION_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.SHORTEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.REACTION_SECONDS", 0.0)
 
 
 def strange(desk: Desk, **facts: Any) -> Job:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.home import Home
-from orchestrator.ladder import Standing, Step
-from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline.collect import collect
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, added, avoided, ranges, shard

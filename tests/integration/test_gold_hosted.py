@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import InputError
-from orchestrator.jobspec import load
-from orchestrator.model import Job
-from orchestrator.store.checked import Quality
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Job
+from orchestrator.settings.job_file import load
+from orchestrator.store.quality import Quality
 from tests.support.hostedjob import Desk
 
 SCHEMA = {

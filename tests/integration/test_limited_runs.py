@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.clock import now
-from orchestrator.config import load
-from orchestrator.errors import InputError, RefusedError, UsageError
-from orchestrator.home import Home
-from orchestrator.jobnames import job_named
-from orchestrator.model import Job, Misfire, Night, NightState, Overlap, RequestState, Schedule
-from orchestrator.nightly import night_report
-from orchestrator.pipeline import finish, intake
-from orchestrator.pipeline.check import check_file
-from orchestrator.pipeline.house import gc
-from orchestrator.pipeline.intake import How, Intake, Options
-from orchestrator.pipeline.selection import Scope
-from orchestrator.place import Place
-from orchestrator.results import is_passing
-from orchestrator.scheduler import Scheduler
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError, RefusedError, UsageError
+from orchestrator.core.model import Job, Misfire, Night, NightState, Overlap, RequestState, Schedule
+from orchestrator.engine.scheduler import Scheduler
+from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build.intake import How, Intake, Options
+from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.build.validate import check_file
+from orchestrator.pipeline.finish import finish
+from orchestrator.pipeline.gc.sweep import gc
+from orchestrator.policy.results import is_passing
+from orchestrator.reports.job_names import job_named
+from orchestrator.reports.night_reader import night_report
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.rows import Settled
 from tests.support.stored import failed, ranges, shard, succeeded

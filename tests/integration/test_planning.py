@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import now
-from orchestrator.errors import RefusedError
-from orchestrator.model import Job, Shard, ShardState
-from orchestrator.pipeline import submit
-from orchestrator.pipeline.governor import Room
-from orchestrator.pipeline.guard import Guard
-from orchestrator.pipeline.planning import Planning, Sending
+from orchestrator.core.clock import now
+from orchestrator.core.errors import RefusedError
+from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.submit import submit
+from orchestrator.pipeline.submit.admission import Room
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 
 JOB = """\

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import JobFilesError
-from orchestrator.home import Home
-from orchestrator.ladder import Standing, Step
-from orchestrator.model import Shard, ShardState, Span
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.errors import JobFilesError
+from orchestrator.core.model import Shard, ShardState, Span
+from orchestrator.pipeline.collect import collect
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, job, ranges, row, shard

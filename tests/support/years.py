@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.backends.files import store as write_file
-from orchestrator.config import Config, load
-from orchestrator.home import Home
-from orchestrator.model import Job, ShardState, Span
-from orchestrator.pipeline import build, finish, intake, reuse
-from orchestrator.place import Place
+from orchestrator.core.model import Job, ShardState, Span
+from orchestrator.pipeline.build import build, intake, reuse
+from orchestrator.pipeline.finish import finish
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, ranges, shard, succeeded
