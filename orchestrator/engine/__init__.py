@@ -1,1 +1,1 @@
-"""The process that runs unattended: its loop, lock, schedules, monitor and the channels that it tells people through."""
+"""The process that runs unattended: its loop, lock, schedules, monitor, and the channels to people."""

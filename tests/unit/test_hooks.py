@@ -319,7 +319,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("text", "address"), ADDRESSES.items(), ids=[text[:30] for text in ADDRESSES])
 def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int] | None) -> None:
-    option = next(option for option in up.params if option.name == "webhooks")
+    option = next(option for option in up.params if "--webhooks" in option.opts)
     if address is not None:
         assert option.type.convert(text, option, None) == address
         return

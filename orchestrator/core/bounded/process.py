@@ -198,7 +198,7 @@ class Worker:
 
 
 def _start(fd: int, limits: Limits) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     given = [f"{fd},{os.getpid()},{limits.memory},{limits.seconds},{limits.value}"]
     keys = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return subprocess.Popen(

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from orchestrator.core import wire
-from orchestrator.settings.config import Reading
-from orchestrator.documents.ignored import Ignored, told
 from orchestrator.core.errors import InputError, StorageError
+from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
+from orchestrator.documents.ignored import Ignored, told
+from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.scan import CHUNK, Made, Memory, Sweep, chunks
+from orchestrator.pipeline.build.selection import Scope, Selection
+from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, too_large, variables
+from orchestrator.settings.config import Reading
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import JobSpec, lines_of
 from orchestrator.settings.source_lines import line_of
-from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
-from orchestrator.pipeline.build import reuse
-from orchestrator.pipeline.build.selection import Scope, Selection
-from orchestrator.pipeline.build.scan import CHUNK, Made, Memory, Sweep, chunks
-from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.store import Store
 
 if TYPE_CHECKING:

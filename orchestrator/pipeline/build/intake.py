@@ -18,23 +18,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline import after
-from orchestrator.settings.config import Config
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
+from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.pipeline import after
+from orchestrator.pipeline.build import build, reuse
+from orchestrator.pipeline.build.selection import EVERYTHING, Scope
+from orchestrator.pipeline.finish import output_check, outputs
+from orchestrator.pipeline.finish.output_check import OVERWRITE
+from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.pipeline.submit import canary
+from orchestrator.policy.planner import Plan
+from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import JobSpec, deadline_at, lines_of, load
 from orchestrator.settings.source_lines import line_of, spell
-from orchestrator.core.model import Job, JobId, JobKind
-from orchestrator.pipeline.build import build, reuse
-from orchestrator.pipeline.submit import canary
-from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.finish import output_check
-from orchestrator.pipeline.finish.output_check import OVERWRITE
-from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.routes import route_for
-from orchestrator.pipeline.build.selection import EVERYTHING, Scope
-from orchestrator.policy.planner import Plan
 from orchestrator.store import Store
 
 

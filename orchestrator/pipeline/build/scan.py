@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.core import interrupts
-from orchestrator.documents.readers import Rows
 from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.documents.readers import Rows
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.store import Store
@@ -26,9 +26,9 @@ from orchestrator.store.records import Earlier
 if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
     from orchestrator.documents.readers import Documents
-    from orchestrator.settings.job_file import DocumentSource
     from orchestrator.pipeline.build.build import BuildReport
     from orchestrator.pipeline.build.selection import Selection
+    from orchestrator.settings.job_file import DocumentSource
 
 CHUNK = 500
 KEPT = 5000

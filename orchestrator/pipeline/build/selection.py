@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.job_file import DocumentSource, JobSpec
 from orchestrator.core.model import Job
+from orchestrator.settings.job_file import DocumentSource, JobSpec
 
 MOST_NAMES = 20_000
 """Names of documents that are kept, to find the one that was meant."""

@@ -10,15 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.settings import known_answers
-from orchestrator.settings.config import Config
-from orchestrator.documents.ignored import Ignored
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.settings.known_answers import Gold
-from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, Task, lines_of
-from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.core.model import Job, JobKind
+from orchestrator.documents.ignored import Ignored
 from orchestrator.pipeline.build import build
 from orchestrator.pipeline.build.intake import (
     Options,
@@ -28,9 +22,15 @@ from orchestrator.pipeline.build.intake import (
     read_spec,
     sketch,
 )
-from orchestrator.pipeline.plan.routes import route_for
-from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
 from orchestrator.pipeline.build.scan import CHUNK, chunks
+from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
+from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.settings import known_answers
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec, Task, lines_of
+from orchestrator.settings.known_answers import Gold
+from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.store import Store
 
 if TYPE_CHECKING:

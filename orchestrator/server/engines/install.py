@@ -14,7 +14,7 @@ from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.steps import StepFailed, run_step, say, unavailable
 
-CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints" / "engine-cpu.txt"
+CONSTRAINTS = Path(__file__).resolve().parents[3] / "constraints" / "engine-cpu.txt"
 SPACE_NEEDED = 5_000_000_000
 PYTHONS = ((3, 11), (3, 14))
 PIP: tuple[str, ...] = (
