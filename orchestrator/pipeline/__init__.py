@@ -22,19 +22,19 @@ from orchestrator.core.errors import BackendError, InputError, StateConflict, St
 from orchestrator.core.model import Counts, Job, RequestState, Shard, ShardState
 from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.backend_handles import Lanes
-from orchestrator.pipeline.build import build
+from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import Chores
-from orchestrator.pipeline.finish import finish
-from orchestrator.pipeline.finish.finish import checks_of as checks_of
-from orchestrator.pipeline.finish.finish import merged_lines as merged_lines
+from orchestrator.pipeline.finish import finisher
+from orchestrator.pipeline.finish.finisher import checks_of as checks_of
+from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.finish.output_check import Gate
 from orchestrator.pipeline.plan.planning import Planning, Sending
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import Guard
 from orchestrator.pipeline.provider_calls import Crew, Inline
 from orchestrator.pipeline.shard_steps import Batches
-from orchestrator.pipeline.submit import budget, canary, prerequisites, submit
+from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -61,7 +61,7 @@ class Pipeline:
         self._guard = Guard()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
-        self.finisher = finish.Finisher(store, home, now)
+        self.finisher = finisher.Finisher(store, home, now)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""
@@ -115,20 +115,20 @@ class Pipeline:
     def _build(self, job: Job) -> bool:
         if (moved := prerequisites.waits(self._store, job, self._now())) is not None:
             return moved
-        with build.claim(self._home, job) as mine:
+        with builder.claim(self._home, job) as mine:
             if not mine:
                 return False
             current = self._store.jobs.find(job.id)
             if current is None or current.built_at is not None:
                 return True  # whoever had it has just ended
             if job.options.get("dry_run"):
-                build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
+                builder.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             asked, reading = self._lanes.asked(job), self._lanes.reading()
-            report = build.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
+            report = builder.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
             # One that others may wait for ends as itself, though nothing is to be asked.
-            if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
-                build.discard(self._store, self._home, job)
+            if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:
+                builder.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
@@ -196,7 +196,7 @@ class Pipeline:
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
-        added = submit.plan_shards(
+        added = sending.plan_shards(
             self._store, job, lane, order, lambda model: self._batches.governor.room(lane, model), self._now()
         )
         self._store.forecasts.made(planning.turnarounds(added))

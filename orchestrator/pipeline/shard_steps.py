@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lanes
-from orchestrator.pipeline.collect import collect
+from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
 from orchestrator.pipeline.collect.remote_cleanup import Chores
 from orchestrator.pipeline.collect.watch import Watch
@@ -71,14 +71,14 @@ class Batches:
 
     def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
         """Give up a shard that was not sent: its rows wait for another one."""
-        collect.abandon(self._home, shard)
+        settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.chores.add(shard.id)
         self._work.note(job, "split", reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""
-        collect.abandon(self._home, shard)
+        settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         self.chores.add(shard.id)
 

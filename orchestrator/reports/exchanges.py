@@ -11,7 +11,7 @@ import msgspec
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, JobId
 from orchestrator.pipeline.build.selection import names_document, nearest
-from orchestrator.pipeline.finish.finish import checks_of
+from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy import results
 from orchestrator.policy.requests import with_model

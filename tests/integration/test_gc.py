@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event
 
 from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import Counts, JobId, RequestState
-from orchestrator.pipeline.build import build
+from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.gc import disk, sweep
 from orchestrator.policy.retention import Fate
 from orchestrator.settings.config import Retention
@@ -108,8 +108,8 @@ def test_a_run_of_which_all_is_gone_is_not_taken_for_the_same(years: Years) -> N
     years.run(1, "two")
     sweep.gc(years.store, years.home, ALL, NOW)
     again = years.build(0, "one", built=False)
-    report = build.BuildReport(requests=1, carried=1)
-    assert build.same_as(years.store, replace(again, identity=old.identity), report) is None
+    report = builder.BuildReport(requests=1, carried=1)
+    assert builder.same_as(years.store, replace(again, identity=old.identity), report) is None
 
 
 def test_while_a_job_is_built_none_goes(years: Years) -> None:
@@ -142,7 +142,7 @@ def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> N
             return done
 
         def _look(self) -> None:
-            with build.locked(sqlite_years.home.intake_lock, wait=False) as mine:
+            with builder.locked(sqlite_years.home.intake_lock, wait=False) as mine:
                 free.append(mine)
 
     sqlite_years.store.house = Watched(Database(sqlite_years.place.database_url))
@@ -236,7 +236,7 @@ def test_what_kills_leave_is_found_and_what_is_at_work_is_not(sqlite_years: Year
         put(home.root / ".home.id.2"), put(jobs / "stray"), old(put(home.root / "mine.txt")),
     ]  # fmt: skip
     unknown = old(put(jobs / "restored-1" / "shards" / "001.output.jsonl").parents[1])
-    with build.locked(claimed, wait=False):
+    with builder.locked(claimed, wait=False):
         old(claimed.parent)
         told = sweep.gc(sqlite_years.store, home, Retention(), NOW, dry_run=True)
         assert all(path.exists() for path in goes)

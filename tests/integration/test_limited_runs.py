@@ -21,7 +21,7 @@ from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.build.validate import check_file
-from orchestrator.pipeline.finish import finish
+from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
 from orchestrator.policy.results import is_passing
 from orchestrator.reports.job_names import job_named
@@ -93,7 +93,7 @@ class Desk:
                 failed(seq, "refusal") if names[seq] in bad else succeeded(seq, kind=None, span=None) for seq in rows
             ]
             self.store.rows.settle(new.id, job.id, "gpu", [Settled(*end) for end in ends], now(), "tiny")
-        finish.Finisher(self.store, self.home, now).step(job)
+        finisher.Finisher(self.store, self.home, now).step(job)
         return self.store.jobs.get(job.id)
 
     def asked(self, job: Job) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.pipeline import after
-from orchestrator.pipeline.build import build, reuse
+from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import output_check, outputs
 from orchestrator.pipeline.finish.output_check import OVERWRITE
@@ -73,7 +73,7 @@ class Intake:
     job: Job
     how: How
     reason: str
-    report: build.BuildReport | None = None
+    report: builder.BuildReport | None = None
     plan: Plan | None = None
 
 
@@ -194,7 +194,7 @@ def check_deadline(job: Job) -> None:
 
 def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
-    progress: build.Progress,
+    progress: builder.Progress,
 ) -> Intake:  # fmt: skip
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
@@ -213,16 +213,16 @@ def submit(
             disk.require_room(home, config.retention)
             check_output(store, job, unattended=options.unattended)
             asked = reuse.asked_of(config, job)
-            report = build.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
-            same = build.same_as(store, job, report)
+            report = builder.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
+            same = builder.same_as(store, job, report)
             if same is not None:
-                build.discard(store, home, job)
+                builder.discard(store, home, job)
                 return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
             planning = Planning(store, config, job, now())
             plan = _fitting(planning)
         except (Exception, KeyboardInterrupt):
-            build.discard(store, home, job)
+            builder.discard(store, home, job)
             raise
         # Behind the clearing away: a commit whose answer was lost may have made the job one that an engine runs.
         store.jobs.mark_built(job.id, now())
@@ -247,7 +247,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
         raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
 
 
-def _unchanged(store: Store, same: Job, report: build.BuildReport, options: Options) -> Intake:
+def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Options) -> Intake:
     """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
     reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
     if not same.is_undelivered:
@@ -258,7 +258,7 @@ def _unchanged(store: Store, same: Job, report: build.BuildReport, options: Opti
 
 def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
     """Record a job that is built once the one that it comes after has finished well."""
-    with build.locked(home.intake_lock, wait=True):
+    with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or after.AFTER in found.options):
             return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
@@ -306,20 +306,20 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
     process is at is waited for, one that was cut off is cleared away.
     """
     while True:
-        with build.locked(home.intake_lock, wait=True):
+        with builder.locked(home.intake_lock, wait=True):
             found = _unfinished(store, job) if look else None
             if found is None:
                 check_deadline(job)
                 # Claimed before it can be seen: an engine that runs would build it as well.
-                claimed.enter_context(build.claim(home, job))
+                claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
                 return None
         if found.built_at is not None or after.AFTER in found.options:
             return found
-        with build.claim(home, found, wait=True):
+        with builder.claim(home, found, wait=True):
             current = store.jobs.find(found.id)
             if current is not None and current.built_at is None:
-                build.discard(store, home, found)
+                builder.discard(store, home, found)
 
 
 def _tags(job: Job) -> dict[str, str]:
@@ -328,7 +328,7 @@ def _tags(job: Job) -> dict[str, str]:
 
 def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
-    progress: build.Progress,
+    progress: builder.Progress,
 ) -> Intake:  # fmt: skip
     """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
     job = draft(path, config, home, options, now())
@@ -346,20 +346,20 @@ def rehearse(
 
 @contextmanager
 def _rehearsed(
-    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: build.Progress
-) -> Iterator[tuple[Job, build.BuildReport]]:
+    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
+) -> Iterator[tuple[Job, builder.BuildReport]]:
     """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
     job = replace(job, options={**job.options, "dry_run": True})
-    with build.claim(home, job):
+    with builder.claim(home, job):
         try:
             store.jobs.add(job, {})
             asked = reuse.asked_of(config, job)
-            report = build.build(
+            report = builder.build(
                 store, home, job, now, progress, remember=False, asked=asked, reading=config.documents
             )
             yield job, report
         finally:
-            build.discard(store, home, job)
+            builder.discard(store, home, job)
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:

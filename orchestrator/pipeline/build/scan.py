@@ -26,7 +26,7 @@ from orchestrator.store.records import Earlier
 if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
     from orchestrator.documents.readers import Documents
-    from orchestrator.pipeline.build.build import BuildReport
+    from orchestrator.pipeline.build.builder import BuildReport
     from orchestrator.pipeline.build.selection import Selection
     from orchestrator.settings.job_file import DocumentSource
 

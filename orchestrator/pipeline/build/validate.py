@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.ignored import Ignored
-from orchestrator.pipeline.build import build
+from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.intake import (
     Options,
     check_deadline,
@@ -110,7 +110,7 @@ class _Read:
 
 def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
-    progress: build.Progress = lambda documents, rows: None,
+    progress: builder.Progress = lambda documents, rows: None,
 ) -> Finding:  # fmt: skip
     """Read a job file and its documents, or a batch file, and try its output.
 
@@ -121,7 +121,7 @@ def check_file(
     home = "" if store is None else Home(config.home).identity()
     if kind is JobKind.BATCH:
         selection = Selection(scope)
-        ids = (checked.custom_id for checked, _ in build.batch_lines(path))
+        ids = (checked.custom_id for checked, _ in builder.batch_lines(path))
         number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
         selection.check()
         _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
@@ -147,7 +147,7 @@ def check_file(
 
 
 def _read(
-    path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: build.Progress
+    path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
 ) -> _Read:
     from orchestrator import documents
     from orchestrator.policy.requests import Builder
@@ -178,7 +178,7 @@ def _chosen(
 
     selection = Selection(scope)
     with documents.Readers.of(config.documents) as readers:
-        build.check_variables(spec, path, readers)
+        builder.check_variables(spec, path, readers)
         for source in spec.documents:
             tasks = scope.tasks_of(spec, source)
             listed = documents.listed(source, path.parent, 0, readers, ignored) if tasks else ()

@@ -18,7 +18,7 @@ from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job, Outcome, RequestState, Shard
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import reask
-from orchestrator.pipeline.finish.finish import checks_of
+from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.policy import results
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import Found

@@ -10,9 +10,9 @@ from orchestrator.core.errors import AccountError, BackendError
 from orchestrator.core.model import Job, Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect import collect, fetch, late_answers, reask
+from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import Ended
-from orchestrator.pipeline.finish.finish import checks_of
+from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import Asked
 from orchestrator.policy import evidence
@@ -100,10 +100,10 @@ class Gather:
             fetched=fetched,
             blames_input=self._work.governor.blames_input(lane),
         )
-        tally = collect.collect(self._work.store, self._work.home, ended)
+        tally = settling.collect(self._work.store, self._work.home, ended)
         self._work.store.failures.trace(job)
         self._work.governor.learn(lane, shard, tally)
-        collect.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
+        settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
         self._work.looks.forget(shard)
         self._work.note(job, "collected", str(tally), shard)
         self._settled(shard)

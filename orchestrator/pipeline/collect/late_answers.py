@@ -19,8 +19,8 @@ from orchestrator.backends.files import durable
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState, Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.collect import abandon, settled
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
+from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
 from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.policy.results import OutputCheck

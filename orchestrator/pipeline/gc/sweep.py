@@ -21,7 +21,7 @@ from pathlib import Path
 from orchestrator.core.errors import OrchError, RefusedError, StorageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.after import AFTER
-from orchestrator.pipeline.build.build import locked
+from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc import disk
 from orchestrator.policy import retention
 from orchestrator.policy.retention import Fate, Leaving, Verdict

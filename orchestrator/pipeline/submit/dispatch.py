@@ -13,7 +13,7 @@ from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit import budget, submit
+from orchestrator.pipeline.submit import budget, sending
 from orchestrator.pipeline.submit.admission import Asked
 from orchestrator.policy.quota import Split
 
@@ -60,7 +60,7 @@ class Dispatch:
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
         if not is_failing and not is_busy and self._work.governor.refused_for(lane, Asked.SEND) < BUSY_FOR:
             return False
-        submit.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
+        sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
         self._work.looks.forget(shard)
         self._work.note(job, "ended", f"it could not be sent: {shard.held}", shard)
         return True
@@ -107,15 +107,15 @@ class Dispatch:
 
     def _submit(self, job: Job, shard: Shard, lane: Lane) -> bool:
         watched = self._work.looks.of(shard, self._work.now())
-        admission = submit.Admission(
+        admission = sending.Admission(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), lane) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
             self._asks,
         )
         models = self._work.lanes.models(job)
-        batch = submit.submit(self._work.store, self._work.home, job, shard, lane, models, watched, admission)
-        if isinstance(batch, submit.Waits):
+        batch = sending.submit(self._work.store, self._work.home, job, shard, lane, models, watched, admission)
+        if isinstance(batch, sending.Waits):
             if batch.is_failing:
                 self._work.looks.failed(shard, lane, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
@@ -127,7 +127,7 @@ class Dispatch:
     def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
         """Find out whether a shard between intent and fact has a batch; whether that is known now."""
         shard = track.check_account(self._work.store, shard, lane)
-        found = submit.recover(self._work.store, self._work.home, shard, lane, self._work.now())
+        found = sending.recover(self._work.store, self._work.home, shard, lane, self._work.now())
         self._work.looks.looked(shard, lane, self._work.now())
         if found is None:
             return False
