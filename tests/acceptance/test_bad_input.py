@@ -166,7 +166,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "more-digits-than-a-number-has": (
         changed("small\n    p", f"small\n    max_tokens: {'9' * 5000}\n    p"), 2,
-        ["FILE:6: a number has more than 4,300 digits"],
+        ["FILE:6: is not valid YAML: a number of 5,000 characters, more than 400"],
     ),
     "more-tokens-than-any-answer-has": (
         changed("small\n    p", f"small\n    max_tokens: {2**63}\n    p"), 2,

@@ -208,7 +208,9 @@ def test_no_credit_stops_with_one_message_and_the_same_command_goes_on(user: Use
     ran = user("run", path, "--backend", "openai", "--quiet")
     assert ran.returncode == 4
     assert ran.stderr.count("You exceeded your current quota") == 1
-    assert user.provider.calls(verb) == {429: 1}
+    calls = user.provider.calls(verb)
+    assert calls.keys() == {429}
+    assert calls[429] <= 3, "at most once for each batch that was on its way"
     user.provider.clear()
     code, job = user.run(path, "openai")
     assert (code, job["requests"]["succeeded"]) == (0, 3)

@@ -128,8 +128,11 @@ def test_trap_b_azure_keeps_10_000_files_only_if_each_says_when_it_goes() -> Non
 def listing(pages: Sequence[Sequence[dict[str, Any]]], *, has_more: bool = True) -> Callable[[Asked], Answer]:
     """A list of batches in pages, by the cursor; `has_more=False` leaves that field out."""
     starts = {"": 0} | {page[-1]["id"]: number for number, page in enumerate(pages, 1)}
+    by_id = {one["id"]: one for page in pages for one in page}
 
     def answer(asked: Asked) -> Answer:
+        if (one := by_id.get(asked.path.rpartition("/")[2])) is not None:
+            return Answer(one)
         number = starts[asked.query.get("after", "")]
         data = list(pages[number]) if number < len(pages) else []
         more = {"has_more": number + 1 < len(pages)} if has_more else {}
@@ -149,7 +152,8 @@ def found_in(answer: Callable[[Asked], Answer]) -> tuple[Sighting, int]:
     """What looking for an intent of an hour ago gives, and how many pages it took."""
     intent = Intent(ORDER.shard, 3, NOW - timedelta(hours=1), Path("in.jsonl"), lambda _: None)
     with answering(answer) as (backend, provider):
-        return backend.find(intent), len(provider.asked)
+        found = backend.find(intent)
+        return found, sum(asked.path.endswith("/batches") for asked in provider.asked)
 
 
 OLD_PAGES = [[at(-24 * day, 10 * day), at(-24 * day - 0.5, 10 * day + 1)] for day in range(3, 9)]
