@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "docs/README.md"
@@ -21,8 +22,8 @@ PAGES = sorted(
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
-NAMED = re.compile(r"(?<![\w/])(?:docs|benchmarks|samples|deploy|tests)/[\w./-]+\.(?:md|json|py|yaml|toml|service)\b")
-"""A file of this repository, as prose and docstrings name one."""
+NAMED = re.compile(r"(?<![\w/])docs/[\w./-]+\.(?:md|json)\b")
+"""A page, as prose and docstrings name one."""
 
 
 def name(path: Path) -> str:
@@ -80,17 +81,17 @@ def test_the_index_names_every_page_of_the_four_kinds() -> None:
     assert [name(page) for page in sorted(pages) if page not in listed] == []
 
 
-@pytest.mark.parametrize("folder", ["orchestrator", "tests", "docs", "deploy", "benchmarks", "."])
-def test_files_are_named_where_they_are(folder: str) -> None:
-    kinds = ("*.py", "*.md", "*.toml", "Makefile") if folder == "." else ("**/*.py", "**/*.md")
-    files = [path for kind in kinds for path in (ROOT / folder).glob(kind) if path.name not in SKIPPED]
-    named = {
-        (name(path), file)
-        for path in files
-        for file in NAMED.findall(path.read_text(encoding="utf-8"))
-        if file.startswith("docs/") and path.name.startswith("test_") is False
-    }
-    assert sorted(pair for pair in named if not (ROOT / pair[1]).exists()) == []
+def sources() -> list[Path]:
+    """What names pages without links: code, settings, and tests that do not make up documents of their own."""
+    code = [path for folder in ("orchestrator", "benchmarks", "samples") for path in (ROOT / folder).rglob("*.py")]
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_documents")]
+    return [*PAGES, *code, *tests, ROOT / "pyproject.toml", ROOT / "Makefile"]
+
+
+def test_pages_are_named_where_they_are() -> None:
+    named = [(name(path), page) for path in sources() for page in NAMED.findall(path.read_text(encoding="utf-8"))]
+    assert ("orchestrator/cli/budget.py", "docs/how-to/budgets.md") in named
+    assert [pair for pair in named if not (ROOT / pair[1]).exists()] == []
 
 
 def test_the_licence_is_the_one_that_the_metadata_names() -> None:
@@ -98,3 +99,12 @@ def test_the_licence_is_the_one_that_the_metadata_names() -> None:
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
     assert "Apache License\n                           Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
     assert (ROOT / "LICENSE") in [target for target, _ in links(ROOT / "README.md")]
+
+
+def test_commit_hooks_run_what_is_installed_here_and_download_nothing() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    hooks = config["repos"][0]["hooks"]
+    assert [hook["id"] for hook in hooks] == ["ruff", "ruff-format", "mypy"]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    assert all(hook["entry"].startswith(".venv/bin/") for hook in hooks)
