@@ -63,7 +63,7 @@ class Comparison:
         return tuple(finding for finding in self.findings if finding.kind is Kind.FILE)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             "backend": self.backend,
             "account": self.account,

@@ -91,7 +91,7 @@ def _failures(context: Context, documents: Sequence[str], job_id: str | None) ->
 
 
 def failure_json(failure: Failure) -> dict[str, Any]:
-    """The stable form of a failure; documented in docs/json.md."""
+    """The stable form of a failure; documented in docs/reference/json.md."""
     at = failure.acknowledged_at
     return {
         "document": failure.document,

@@ -23,14 +23,14 @@ def budget(as_json: bool) -> int:
         if as_json:
             print_json([standing_json(standing) for standing in standings])
         elif not standings:
-            say("orch: no budgets; `[[budgets]]` in orch.toml makes one (docs/budgets.md)")
+            say("orch: no budgets; `[[budgets]]` in orch.toml makes one (docs/how-to/budgets.md)")
         for standing in () if as_json else standings:
             _show(standing)
     return 0
 
 
 def standing_json(standing: Standing) -> dict[str, Any]:
-    """The stable form of a budget; documented in docs/json.md."""
+    """The stable form of a budget; documented in docs/reference/json.md."""
     terms = standing.budget
     return {
         "name": terms.name,

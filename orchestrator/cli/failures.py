@@ -60,7 +60,7 @@ _PLACE = {"file": None, "line": None, "field": None}
 
 
 def error_json(error: OrchError) -> dict[str, Any]:
-    """The stable form of an error; documented in docs/json.md."""
+    """The stable form of an error; documented in docs/reference/json.md."""
     told: dict[str, Any] = {
         "code": error.kind,
         "message": error.message,

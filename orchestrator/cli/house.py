@@ -56,7 +56,7 @@ def _tidy_up(context: Context) -> None:
 
 
 def swept_json(swept: Swept) -> dict[str, Any]:
-    """The stable form of what went; documented in docs/json.md."""
+    """The stable form of what went; documented in docs/reference/json.md."""
     return {
         "dry_run": swept.dry_run,
         "freed_bytes": swept.freed,
@@ -74,7 +74,7 @@ def swept_json(swept: Swept) -> dict[str, Any]:
 
 
 def use_json(use: Use) -> dict[str, int]:
-    """What a home takes, in bytes; documented in docs/json.md."""
+    """What a home takes, in bytes; documented in docs/reference/json.md."""
     parts = {f"{name}_bytes": int(getattr(use, name)) for name in PARTS}
     return {**parts, "total_bytes": use.total, "free_bytes": use.free}
 
@@ -130,7 +130,7 @@ def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
 
 
 def backup_json(file: Path, found: Found) -> dict[str, Any]:
-    """The stable form of a backup; documented in docs/json.md."""
+    """The stable form of a backup; documented in docs/reference/json.md."""
     label = found.label
     return {
         "file": str(file),
@@ -150,6 +150,9 @@ def _tell(file: Path, found: Found, only_check: bool) -> None:
     label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""
     show(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
     if not label.database:
-        say("orch: the database is not in it: it is Postgres, whose own `pg_dump` copies it (docs/keeping-house.md)")
+        say(
+            "orch: the database is not in it: it is Postgres, whose own `pg_dump` copies it"
+            " (docs/how-to/retention-and-backup.md)"
+        )
     for problem in found.problems:
         show(f"! {problem}")

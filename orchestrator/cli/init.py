@@ -14,7 +14,7 @@ from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import StorageError, UsageError
 
 CONFIG = """\
-# Settings of orch: where models are, what they cost, where reports go. docs/configuration.md has all of them.
+# Settings of orch: where models are, what they cost, where reports go. All of them: docs/reference/configuration.md.
 
 # Where all state lies, beside this file; without it, in ~/.local/share/orch.
 home = "state"
@@ -26,23 +26,23 @@ location = "local"                     # what is sent there stays with you
 idle = true                            # its hours cost nothing; or: cost_per_hour = 2.50
 #api_key_env = "MY_KEY"
 
-# A hosted Batch API at half price (docs/backends). The key itself stands in the environment.
+# A hosted Batch API at half price (docs/reference/backends/README.md). The key itself stands in the environment.
 #[backends.openai]
 #kind = "openai"                       # or "azure", "anthropic"; most others: "openai" with a base_url
 #api_key_env = "OPENAI_API_KEY"
 
-# What all jobs of a month may cost together (docs/budgets.md).
+# What all jobs of a month may cost together (docs/how-to/budgets.md).
 #[[budgets]]
 #name = "all"
 #amount = 50
 #period = "month"
 
-# How long what finished jobs leave is kept (docs/keeping-house.md).
+# How long what finished jobs leave is kept (docs/how-to/retention-and-backup.md).
 #[retention]
 #results = "90d"
 #jobs = "365d"
 
-# Where `orch up` sends the report of each job, and alerts (docs/morning-report.md).
+# Where `orch up` sends the report of each job, and alerts (docs/how-to/night-reports.md).
 #[reports]
 #folder = "reports"                    # or webhook_env = "SLACK_WEBHOOK"; or email_to and smtp
 
@@ -52,7 +52,7 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 """
 
 JOB = """\
-# What to ask of which documents. docs/job-file.md has every field; `orch validate job.yaml` checks this one.
+# What to ask of which documents. Every field: docs/reference/job-file.md; `orch validate job.yaml` checks this one.
 name: example
 
 documents:

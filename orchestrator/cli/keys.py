@@ -168,7 +168,7 @@ def _opened(root: Path) -> Iterator[Keys]:
 
 
 def _as_json(key: Key) -> dict[str, Any]:
-    """The stable form; documented in docs/json.md."""
+    """The stable form; documented in docs/reference/json.md."""
     return {
         **msgspec.structs.asdict(key),
         "created_at": _at(key.created_at).isoformat(),

@@ -46,7 +46,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
 
 
 def plan_json(found: Plan) -> dict[str, Any]:
-    """The stable form of a plan; documented in docs/json.md."""
+    """The stable form of a plan; documented in docs/reference/json.md."""
     return {
         "routes": [
             {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,

@@ -89,7 +89,7 @@ def _held(context: Context, job_id: str | None) -> list[Held]:
 
 
 def held_json(held: Held) -> dict[str, Any]:
-    """The stable form of a row in quarantine; documented in docs/json.md."""
+    """The stable form of a row in quarantine; documented in docs/reference/json.md."""
     return {
         "document": held.document,
         "task": held.task,

@@ -330,7 +330,7 @@ def _say_who_runs(context: Context) -> None:
 
 
 def _json(context: Context, one: Schedule) -> dict[str, Any]:
-    """The stable form of a schedule; documented in docs/json.md."""
+    """The stable form of a schedule; documented in docs/reference/json.md."""
     following = None if one.paused_at else nights.next_due(one, now())
     last = _last(context, one)
     return {
@@ -355,7 +355,7 @@ def _json(context: Context, one: Schedule) -> dict[str, Any]:
 
 
 def night_json(night: Night) -> dict[str, Any]:
-    """The stable form of a night; documented in docs/json.md."""
+    """The stable form of a night; documented in docs/reference/json.md."""
     return {
         "night": night.night.isoformat(),
         "slot": night.slot or None,

@@ -44,7 +44,7 @@ class Ignored:
             self.names.append(key)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             "total": self.counts.total(),
             "kinds": dict(sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))),

@@ -48,7 +48,7 @@ class Calibration:
     last_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         shares = {"below_p50": self.below_p50, "below_p95": self.below_p95, "ratio": self.ratio}
         return {
             "kind": self.kind,

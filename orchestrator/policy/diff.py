@@ -32,7 +32,7 @@ class Asked:
     task: str
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {"custom_id": self.custom_id, "document": self.document, "task": self.task}
 
 
@@ -120,7 +120,7 @@ class Difference:
         return not (self.added.number or self.removed.number or self.changed or self.unread)
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             "before": self.before,
             "after": self.after,

@@ -2,7 +2,7 @@
 
 A rule is found by the provider's word (`code` or `type`), else by what its message says, else by the HTTP status. The
 order of RULES matters: a 429 whose code is `insufficient_quota` is an empty account and no rate limit. The page for
-users is docs/row-errors.md, which a test holds to this table.
+users is docs/reference/row-errors.md, which a test holds to this table.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class CostReport:
     days: tuple[date, date] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             "by": self.by,
             "compare": self.compare,

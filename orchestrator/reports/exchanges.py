@@ -43,7 +43,7 @@ class Exchange:
         return {} if self.request is None else dict(msgspec.json.decode(self.request)["body"])
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {**self.merged, "request": self.body or None, "gone": list(self.gone)}
 
 

@@ -86,7 +86,7 @@ class Fates:
             named.append(Named(name, reason))
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             fate.value: {
                 "documents": self.counts.get(fate, 0),
@@ -141,7 +141,7 @@ class Need:
         return self.text if self.advice is None else f"{self.text} → {self.advice}"
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {"need": str(self), "kind": self.kind, "code": self.code, "text": self.text, "advice": self.advice}
 
 
@@ -189,7 +189,7 @@ class JobReport:
         return sum((route.cost for route in self.routes), Decimal(0))
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         facts, job = self.facts, self.facts.job
         return {
             "job": job.id,
@@ -271,7 +271,7 @@ class NightReport:
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             "night": None if self.night is None else self.night.isoformat(),
             "made_at": _iso(self.made_at),

@@ -55,7 +55,7 @@ class JobLine:
         return self.done - self.counts.cancelled - self.counts.expired
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         job = self.job
         return {
             "job": job.id,
@@ -125,7 +125,7 @@ class JobDetail:
         return [shard for shard in self.shards if shard.held is not None and not shard.state.is_final]
 
     def to_json(self) -> dict[str, Any]:
-        """The stable form; documented in docs/json.md."""
+        """The stable form; documented in docs/reference/json.md."""
         return {
             **self.line.to_json(),
             "carried": self.carried,

@@ -1,7 +1,7 @@
 """The job file: which documents, which questions, which models, by when, for how much.
 
 `load` reads the YAML and checks all that can be checked without opening a document; each mistake is told with
-file, line and field. `json_schema()` is what `docs/job.schema.json` publishes for editors.
+file, line and field. `json_schema()` is what `docs/reference/job.schema.json` publishes for editors.
 """
 
 from __future__ import annotations

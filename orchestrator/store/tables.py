@@ -430,8 +430,8 @@ nights = Table(
     Index(None, "state"),
 )
 
-# How a job's answers compare with those that are known (docs/checked-answers.md); `withheld` is why its output is not
-# delivered, where it is not.
+# How a job's answers compare with those that are known (docs/how-to/checked-answers.md); `withheld` is why its output
+# is not delivered, where it is not.
 quality = Table(
     "quality",
     metadata,

@@ -1,6 +1,6 @@
 """Files that cannot be right, given to the command line: what it exits with and says, and that it leaves nothing.
 
-docs/bad-input.md is this table for users.
+docs/reference/bad-input.md is this table for users.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pytest
 from tests.emulator.clock import ClockFile
 from tests.support.process import ROOT, Upstream, wait_until
 
-PAGE = ROOT / "docs" / "first-night.md"
+PAGE = ROOT / "docs" / "quickstart.md"
 ADDRESS = "http://127.0.0.1:8000/v1"
 NOON = datetime(2026, 10, 5, 10, tzinfo=UTC)
 """On a Monday, by the clocks of Berlin; 22:00 there is 20:00 UTC."""

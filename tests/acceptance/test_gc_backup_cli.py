@@ -14,7 +14,7 @@ from tests.support.cli import Orch, kill_group, write_config
 from tests.support.killing import durable_ids, write_batch_file
 from tests.support.process import ROOT, Upstream, wait_until
 
-PAGE = ROOT / "docs" / "keeping-house.md"
+PAGE = ROOT / "docs" / "how-to" / "retention-and-backup.md"
 ROWS = 200
 
 

@@ -48,5 +48,5 @@ def test_the_published_schema_accepts_the_samples(name: str) -> None:
 
 
 def test_the_published_schema_is_the_current_one() -> None:
-    published = json.loads((ROOT / "docs" / "job.schema.json").read_text(encoding="utf-8"))
-    assert published == json_schema(), "write it anew: orch validate --schema > docs/job.schema.json"
+    published = json.loads((ROOT / "docs" / "reference" / "job.schema.json").read_text(encoding="utf-8"))
+    assert published == json_schema(), "write it anew: orch validate --schema > docs/reference/job.schema.json"

@@ -180,7 +180,7 @@ def test_the_page_follows_the_conventions(served: Served, sdk: Sdk) -> None:
 
 @pytest.mark.parametrize("name", ["operations.md", "grafana.json"])
 def test_what_is_told_of_metrics_is_there(make_upstream: MakeUpstream, tmp_path: Path, name: str) -> None:
-    told = set(re.findall(r"orch_[a-z_]+[a-z]", (ROOT / "docs/server" / name).read_text(encoding="utf-8")))
+    told = set(re.findall(r"orch_[a-z_]+[a-z]", (ROOT / "docs/reference/server" / name).read_text(encoding="utf-8")))
     settings = Settings(upstreams=(make_upstream().base_url,), cost_per_hour=1.0)
     with over_tcp(tmp_path / "served", settings) as url, sdk_at(url) as sdk:
         run_batch(sdk, [row("a")])

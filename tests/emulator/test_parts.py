@@ -45,7 +45,7 @@ def test_it_imports_nothing_of_the_package(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*OPTIONS, *ROW_FAULTS, *Settings.__struct_fields__])
 def test_the_guide_names_everything(name: str) -> None:
-    assert f"`{name}" in (FOLDER.parents[1] / "docs" / "emulator.md").read_text(encoding="utf-8")
+    assert f"`{name}" in (FOLDER.parents[1] / "docs" / "reference" / "emulator.md").read_text(encoding="utf-8")
 
 
 def rows_of(count: int, salt: int = 0, faults: dict[int, str] | None = None) -> Rows:

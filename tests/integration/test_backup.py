@@ -41,7 +41,7 @@ def make(years: Years, target: Path) -> backup.Found:
 
 
 def unpacked(target: Path, folder: Path) -> Home:
-    """A home made of a backup, as docs/keeping-house.md says."""
+    """A home made of a backup, as docs/how-to/retention-and-backup.md says."""
     folder.mkdir()
     with tarfile.open(target) as archive:
         archive.extractall(folder, filter="data")

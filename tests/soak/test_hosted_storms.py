@@ -1,4 +1,4 @@
-"""Hosted jobs under thousands of schedules (`make soak`); the figures go to docs/reliability.md.
+"""Hosted jobs under thousands of schedules (`make soak`); the figures go to docs/explanation/reliability.md.
 
 ORCH_SOAK_SCHEDULES sets how many schedules are drawn, ORCH_SOAK_HOSTED_KILLS how many SIGKILLs each route gets on
 each database, ORCH_SOAK_SEED where the seeds begin.

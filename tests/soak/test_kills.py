@@ -1,4 +1,7 @@
-"""Thousands of kills (`make soak`): ORCH_SOAK_KILLS on each database; the figures go to docs/reliability.md."""
+"""Thousands of kills (`make soak`): ORCH_SOAK_KILLS on each database.
+
+The figures go to docs/explanation/reliability.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`orch up` at work for an hour of its clock (`make soak`): neither memory nor files nor threads become more.
 
-ORCH_SOAK_UP_SECONDS says how long that hour takes; the figures go to docs/reliability.md.
+ORCH_SOAK_UP_SECONDS says how long that hour takes; the figures go to docs/explanation/reliability.md.
 """
 
 from __future__ import annotations

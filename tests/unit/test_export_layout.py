@@ -40,7 +40,7 @@ def test_a_table_has_a_column_for_each_field_of_each_task() -> None:
 
 
 def test_the_docs_name_every_column() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
     assert [name for name, _ in (*IDENTITY, *PROVENANCE) if f"`{name}`" not in page] == []
 
 

@@ -354,7 +354,7 @@ def test_the_published_schema_refuses_too(tmp_path: Path, text: str) -> None:
 
 
 def test_the_schema_in_docs_is_the_one_of_this_version() -> None:
-    assert json.loads((ROOT / "docs" / "job.schema.json").read_text()) == json_schema()
+    assert json.loads((ROOT / "docs" / "reference" / "job.schema.json").read_text()) == json_schema()
 
 
 def test_the_published_schema_is_a_schema_and_knows_every_field() -> None:

@@ -243,7 +243,7 @@ def test_a_job_file_lists_models_too(tmp_path: Path) -> None:
 
 
 def test_the_page_for_users_has_every_code_of_a_bad_answer() -> None:
-    page = (ROOT / "docs/row-errors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/row-errors.md").read_text(encoding="utf-8")
     table = page.partition("<!-- answers -->\n")[2].partition("<!-- end -->")[0]
     told = [line for line in table.splitlines() if line.startswith("| `")]
     assert told == [f"| `{code}` | {why} | {advice} |" for code, (why, advice) in BAD_ANSWERS.items()]

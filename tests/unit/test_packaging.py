@@ -12,3 +12,9 @@ def test_every_package_is_named_in_pyproject() -> None:
     named = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "orchestrator").rglob("__init__.py")}
     assert named == there | {"orchestrator.migrations", "orchestrator.migrations.versions"}
+
+
+def test_the_container_copies_the_files_that_the_metadata_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    copied = (ROOT / "deploy/Containerfile").read_text()
+    assert [name for name in (project["readme"], *project["license-files"]) if f" {name} " not in copied] == []

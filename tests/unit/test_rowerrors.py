@@ -1,4 +1,4 @@
-"""What becomes of rows that failed and batches that were refused: every provider's words, and docs/row-errors.md."""
+"""What becomes of failed rows and refused batches: every provider's words, and docs/reference/row-errors.md."""
 
 from __future__ import annotations
 
@@ -348,12 +348,12 @@ def page_row(rule: Rule) -> str:
 
 
 def test_the_page_for_users_has_every_rule_and_no_other() -> None:
-    page = (ROOT / "docs/row-errors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/row-errors.md").read_text(encoding="utf-8")
     table = page.partition("<!-- rules -->\n")[2].partition("<!-- end -->")[0]
     told = [line for line in table.splitlines() if line.startswith("| `")]
     assert told == [page_row(rule) for rule in (*RULES, REFUSED, FAILED)]
 
 
 def test_the_page_for_users_says_what_each_end_is() -> None:
-    page = (ROOT / "docs/row-errors.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/row-errors.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \*\*(.+)\*\* \|", page, re.MULTILINE) == list(DOES.values())
