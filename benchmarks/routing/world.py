@@ -24,6 +24,8 @@ OTHERS = "others"
 """Whose rows are ahead at a lane."""
 QUICK = 60.0
 """A batch that was asked to end is looked at as often as this."""
+LETS_GO = 120.0
+"""Seconds after which nobody waits for a provider that does not answer and has rows that are needed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class _Batch:
     shard: Sent
     night: BatchNight
     cancelled: float | None = None
+    let_go: float = math.inf
     poll: float = math.inf
 
     def over(self) -> float:
@@ -264,7 +267,9 @@ class World:
             self._over(shard, 0)
         else:
             batch.cancelled = batch.night.answers(self.now + REACTS)
-            batch.poll = min(batch.poll, batch.cancelled)
+            if batch.cancelled > self.now + REACTS:
+                batch.let_go = self.now + LETS_GO
+            batch.poll = min(batch.poll, batch.cancelled, batch.let_go)
 
     def _release(self) -> None:
         """Send the batches that there is room for."""
@@ -337,7 +342,12 @@ class World:
         shard, night, at = one.shard, one.night, self.now
         answers = night.answers(at)
         if answers > at:
-            one.poll = answers
+            if at >= one.let_go:
+                # Nobody hears of what it goes on to do, and all of that is billed.
+                self.jobs[shard.job].cost += one.done(math.inf) * self._price(shard.backend)
+                self._over(shard, 0)
+            else:
+                one.poll = min(answers, one.let_go)
             return
         shard.seen = at
         if at >= one.over():

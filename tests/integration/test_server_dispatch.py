@@ -58,7 +58,8 @@ def test_upstreams_share_the_rows(tmp_path: Path, make_upstream: MakeUpstream) -
 
 def test_a_slow_upstream_does_its_part_and_costs_no_row(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     slow, fast = make_upstream(slots=1, latency_ms=400), make_upstream(latency_ms=5)
-    with served(tmp_path, slow.base_url, fast.base_url) as sdk:
+    # What waits too long for the slow one goes to the other.
+    with served(tmp_path, slow.base_url, fast.base_url, request_timeout=5.0) as sdk:
         ended(sdk, create(sdk, [row(name) for name in ids(300)]).id).check(ids(300))
     assert len(fast.requests()) > 250
 

@@ -89,7 +89,8 @@ class Nights:
                     seq, RequestState.SUCCEEDED, kind="output", span=span, usage=Usage(100, 0, 10), model="m"
                 )
                 outcomes.append((done, Price(Decimal(cost), "list")))
-        settle(self.store, found, *outcomes, now=at)
+        mine = {one.seq for one in self.store.rows.of_shard(found.id)}
+        settle(self.store, found, *(one for one in outcomes if one[0].seq in mine), now=at)
 
     def finish(self, of: Job, at: datetime) -> Job:
         """The end of a run."""

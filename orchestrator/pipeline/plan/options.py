@@ -151,7 +151,7 @@ class Prospects:
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend)
         room, behind = self._room(name, backend, profile)
-        cancel = observed.cancel_seconds(sight.shards, self._now)
+        cancel = observed.leaving(sight.shards, self._now)
         return BatchOption(
             backend=name,
             location=backend.location,

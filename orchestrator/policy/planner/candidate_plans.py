@@ -34,8 +34,7 @@ class Course:
     `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
     `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
     `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
-    rows that leave a lane. `stuck` are in batches of a provider that does not answer: nothing can be done about them
-    until it does.
+    rows that leave a lane.
     """
 
     stakes: tuple[Stake, ...]
@@ -48,7 +47,6 @@ class Course:
     bets: int = 0
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
-    stuck: tuple[Stake, ...] = ()
 
     @property
     def staked(self) -> int:
@@ -69,7 +67,7 @@ class Course:
     @property
     def causes(self) -> frozenset[str]:
         """The backends whose slowness makes a rescue of these rows needed, and of other jobs' rows there too."""
-        return frozenset(stake.option.backend for stake in (*self.stakes, *self.stuck))
+        return frozenset(stake.option.backend for stake in self.stakes)
 
     @property
     def before(self) -> Rows:
@@ -111,25 +109,22 @@ def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterat
 
     Pulls that are too late for that only where `late` ones are worth a thought.
     """
-    staked = sum(stake.price * stake.rows for stake in (*course.stakes, *course.stuck))
+    staked = sum(stake.price * stake.rows for stake in course.stakes)
     yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
     if not course.stakes or not course.cover:
         return
-    stuck = sum(stake.rows * stake.price for stake in course.stuck)
     for pull in WAITS:
         pulled = replace(course, pull=pull)
         fits = is_in_time(pulled, ground)
         if fits and course.bets:
             fits = done_by(course.unsent, pull) >= WORTH
         if fits or late:
-            expected = stuck + _pulled(course, pull, arrival(pulled), ground)
+            expected = _pulled(course, pull, arrival(pulled), ground)
             yield _valued(course, pull, expected, fits, ground, terms)
 
 
 def is_in_time(course: Course, ground: Ground) -> bool:
     """Whether what is pulled back is surely done by the deadline."""
-    if course.stuck:
-        return False
     burden, at = course.staked + course.coming, arrival(course)
     # That a cancel may slip is told; to wait for what seldom does would be dear.
     tail = min(SLIPS, slips(course))
@@ -174,8 +169,8 @@ def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
 
 def _holds(course: Course, ground: Ground) -> bool:
     """Whether a course without a pull holds."""
-    if course.stakes or course.stuck:
-        return (not course.cover or not course.stakes) and chance_of(course, ground) >= ground.target
+    if course.stakes:
+        return not course.cover and chance_of(course, ground) >= ground.target
     # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
     return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
 
@@ -186,7 +181,6 @@ def chance_of(course: Course, ground: Ground) -> float:
         return 0.0
     free = 1.0 - SLIPS if course.coming else 1.0
     rest = ground.chance(course.coming, course.held, course.free_in, course.cover) * free
-    rest *= _unstuck(course, ground)
     if not course.stakes:
         return rest
     if course.pull is None:
@@ -194,20 +188,7 @@ def chance_of(course: Course, ground: Ground) -> float:
     done = done_by(course.stakes, min(course.pull, ground.horizon))
     burden = course.staked + course.coming
     pulled = ground.chance(burden, course.held, arrival(course), course.cover, cause=course.causes)
-    return done * rest + (1.0 - done) * pulled * (1.0 - slips(course)) * _unstuck(course, ground)
-
-
-def _unstuck(course: Course, ground: Ground) -> float:
-    """P(what a silent provider has comes in time): it is done, and told; or there is time yet to do it elsewhere."""
-    chance = 1.0
-    for stake in course.stuck:
-        done = stake.by(ground.horizon)
-        rescued = 0.0
-        if course.cover:
-            needs, _ = ground.seconds(stake.rows, course.held, 0.0, course.cover)
-            rescued = stake.answers(ground.horizon - stake.option.cancel_seconds - needs)
-        chance *= max(done, rescued)
-    return chance
+    return done * rest + (1.0 - done) * pulled * (1.0 - slips(course))
 
 
 def lateness(course: Course, ground: Ground) -> float:
@@ -237,8 +218,7 @@ def at_most(course: Course, ground: Ground) -> Decimal:
         for place, (lane, rows) in enumerate(zip(lanes, course.held, strict=True))
     ]
     moved = sum(course.held) - sum(stay) + course.coming
-    every = (*course.stakes, *course.stuck)
-    staked = sum((stake.option.cost.p95 * stake.rows for stake in every), Decimal(0))
+    staked = sum((stake.option.cost.p95 * stake.rows for stake in course.stakes), Decimal(0))
     if not cover:
         return staked + ground.at_most(course.held)
 

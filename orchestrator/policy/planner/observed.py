@@ -27,6 +27,8 @@ ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
 SILENT_AFTER = 15 * MINUTE
 """A provider that has not answered for so long is silent: batches are looked at more often than that."""
+LET_GO = 2 * MINUTE
+"""Seconds until rows are free that are at a silent provider: nobody waits for more than its last word."""
 OUTPUT_WEIGHT = 8.0
 """How much more work a token of an answer is than one of a prompt."""
 GAP = timedelta(minutes=15)
@@ -116,6 +118,11 @@ def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
             # Where nobody looked for hours, what we saw says nothing of the provider.
             seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
         yield Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
+
+
+def leaving(shards: Sequence[Shard], now: datetime) -> float:
+    """Seconds until the rows of a hosted batch are free that is to be cancelled now."""
+    return LET_GO if silence(shards, now) else cancel_seconds(shards, now)
 
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:

@@ -84,7 +84,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
     """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
     at = _position(job, board, job.running, 0, now)
-    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None, stuck=at.stuck)
+    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
     waits = job.waiting + job.pulled + job.coming > 0
     chance = 0.0 if waits else chance_of(course, board.ours)
     why = "nothing more can be done within the budget"
@@ -98,7 +98,7 @@ def _look(course: Course, ours: Ground) -> float:
         due = min(due, ours.slack(course.coming, course.held, course.free_in, course.cover) / 2)
         if course.cover > 1:
             due = min(due, WATCHED)
-    if course.stuck:
+    if any(stake.option.silent > 0 for stake in course.stakes):
         due = min(due, WATCHED)
     return min(LATEST, max(SOONEST, due))
 
@@ -121,18 +121,16 @@ def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
     """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
-    movable = [one for one in running if _batch(board, one).silent <= 0]
     at = _position(job, board, running, 0, now)
     found = _spared(at, board, board.best(at))
     soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
-    if found is None or not movable or (found.holds and not soon):
+    if found is None or not running or (found.holds and not soon):
         return found
-    order = [*movable, *(one for one in running if one not in movable)]
-    if found.holds and len(movable) > 1:
-        one = board.best(_position(job, board, order, 1, now))
+    if found.holds and len(running) > 1:
+        one = board.best(_position(job, board, running, 1, now))
         if one and one.holds and one.value < found.value:
             return one
-    everything = board.best(_position(job, board, order, len(movable), now))
+    everything = board.best(_position(job, board, running, len(running), now))
     return everything if everything and (soon or everything.holds) else found
 
 
@@ -176,17 +174,15 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         stakes[one.backend] = Stake(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_batch(board, one).cancel_seconds for one in gone]
-    stuck = tuple(one for one in stakes.values() if one.option.silent > 0)
     return Position(
         job.waiting + sum(rows for _, rows in board.barred),
         job.pulled,
         job.coming + sum(one.rows for one in gone),
         max(free_in, *latency) if latency else free_in,
-        tuple(one for one in stakes.values() if one not in stuck),
+        tuple(stakes.values()),
         board.held,
         tuple(one.batch for one in gone),
         board.barred,
-        stuck,
     )
 
 
@@ -278,10 +274,6 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> s
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
         return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"
-    if course.stuck:
-        silent = max(stake.option.silent for stake in course.stuck)
-        names = sorted({stake.option.backend for stake in course.stuck})
-        return f"{_named(names)} has not answered for {duration(silent)}, so nothing can be pulled back; {told}"
     if not chosen.holds:
         return f"nothing that can be done now is surer; {told}"
     if course.pull is not None and course.stakes:

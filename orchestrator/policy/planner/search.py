@@ -47,7 +47,6 @@ class Position:
     held: Rows
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
-    stuck: tuple[Stake, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,6 @@ def _courses(
             for new, held in _sent(at, sent, cover, ground):
                 yield Course(
                     stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
-                    stuck=at.stuck,
                 )  # fmt: skip
 
 

@@ -105,12 +105,11 @@ def finish_of(course: Course, ours: Ground, chance: float) -> float:
     """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
     usual, spread = ours.seconds(course.coming, course.held, course.free_in, course.cover)
     lanes = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
-    every = (*course.stakes, *course.stuck)
-    if not every:
+    if not course.stakes:
         return lanes
     done = 1.0 if course.pull is None else done_by(course.stakes, course.pull)
     if chance <= done:
-        return max(lanes, max(stake.within(chance) for stake in every))
+        return max(lanes, max(stake.within(chance) for stake in course.stakes))
     # What was pulled back comes last, as slow as the rest of the chance has it.
     rest = min(0.999, max(0.001, (chance - done) / (1.0 - done)))
     usual, spread = ours.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)

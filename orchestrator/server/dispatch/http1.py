@@ -119,8 +119,8 @@ class _Connection(asyncio.Protocol):
         except HttpParserUpgrade:
             self.give_up(NotHTTPError("the server wants another protocol"))
         except HttpParserError as error:
-            broken = ConnectionCutError if self._in_body else NotHTTPError
-            self.give_up(broken(f"{_cause(error)}"))
+            cause = _cause(error)
+            self.give_up(ConnectionCutError(cause) if self._in_body else NotHTTPError(f"not HTTP: {cause}"))
         if not self._in_body and self._head_size > MAX_HEAD_BYTES:
             self.give_up(NotHTTPError("the head of the answer is too long"))
 
