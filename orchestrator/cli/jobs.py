@@ -29,7 +29,7 @@ from orchestrator.engine.lock import running_engine
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish import merge
-from orchestrator.pipeline.finish.output_check import BY_HAND, OVERWRITE, output_of, remember
+from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of, writing
 from orchestrator.reports import status
 
 
@@ -57,8 +57,8 @@ def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | Non
         _say_taken_in(view, intake)
         detail = finish(context, intake.job, view)
         if output is not None and detail.line.job.error is None:
-            write_rows(context, detail.line.job, output, None, view.counted)
-            remember(context.store, context.home.identity(), BY_HAND, detail.line.job.id, output, now())
+            with writing(context.store, context.home.identity(), detail.line.job.id, output, now):
+                write_rows(context, detail.line.job, output, None, view.counted)
         view.stop()
         return _show(detail, fail_on, as_json)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -135,25 +136,25 @@ def fetch(
     """
     from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import place_of, require_own, write_rows
-    from orchestrator.pipeline.finish.output_check import BY_HAND, remember
+    from orchestrator.pipeline.finish.output_check import writing
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
-        job = context.job(job_name, tell=not as_json)
+        job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
         place = None if output is None else place_of(output, job)
         if place is not None:
             require_own(context, place, overwrite=overwrite)
-        if partial and job.finished_at is None:
-            from orchestrator.cli.partial import write_partial
+        owned = nullcontext() if place is None else writing(store, context.home.identity(), job.id, place, now)
+        with owned:
+            if partial and job.finished_at is None:
+                from orchestrator.cli.partial import write_partial
 
-            written = write_partial(context, job, place, form)
-        else:
-            written = write_rows(context, job, place, form, view.counted)
+                written = write_partial(context, job, place, form)
+            else:
+                written = write_rows(context, job, place, form, view.counted)
         view.stop()
-        if place is not None:
-            remember(context.store, context.home.identity(), BY_HAND, job.id, place, now())
         if as_json and output is not None:
             print_json({"job": job.id, "rows": written.rows, "file": output, "format": written.form})
         elif not as_json:

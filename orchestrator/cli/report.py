@@ -193,14 +193,14 @@ def _write_page(context: Context, built: CostReport, path: Path, since: str | No
 
 def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
     from orchestrator.cli.rows import require_own
-    from orchestrator.pipeline.finish.output_check import BY_HAND, remember
+    from orchestrator.pipeline.finish.output_check import writing
 
     require_own(context, path, "--html", overwrite=overwrite)
-    try:
-        permissions.write_text(path, page)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-    remember(context.store, context.home.identity(), BY_HAND, JobId(""), path, now())
+    with writing(context.store, context.home.identity(), JobId(""), path, now):
+        try:
+            permissions.write_text(path, page)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     say(f"orch: the report is in {path}")
 
 

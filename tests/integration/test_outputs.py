@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault
-from orchestrator.core.model import Job, JobState
+from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.pipeline.after import Before, standing
 from orchestrator.pipeline.build.intake import How, Options, sketch, submit
 from orchestrator.pipeline.finish import output_check
@@ -469,3 +469,20 @@ def test_a_storage_that_never_answers_is_given_up(desk: Desk, monkeypatch: pytes
 def test_an_output_is_one_place_and_overwrite_is_for_a_path() -> None:
     with pytest.raises(ValueError, match="`overwrite` is for a `path`"):
         Output(table="rows", url="sqlite:///x.db", overwrite=True)
+
+
+def test_what_a_kill_left_of_a_file_that_was_named_by_hand_is_known_as_orchs_own(desk: Desk) -> None:
+    place, home = desk.folder / "rows.jsonl", desk.home.identity()
+
+    def is_foreign() -> bool:
+        return output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
+
+    with pytest.raises(KeyboardInterrupt), output_check.writing(desk.store, home, JobId("job-1"), place, now):
+        place.write_text("rows")
+        raise KeyboardInterrupt
+    assert not is_foreign()
+    with output_check.writing(desk.store, home, JobId("job-1"), place, now):
+        place.write_text("all rows")
+    assert not is_foreign()
+    place.write_text("all rows, and a note of mine")
+    assert is_foreign()

@@ -5,8 +5,9 @@ somebody else is overwritten unasked.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -29,6 +30,8 @@ OVERWRITE = "overwrite"
 """The option of a job whose user said that what is in the place of its output may go."""
 BY_HAND = ""
 """The series of what `-o` wrote: what one command wrote there says nothing of the next."""
+WRITING = "writing"
+"""The mark of a place that is being written to, or was when its writer was killed."""
 Result = TypeVar("Result")
 
 
@@ -90,7 +93,15 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
     known = store.outputs.find(home, places.name_of(place))
     if known is None:
         return True
-    return known.series != (series or None) and known.mark != places.mark_of(place)
+    return known.series != (series or None) and known.mark not in (WRITING, places.mark_of(place))
+
+
+@contextmanager
+def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
+    """Around writing to a place that somebody named by hand; what a kill leaves of it is known as orch's own."""
+    store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
+    yield
+    remember(store, home, BY_HAND, job_id, place, now())
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
