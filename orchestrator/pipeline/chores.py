@@ -151,9 +151,9 @@ class Chores:
         self._note(job, "left", f"{told}; `orch reconcile --delete-files` tries it again", shard)
 
     def _is_clean(self, shard: Shard) -> None:
-        self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         if shard.state is ShardState.COLLECTED:
             self._home.shard_input(shard.id).unlink(missing_ok=True)
+        self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         self._shards.pop(shard.id, None)
         self._due.pop(shard.id, None)
 

@@ -232,6 +232,7 @@ BATCHED_ODDLY: tuple[Json, ...] = (
     {"do": "rows", "row": "text_usage"},
     {"do": "rows", "row": "surrogate"},
 )
+LATE = ("late_content", "grows")
 UPLOADED_ODDLY: tuple[Json, ...] = (
     {"do": "no_bytes"},
     {"do": "nameless_file"},
@@ -240,11 +241,14 @@ UPLOADED_ODDLY: tuple[Json, ...] = (
 )
 
 
-def _oddly(dice: random.Random, flavour: str) -> Blow:
-    """Something that contradicts what was said before, or has another shape: no row may be billed again for it."""
+def _oddly(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
+    """Something that contradicts what was said before, or has another shape: no row may be billed again for it.
+
+    A job that `cancels` waits ten minutes for answers that exist; in its schedule nothing takes longer.
+    """
     is_claude = flavour == "anthropic"
     content = "results" if is_claude else "content"
-    lasts = dice.choice([200.0, 1200.0, 3600.0])
+    lasts = 200.0 if cancels else dice.choice([200.0, 1200.0, 3600.0])
     looks = ["retrieve"] if is_claude else ["retrieve", "list"]
     verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
     nth = {"nth": dice.randint(1, 3)}
@@ -254,7 +258,7 @@ def _oddly(dice: random.Random, flavour: str) -> Blow:
         ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
         ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
         ({**dice.choice(NO_ANSWERS), "times": dice.randint(1, 2)}, {"verb": verb}),
-        (dice.choice(BATCHED_ODDLY), {"verb": "create", **nth}),
+        (dice.choice([one for one in BATCHED_ODDLY if not (cancels and one["do"] in LATE)]), {"verb": "create", **nth}),
     ]
     if not is_claude:
         chosen.append((dice.choice(UPLOADED_ODDLY), {"verb": "upload"}))
@@ -314,7 +318,8 @@ def odd(seed: int) -> Schedule:
     dice = random.Random(f"odd {seed}")
     schedule = drawn(seed)
     flavours = [FLAVOURS[name] for name in schedule.order]
-    blows = [_oddly(dice, dice.choice(flavours)) for _ in range(dice.choice([1, 2, 3, 6]))]
+    cancels = schedule.cancel_at < inf
+    blows = [_oddly(dice, dice.choice(flavours), cancels=cancels) for _ in range(dice.choice([1, 2, 3, 6]))]
     return replace(schedule, blows=[*schedule.blows, *blows])
 
 
