@@ -106,7 +106,7 @@ class Chores:
 
     def _look(self, job: Job, shard: Shard, lane: Lane) -> bool | None:
         """Look for late answers: True where there are some, None where there are none yet."""
-        if late.look(self._store, self._home, shard, lane) is None:
+        if late.look(self._store, self._home, shard, lane, self._now()) is None:
             self._put_off(shard, late.next_look(self._times(shard)))
             return None
         return True

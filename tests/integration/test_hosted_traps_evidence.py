@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends import RemoteBatch
 from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 AZURE = pytest.param("azure", marks=pytest.mark.soak)
@@ -217,7 +218,7 @@ def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(de
     assert len(desk.batches()) == 2
     for _ in range(48):
         desk.later(HOUR)
-    assert desk.events(job, "late") == ["5 came when their rows had been answered elsewhere, and are booked"]
+    assert desk.events(job, "late") == ["5 came when their rows had ended without them, and are booked"]
     assert desk.cost(job) == cost_of(desk.provider.bill())
     assert desk.files() == []
 
@@ -292,18 +293,31 @@ def test_trap_g2_a_file_that_grows_after_it_was_given_up_is_booked(desk: Desk, n
     assert desk.inputs(job) == []
 
 
-def test_trap_g2_a_shard_that_late_answers_dissolve_is_not_sent_in_the_same_round(desk: Desk) -> None:
+def test_trap_g2_a_shard_that_is_given_up_earlier_in_a_round_is_not_sent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As late answers for its rows do it."""
     desk.backend(limits={"max_rows": 4, "batches_per_hour": 1})
-    job = desk.submit([row("r0", "missing:1"), *plain(8)[1:]])
+    job = desk.submit(plain(8))
     desk.settle(job)
-    desk.later(15 * MINUTE, job)
-    # Now the first batch is collected, its files are read once more, and the second may be sent.
-    desk.later(46 * MINUTE, job)
-    assert "cancelled (None)" in desk.states(job)
+    assert desk.engine is not None
+    api = desk.engine.open("openai").api
+    retrieve = api.retrieve
+
+    def dissolving(batch_id: str) -> RemoteBatch | None:
+        shard = desk.store.shards.of_job(job.id)[1]
+        if shard.state == "pending":
+            desk.store.shards.dissolve(shard, "its rows are answered")
+        return retrieve(batch_id)
+
+    monkeypatch.setattr(api, "retrieve", dissolving)
+    # Now the first batch is looked at, and the second may be sent.
+    desk.later(61 * MINUTE, job)
     desk.finish(job)
+    desk.later(2 * MINUTE)
+    assert desk.states(job) == ["collected (completed)", "cancelled (None)", "collected (completed)"]
     assert desk.ends(job) == all_are("succeeded", 8)
-    assert desk.files() == []
-    assert desk.inputs(job) == []
+    assert (desk.files(), desk.inputs(job)) == ([], [])
 
 
 def test_trap_g2_a_shard_that_is_given_up_while_it_is_uploaded_leaves_nothing(
