@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from orchestrator.errors import AccountError, BackendBusy, BackendError, BackendRefused, OrchError, UsageError
+from orchestrator.evidence import ANSWERS_KEPT
 from orchestrator.home import Home
 from orchestrator.model import Job, JobId, Shard, ShardId, ShardState
 from orchestrator.pipeline import late
@@ -138,12 +139,13 @@ class Chores:
         self._step(current)
 
     def _failed(self, job: Job, shard: Shard, error: OrchError) -> None:
-        over = (shard.collected_at or shard.created_at) + KEPT_AT
+        ended = shard.collected_at or shard.created_at
+        over = ended + KEPT_AT + (ANSWERS_KEPT if shard.owed else timedelta())
         if self._now() < over or not isinstance(error, BackendError | UsageError):
             self._put_off(shard, late.next_look(self._times(shard)))
             return
-        if not shard.owed:
-            self._left(job, shard, ", ".join(_files_of(shard)), error.message)
+        if files := _files_of(shard):
+            self._left(job, shard, ", ".join(files), error.message)
         self._is_clean(shard)
 
     def _left(self, job: Job, shard: Shard, what: str, why: str) -> None:

@@ -278,6 +278,18 @@ def test_trap_g2_a_file_of_another_length_than_is_told_is_not_taken_for_whole(de
     paid_once(desk, 10)
 
 
+def test_trap_g2_files_are_deleted_a_day_later_though_that_fails_at_first(desk: Desk) -> None:
+    """They are kept while answers may still come, and tried again like any others after that."""
+    job = desk.run([row("r0", "missing:1"), *plain(3)[1:]])
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert desk.files() != []
+    script(desk, "cut_before", verb="delete_file", times=2)
+    for _ in range(30):
+        desk.later(HOUR)
+    assert desk.files() == []
+    assert desk.events(job, "left") == []
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g2_a_file_that_grows_after_it_was_given_up_is_booked(desk: Desk, name: str) -> None:
     desk.backend(name)
