@@ -1,7 +1,7 @@
 """What is left to do at a backend for shards that are over: to delete their files, and to look for late answers.
 
 A chore never holds up a job. It is done as soon as its shard is over, again later where that fails, and given up with
-a note after a day. It survives kills: a shard is unclean in the store until it is done.
+a note after two days. It survives kills: a shard is unclean in the store until it is done.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from orchestrator.pipeline.crew import Crew, Inline
 from orchestrator.pipeline.lanes import Lane
 from orchestrator.store import Store
 
-KEPT_AT = timedelta(days=1)
-"""Files that cannot be deleted are tried for so long; then they are left, and told of."""
+KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
+"""Files that cannot be deleted are tried for so long after their shard was collected; then they are left, and told of.
+"""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -139,8 +140,7 @@ class Chores:
         self._step(current)
 
     def _failed(self, job: Job, shard: Shard, error: OrchError) -> None:
-        ended = shard.collected_at or shard.created_at
-        over = ended + KEPT_AT + (ANSWERS_KEPT if shard.owed else timedelta())
+        over = (shard.collected_at or shard.created_at) + KEPT_AT
         if self._now() < over or not isinstance(error, BackendError | UsageError):
             self._put_off(shard, late.next_look(self._times(shard)))
             return
