@@ -101,6 +101,16 @@ def test_trap_g4_a_refusal_in_another_shape_ends_its_rows_with_its_word(desk: De
         assert desk.ends(job) == {**all_are("succeeded", 3), "r1": "failed: invalid_request"}
 
 
+def test_trap_g4_a_row_that_fails_in_batches_told_as_expired_fails_after_three(desk: Desk) -> None:
+    """Counts that cannot be make a batch look expired, which blames no row; one that ran and failed is to blame."""
+    desk.backend("claude")
+    desk.provider.script({"do": "huge_counts", "match": {"verb": "retrieve"}, "times": None})
+    job = desk.run([row("r0", "status:500"), *plain(3)[1:]])
+    assert desk.ends(job)["r1"] == desk.ends(job)["r2"] == "succeeded"
+    assert desk.ends(job)["r0"].startswith("failed: ")
+    assert len(desk.batches()) == 3
+
+
 # --- orphans in odd lists
 
 
