@@ -20,8 +20,7 @@ from orchestrator.pipeline.lanes import Lane
 from orchestrator.store import Store
 
 KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
-"""Files that cannot be deleted are tried for so long after their shard was collected; then they are left, and told of.
-"""
+"""Files are tried to be deleted for so long after their shard was collected; then they are left, and told of."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 

@@ -119,9 +119,9 @@ class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
-    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in `pulled`,
-    which were taken back for the deadline. `nobodys` are lines, by the kind of their file,
-    of which nobody can tell whose they are; they may be about the `doubtful` rows.
+    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
+    `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    can tell whose they are; they may be about the `doubtful` rows.
     """
 
     taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
