@@ -18,7 +18,7 @@ $(VENV)/installed: pyproject.toml constraints/dev.txt
 
 # A real vLLM on CPU in its own environment (3 GB). Where it cannot be had, it says so and tests that need it skip.
 engine: install
-	$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE)
+	$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE)
 
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
@@ -32,7 +32,7 @@ tests/npm/node_modules/installed: tests/npm/package.json
 
 test: install
 	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
-	-$(BIN)/python -m orchestrator.vllm install --dir $(ENGINE) && $(BIN)/python -m orchestrator.vllm model tiny --dir $(ENGINE)
+	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m orchestrator.server.engines model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 
 # The inner loop, under a minute: what decides, and the contracts of store and server.

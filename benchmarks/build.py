@@ -83,14 +83,15 @@ def bare(folder: Path) -> None:
 
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
-    from orchestrator.clock import now
-    from orchestrator.config import LocalBackend, load
-    from orchestrator.engine import own_lane
-    from orchestrator.home import Home
-    from orchestrator.pipeline import intake, submit
-    from orchestrator.pipeline.governor import Room
-    from orchestrator.pipeline.planning import Sending
-    from orchestrator.place import Place
+    from orchestrator.core.clock import now
+    from orchestrator.engine.loop import own_lane
+    from orchestrator.pipeline.build import intake
+    from orchestrator.pipeline.plan.planning import Sending
+    from orchestrator.pipeline.submit import sending
+    from orchestrator.pipeline.submit.admission import Room
+    from orchestrator.settings.config import LocalBackend, load
+    from orchestrator.settings.discovery import Place
+    from orchestrator.settings.home import Home
     from orchestrator.store import Store
 
     (folder / "orch.toml").write_text(
@@ -108,7 +109,7 @@ def ours(folder: Path, *, finish: bool) -> None:
         assert isinstance(settings, LocalBackend)
         lane = own_lane("local", settings, config, home.root / "none")
         sending = Sending(DOCUMENTS, "local", None, "bench")
-        shards = submit.plan_shards(store, taken.job, lane, sending, lambda model: Room(50_000, None), now())
+        shards = sending.plan_shards(store, taken.job, lane, sending, lambda model: Room(50_000, None), now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS
     _answer_all(folder / "orch.db", taken.job.id)
 

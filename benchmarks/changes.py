@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.pipeline.build import BuildReport
+from orchestrator.pipeline.build.builder import BuildReport
 
 DOCUMENTS = 100_000
 FOLDERS = 200
@@ -94,11 +94,11 @@ def measured(what: str, folder: Path) -> tuple[float, float, str]:
 
 def night(folder: Path, *, verify: bool) -> BuildReport:
     """The build of one submit."""
-    from orchestrator.clock import now
-    from orchestrator.config import load
-    from orchestrator.home import Home
-    from orchestrator.pipeline import build, intake, reuse
-    from orchestrator.place import Place
+    from orchestrator.core.clock import now
+    from orchestrator.pipeline.build import builder, intake, reuse
+    from orchestrator.settings.config import load
+    from orchestrator.settings.discovery import Place
+    from orchestrator.settings.home import Home
     from orchestrator.store import Store
 
     url = f"sqlite:///{folder / 'orch.db'}"
@@ -110,7 +110,7 @@ def night(folder: Path, *, verify: bool) -> BuildReport:
         store.jobs.add(job, {})
         asked = reuse.asked_of(config, job)
         # Files just written are not trusted; here they are taken for ten seconds older.
-        report = build.build(store, home, job, now(), asked=asked, clock_ns=lambda: time.time_ns() + 10**10)
+        report = builder.build(store, home, job, now(), asked=asked, clock_ns=lambda: time.time_ns() + 10**10)
         store.jobs.mark_built(job.id, now())
     return report
 

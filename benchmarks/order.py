@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.upstream_queue import Lanes
 
 CHAT = "/v1/chat/completions"
 CACHE_TOKENS = 400_000

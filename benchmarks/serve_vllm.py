@@ -39,8 +39,8 @@ from benchmarks.serving import (
     upload,
     wait,
 )
-from orchestrator.errors import OrchError
-from orchestrator.vllm import EngineDir, VllmProcess, make_model, require_installed, vllm_launch
+from orchestrator.core.errors import OrchError
+from orchestrator.server.engines import EngineDir, VllmProcess, make_model, require_installed, vllm_launch
 
 PARTS = ("sweep", "tasks", "interactive")
 VOCABULARY = """

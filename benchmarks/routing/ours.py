@@ -14,9 +14,10 @@ from decimal import Decimal
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
-from orchestrator.forecast import Assumed, Speeds
-from orchestrator.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
-from orchestrator.planner import (
+from orchestrator.core.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.forecast import Assumed, Speeds
+from orchestrator.policy.planner import (
     BatchOption,
     Claim,
     Cost,
@@ -29,8 +30,7 @@ from orchestrator.planner import (
     plan,
     replan,
 )
-from orchestrator.planner.orders import lying, taken_back
-from orchestrator.wire import BatchStatus
+from orchestrator.policy.planner.orders import lying, taken_back
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.wire import BatchStatus
+from orchestrator.core.wire import BatchStatus
 
 SHARD_KEY = "orch_shard"
 """The key of a batch's metadata under which our own id stands."""

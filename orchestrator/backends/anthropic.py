@@ -19,7 +19,6 @@ import anthropic
 import httpx2
 import msgspec
 
-from orchestrator import wire
 from orchestrator.backends import (
     BATCH_GONE,
     Check,
@@ -32,15 +31,16 @@ from orchestrator.backends import (
     Sighting,
     calls,
     inline,
-    loosely,
+    lenient,
 )
 from orchestrator.backends.anthropic_errors import UNREADABLE, meaning
 from orchestrator.backends.files import keep
 from orchestrator.backends.message_results import result_line
 from orchestrator.backends.openai_read import Listing
-from orchestrator.backends.tidy import lines
-from orchestrator.errors import OrchError
-from orchestrator.wire import BatchStatus
+from orchestrator.backends.result_lines import lines
+from orchestrator.core import wire
+from orchestrator.core.errors import OrchError
+from orchestrator.core.wire import BatchStatus
 
 log = logging.getLogger(__name__)
 
@@ -89,24 +89,24 @@ class _Batch:
 
 def _batch(told: object, asked: str | None = None) -> _Batch:
     """Raises ValueError where it is none, or another one than was asked for."""
-    found = loosely.mapping(told)
-    name = loosely.name(found.get("id"))
+    found = lenient.mapping(told)
+    name = lenient.name(found.get("id"))
     if name is None and asked is not None and "processing_status" in found:
         name = asked
     if name is None:
         raise ValueError("the answer is no batch")
     if asked is not None and name != asked:
         raise ValueError(f"the answer is about {name[:100]}")
-    counts = {one: loosely.count(loosely.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
+    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
     # Counts of nothing at all say nothing: no batch is without rows.
     is_counted = any(counts.values())
     return _Batch(
         name,
-        loosely.word(found.get("processing_status")),
+        lenient.word(found.get("processing_status")),
         {one: count or 0 for one, count in counts.items()} if is_counted else None,
-        loosely.time(found.get("created_at")),
-        loosely.time(found.get("ended_at")),
-        loosely.time(found.get("archived_at")) is not None,
+        lenient.time(found.get("created_at")),
+        lenient.time(found.get("ended_at")),
+        lenient.time(found.get("archived_at")) is not None,
     )
 
 
@@ -158,7 +158,7 @@ class AnthropicBackend:
         ):
             # Not `batches.create`: it would hold every request, and a file goes out in pieces.
             answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
-            return _remote(_batch(loosely.decode(answer.content)))
+            return _remote(_batch(lenient.decode(answer.content)))
 
     def find(self, intent: Intent) -> Sighting:
         rows = intent.rows - inline.refused_rows(intent.input_path)
@@ -226,8 +226,8 @@ class AnthropicBackend:
         while more:
             with self._translated("list batches"):
                 answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
-                told = loosely.decode(answer.http_response.content)
-                listed = loosely.readable(loosely.entries(told, is_first=not seen), _batch)
+                told = lenient.decode(answer.http_response.content)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), _batch)
             found = list({one.id: one for one in listed if one.id not in seen}.values())
             if not found:
                 return
@@ -235,7 +235,7 @@ class AnthropicBackend:
             seen |= {one.id for one in found}
             after = found[-1].id
             # A list that does not say whether there is more ends with an empty page, or one that is known.
-            more = loosely.mapping(told).get("has_more") is not False
+            more = lenient.mapping(told).get("has_more") is not False
 
     def files(self) -> Iterator[RemoteFile]:
         """None: there are no files there."""
@@ -252,7 +252,7 @@ class AnthropicBackend:
                 if error.status_code not in GONE or error.type is None:
                     raise
                 return None
-            return _remote(_batch(loosely.decode(answer.http_response.content), batch_id))
+            return _remote(_batch(lenient.decode(answer.http_response.content), batch_id))
 
     def cancel(self, batch_id: str) -> None:
         if batch_id.startswith(_ALL_REFUSED):
@@ -365,7 +365,7 @@ def _result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
         row = _decode_row(line)
     except wire.NO_JSON:
         return "output", line
-    theirs = loosely.text(row.custom_id)
+    theirs = lenient.text(row.custom_id)
     return result_line(ids.ours(theirs), theirs, row.result)
 
 

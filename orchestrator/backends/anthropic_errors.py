@@ -5,9 +5,17 @@ from __future__ import annotations
 import anthropic
 import msgspec
 
-from orchestrator.backends import loosely
+from orchestrator.backends import lenient
 from orchestrator.backends.openai_errors import retry_after, unanswered
-from orchestrator.errors import AccountError, BackendBusy, BackendError, BackendRefused, NotSent, OrchError, Uncertain
+from orchestrator.core.errors import (
+    AccountError,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    NotSent,
+    OrchError,
+    Uncertain,
+)
 
 UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
 """What an answer of another shape raises: the client reads answers without checking them."""
@@ -40,7 +48,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     """
 
     def told(detail: str) -> str:
-        return f"{what}: {loosely.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
+        return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, anthropic.APIStatusError):
         return _of_answer(error, told(error.api_message or f"status {error.status_code}"), creating=creating)
@@ -78,4 +86,4 @@ def is_not_its_own(error: anthropic.APIStatusError) -> bool:
 def code_of(error: anthropic.APIStatusError) -> str | None:
     """The provider's word for the cause, None where it has none."""
     code = error.error_code or error.type
-    return None if code is None else loosely.text(code)
+    return None if code is None else lenient.text(code)

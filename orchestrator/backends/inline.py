@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator import wire
 from orchestrator.backends.files import durable
 from orchestrator.backends.message_results import refused_line
 from orchestrator.backends.messages import CHAT, translate
-from orchestrator.errors import InputError, JobFilesError
+from orchestrator.core import wire
+from orchestrator.core.errors import InputError, JobFilesError
 
 _INLINE = "inline:"
 _HEAD = b'{"requests":['

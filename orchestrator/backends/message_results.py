@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import loosely
-from orchestrator.errors import InputError
-from orchestrator.wire import MOST_TOKENS
+from orchestrator.backends import lenient
+from orchestrator.core.errors import InputError
+from orchestrator.core.wire import MOST_TOKENS
 
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent, because one of its fields has no counterpart."""
@@ -87,7 +87,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _number(usage: Mapping[str, Any], name: str) -> int:
     """A number of tokens; 0 where none is told that can be one."""
-    value = loosely.count(usage.get(name))
+    value = lenient.count(usage.get(name))
     return value if value is not None and value < MOST_TOKENS else 0
 
 
@@ -120,14 +120,14 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
 
     `theirs` is the row's id at Anthropic.
     """
-    found = loosely.mapping(result)
-    match {**found, "type": loosely.word(found.get("type"))}:
+    found = lenient.mapping(result)
+    match {**found, "type": lenient.word(found.get("type"))}:
         case {"type": "succeeded", "message": dict(message)}:
             return "output", _line(custom_id, theirs, _response(200, None, completion(message)))
         case {"type": "succeeded"}:
             return "output", _line(custom_id, theirs, _response(200, None, None))
         case {"type": "errored", "error": told}:
-            told = told if isinstance(told, dict) else {"error": {"message": loosely.text(told)}}
+            told = told if isinstance(told, dict) else {"error": {"message": lenient.text(told)}}
             inner = told.get("error")
             error = inner if isinstance(inner, dict) else told
             kind = str(error.get("type") or "error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.errors import InputError
+from orchestrator.core.errors import InputError
 
 _NUMBER_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _LIMITS = _NUMBER_LIMITS | {"minLength", "maxLength", "maxItems", "uniqueItems"}

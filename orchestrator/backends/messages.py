@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator import wire
 from orchestrator.backends.message_schema import fitted
-from orchestrator.errors import InputError
+from orchestrator.core import wire
+from orchestrator.core.errors import InputError
 
 CHAT = "/v1/chat/completions"
 Block = dict[str, Any]

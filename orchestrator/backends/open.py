@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Limits, Profile, profile_of, with_limits
-from orchestrator.config import AnthropicBackend, HostedBackend
-from orchestrator.config import Backend as AnyBackend
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
+from orchestrator.settings.config import AnthropicBackend, HostedBackend
+from orchestrator.settings.config import Backend as AnyBackend
 
 
 def open_backend(

@@ -24,17 +24,17 @@ from orchestrator.backends import (
     RemoteFile,
     Sighting,
     calls,
-    loosely,
+    lenient,
     metadata_of,
 )
 from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
 from orchestrator.backends.openai_errors import UNREADABLE, date_of, meaning, said
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
-from orchestrator.backends.tidy import result_lines
-from orchestrator.clock import now
-from orchestrator.errors import BackendError, OrchError, Uncertain
-from orchestrator.wire import BatchStatus
+from orchestrator.backends.result_lines import result_lines
+from orchestrator.core.clock import now
+from orchestrator.core.errors import BackendError, OrchError, Uncertain
+from orchestrator.core.wire import BatchStatus
 
 PAGE = 100
 FIND_PAGES = 50
@@ -112,7 +112,7 @@ class OpenAIBackend:
                 if refusal.status_code not in NO_LIST:
                     raise
                 headers = refusal.response.headers  # a key that may do batches and nothing else has an owner too
-            return loosely.name(headers.get("openai-organization"))
+            return lenient.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
         size = path.stat().st_size
@@ -212,7 +212,7 @@ class OpenAIBackend:
         while more:
             with self._translated(what):
                 told = _json(fetch(after))
-                listed = loosely.readable(loosely.entries(told, is_first=not seen), convert)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert)
             found = list({one.id: one for one in listed if one.id not in seen}.values())
             if not found:
                 return
@@ -220,10 +220,10 @@ class OpenAIBackend:
             seen |= {one.id for one in found}
             after = found[-1].id
             # A list that does not say whether there is more ends with an empty page, or one that is known.
-            more = loosely.mapping(told).get("has_more") is not False
+            more = lenient.mapping(told).get("has_more") is not False
 
     def _read_list(self, answer: _Raw) -> list[RemoteFile]:
-        return loosely.readable(loosely.entries(_json(answer)), read.remote_file)
+        return lenient.readable(lenient.entries(_json(answer)), read.remote_file)
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         with self._translated(f"retrieve {batch_id}"):
@@ -291,7 +291,7 @@ class OpenAIBackend:
         try:
             with self._translated("list batches"):
                 answer = self._client.batches.with_raw_response.list(limit=1)
-                loosely.entries(_json(answer))
+                lenient.entries(_json(answer))
             yield Check("batches", True, f"can be listed, as {self.account()}")
         except OrchError as error:
             yield Check("batches", False, str(error))
@@ -309,9 +309,9 @@ class OpenAIBackend:
         try:
             with self._translated("list models"):
                 told = (
-                    loosely.entries(_json(self._client.models.with_raw_response.list()), "models") if models else []
+                    lenient.entries(_json(self._client.models.with_raw_response.list()), "models") if models else []
                 )
-                known = sorted(filter(None, (loosely.name(loosely.mapping(one).get("id")) for one in told)))
+                known = sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in told)))
         except OrchError as error:
             yield Check("models", False, str(error))
             return
@@ -342,7 +342,7 @@ def _copied(client: openai.OpenAI, **options: Any) -> openai.OpenAI:
 
 def _json(answer: _Raw) -> Any:
     """Raises ValueError for what is no JSON."""
-    return loosely.decode(answer.http_response.content)
+    return lenient.decode(answer.http_response.content)
 
 
 def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:

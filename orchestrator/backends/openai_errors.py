@@ -9,8 +9,8 @@ from math import isnan
 import httpx2
 import openai
 
-from orchestrator.backends import loosely
-from orchestrator.errors import (
+from orchestrator.backends import lenient
+from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
     BackendError,
@@ -54,7 +54,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     """
 
     def told(detail: str) -> str:
-        return f"{what}: {loosely.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
+        return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, openai.APIStatusError):
         return _of_answer(error, told(said(error) or f"status {error.status_code}"), creating=creating)
@@ -106,13 +106,13 @@ def is_not_its_own(error: openai.APIStatusError) -> bool:
 
 def said(error: openai.APIStatusError) -> str:
     """The message of an error object, empty where the answer has none."""
-    told = loosely.mapping(error.body)
-    return loosely.text(told.get("message")) if "message" in told else ""
+    told = lenient.mapping(error.body)
+    return lenient.text(told.get("message")) if "message" in told else ""
 
 
 def code_of(error: openai.APIStatusError) -> str | None:
     """The provider's word for the cause, None where it has none."""
-    return None if error.code is None else loosely.text(error.code)
+    return None if error.code is None else lenient.text(error.code)
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:

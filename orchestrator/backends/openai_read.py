@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from orchestrator.backends import SHARD_KEY, Check, LineProblem, RemoteBatch, RemoteFile, loosely
-from orchestrator.wire import BatchStatus
+from orchestrator.backends import SHARD_KEY, Check, LineProblem, RemoteBatch, RemoteFile, lenient
+from orchestrator.core.wire import BatchStatus
 
 ORDER_SLACK = timedelta(minutes=1)
 SKEW_SECONDS = 60.0
@@ -47,7 +47,7 @@ _ENDS = (BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED, Batc
 
 def status_of(said: object) -> BatchStatus | None:
     """A provider's status word; None for one that nobody knows."""
-    word = loosely.word(said)
+    word = lenient.word(said)
     try:
         return BatchStatus(word)
     except ValueError:
@@ -59,7 +59,7 @@ def _status(told: dict[str, Any]) -> BatchStatus:
     known = status_of(told.get("status"))
     if known is not None:
         return known
-    return next((end for end in _ENDS if loosely.time(told.get(f"{end}_at")) is not None), BatchStatus.IN_PROGRESS)
+    return next((end for end in _ENDS if lenient.time(told.get(f"{end}_at")) is not None), BatchStatus.IN_PROGRESS)
 
 
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
@@ -69,33 +69,33 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
     """
     if not isinstance(told, dict):
         raise ValueError("the answer is no batch")
-    found = loosely.name(told.get("id"))
+    found = lenient.name(told.get("id"))
     if found is None and asked is not None and "status" in told:
         found = asked
     if found is None:
         raise ValueError("the answer is no batch")
     if asked is not None and found != asked:
         raise ValueError(f"the answer is about {found[:100]}")
-    counts, usage = loosely.mapping(told.get("request_counts")), loosely.mapping(told.get("usage"))
-    completed, failed = (loosely.count(counts.get(name)) for name in ("completed", "failed"))
+    counts, usage = lenient.mapping(told.get("request_counts")), lenient.mapping(told.get("usage"))
+    completed, failed = (lenient.count(counts.get(name)) for name in ("completed", "failed"))
     return RemoteBatch(
         id=found,
         status=_status(told),
         completed=completed or 0,
         failed=failed or 0,
         is_counted=completed is not None or failed is not None,
-        input_tokens=loosely.count(usage.get("input_tokens"), loosely.MOST_TOKENS) or 0,
-        output_tokens=loosely.count(usage.get("output_tokens"), loosely.MOST_TOKENS) or 0,
-        upstream_seconds=loosely.seconds(told.get("upstream_seconds")),
-        input_file_id=loosely.name(told.get("input_file_id")),
-        output_file_id=loosely.name(told.get("output_file_id")),
-        error_file_id=loosely.name(told.get("error_file_id")),
+        input_tokens=lenient.count(usage.get("input_tokens"), lenient.MOST_TOKENS) or 0,
+        output_tokens=lenient.count(usage.get("output_tokens"), lenient.MOST_TOKENS) or 0,
+        upstream_seconds=lenient.seconds(told.get("upstream_seconds")),
+        input_file_id=lenient.name(told.get("input_file_id")),
+        output_file_id=lenient.name(told.get("output_file_id")),
+        error_file_id=lenient.name(told.get("error_file_id")),
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
-        shard=loosely.name(loosely.mapping(told.get("metadata")).get(SHARD_KEY)),
+        shard=lenient.name(lenient.mapping(told.get("metadata")).get(SHARD_KEY)),
         # Nothing is counted before the file has been read.
-        rows=loosely.count(counts.get("total")) or None,
-        created_at=loosely.time(told.get("created_at")),
-        over_at=next((at for end in _ENDS if (at := loosely.time(told.get(f"{end}_at"))) is not None), None),
+        rows=lenient.count(counts.get("total")) or None,
+        created_at=lenient.time(told.get("created_at")),
+        over_at=next((at for end in _ENDS if (at := lenient.time(told.get(f"{end}_at"))) is not None), None),
     )
 
 
@@ -109,26 +109,26 @@ def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
     elif isinstance(told, dict):
         inner = next((told[key] for key in ("data", "errors", "error") if told.get(key)), None)
         if "message" in told or "code" in told:
-            line = loosely.count(told.get("line"))
+            line = lenient.count(told.get("line"))
             yield LineProblem(
-                loosely.text(told.get("code")) or "error", loosely.text(told.get("message")), line or None
+                lenient.text(told.get("code")) or "error", lenient.text(told.get("message")), line or None
             )
         elif inner is not None:
             yield from _problems(inner, depth + 1)
         elif told.get("object") != "list":
-            yield from (LineProblem(loosely.text(code), loosely.text(said)) for code, said in told.items())
+            yield from (LineProblem(lenient.text(code), lenient.text(said)) for code, said in told.items())
     else:
-        yield LineProblem("error", loosely.text(told))
+        yield LineProblem("error", lenient.text(told))
 
 
 def remote_file(told: object) -> RemoteFile:
     """A file as we speak of it. Raises ValueError for what is none."""
-    found = loosely.mapping(told)
-    file_id = loosely.name(found.get("id"))
+    found = lenient.mapping(told)
+    file_id = lenient.name(found.get("id"))
     if file_id is None:
         raise ValueError("the answer is no file")
-    size = loosely.count(found.get("bytes"), loosely.MOST_TOKENS)
-    return RemoteFile(file_id, loosely.text(found.get("filename")), size, loosely.time(found.get("created_at")))
+    size = lenient.count(found.get("bytes"), lenient.MOST_TOKENS)
+    return RemoteFile(file_id, lenient.text(found.get("filename")), size, lenient.time(found.get("created_at")))
 
 
 class Listing:

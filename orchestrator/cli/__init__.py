@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
-from orchestrator import __version__, permissions
+from orchestrator import __version__
 from orchestrator.cli import failures
-from orchestrator.errors import OrchError
-from orchestrator.terminal import make_output_safe, safe_output
+from orchestrator.cli.terminal import make_output_safe, safe_output
+from orchestrator.core import permissions
+from orchestrator.core.errors import OrchError
 
 # Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
 # of its time. `root` turns collection on again before a command does its work.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.context import Context, opened
+from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
-from orchestrator.clock import day, now
-from orchestrator.errors import UsageError
-from orchestrator.layout import Column, table
+from orchestrator.core.clock import day, now
+from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.store.failures import Failure
@@ -114,7 +114,7 @@ def _show(failures: Sequence[Failure], as_json: bool) -> None:
     elif not failures:
         say("orch: nothing has failed in the newest runs")
     else:
-        from orchestrator.console import out
+        from orchestrator.cli.console import out
 
         out().print(table(_COLUMNS, list(map(_cells, failures)), out().width))
 

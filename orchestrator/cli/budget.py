@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from orchestrator.budgets import Standing, dollars
 from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.clock import now
+from orchestrator.core.clock import now
+from orchestrator.policy.budgets import Standing, dollars
 
 
 @click.command()
 @json_option
 def budget(as_json: bool) -> int:
     """Show each budget of orch.toml: what is spent, what batches in flight may cost, what is left, when it renews."""
-    from orchestrator.pipeline.budget import SharedBudgets
+    from orchestrator.pipeline.submit.budget import SharedBudgets
 
     with opened() as context:
         standings = SharedBudgets(context.store, context.config, now).standings()

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from orchestrator import config as settings
-from orchestrator import jobspec
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import Limits
+from orchestrator.cli.console_progress import progress
 from orchestrator.cli.context import say_keys
 from orchestrator.cli.options import scope_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
-from orchestrator.clock import now
-from orchestrator.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
-from orchestrator.console_progress import progress
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError, OrchError, UsageError
+from orchestrator.core.model import JobKind, scope_words
+from orchestrator.core.permissions import readable_by_others
+from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.errors import InputError, OrchError, UsageError
-from orchestrator.home import Home
-from orchestrator.inforce import differences
-from orchestrator.ladder import expand
-from orchestrator.model import JobKind, scope_words
-from orchestrator.permissions import readable_by_others
-from orchestrator.pipeline.lanes import Prices
-from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.selection import Scope
-from orchestrator.requests import ENDPOINT, resolve_model
-from orchestrator.sanitize import one_line
+from orchestrator.engine.in_force import differences
+from orchestrator.pipeline.backend_handles import Prices
+from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.policy.requests import ENDPOINT, resolve_model
+from orchestrator.settings import config as settings
+from orchestrator.settings import job_file
+from orchestrator.settings.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import expand
 
 if TYPE_CHECKING:
     from orchestrator.store import Store
@@ -50,10 +50,10 @@ DEFAULT_MODEL = "default"
 @json_option
 def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json: bool) -> int:
     """Check a job or batch file, and every document and template, without running it."""
-    from orchestrator.pipeline.check import check_file
+    from orchestrator.pipeline.build.validate import check_file
 
     if schema:
-        print_json(jobspec.json_schema())
+        print_json(job_file.json_schema())
         return 0
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
@@ -165,7 +165,7 @@ def _models(config: settings.Config, backend: str) -> list[str]:
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:
-    from orchestrator.engine import running_engine
+    from orchestrator.engine.loop import running_engine
     from orchestrator.store import Store
 
     home = Home(config.home)

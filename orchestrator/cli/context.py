@@ -11,21 +11,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import overview
 from orchestrator.cli.output import say
-from orchestrator.clock import now
-from orchestrator.errors import InputError, OrchError
-from orchestrator.home import Home
-from orchestrator.jobnames import job_named
-from orchestrator.model import Job, JobId, Shard, ShardState
-from orchestrator.overview import JobDetail, JobLine
-from orchestrator.place import Place, locate
-from orchestrator.sanitize import escape_controls
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError, OrchError
+from orchestrator.core.model import Job, JobId, Shard, ShardState
+from orchestrator.core.sanitize import escape_controls
+from orchestrator.reports import status
+from orchestrator.reports.job_names import job_named
+from orchestrator.reports.status import JobDetail, JobLine
+from orchestrator.settings.discovery import Place, locate
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
-    from orchestrator.config import Config
-    from orchestrator.planner import Outlook
+    from orchestrator.policy.planner import Outlook
+    from orchestrator.settings.config import Config
 
 
 class Context:
@@ -52,7 +52,7 @@ class Context:
     @cached_property
     def config(self) -> Config:
         """All settings, read at the first use. Raises InputError."""
-        from orchestrator.config import load
+        from orchestrator.settings.config import load
 
         return load(self.place)
 
@@ -62,7 +62,7 @@ class Context:
 
     def running_cost(self, shard: Shard) -> Decimal:
         """What a running batch has cost so far, in dollars."""
-        from orchestrator.pipeline.prices import prices_of
+        from orchestrator.pipeline.plan.prices import prices_of
 
         settings = self.readable
         backend = None if settings is None else settings.backends.get(shard.backend)
@@ -79,7 +79,7 @@ class Context:
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Everything about a job now. Raises UsageError where there is none."""
-        found = overview.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
+        found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         found = replace(found, model_names=self._model_names(found))
         running = {shard.backend for shard in found.shards if shard.state is ShardState.SUBMITTED}
         return found if problem or not running else replace(found, problem=self._problem(running))
@@ -88,8 +88,8 @@ class Context:
         """What the models of a job's shards are called at their backends, as far as orch.toml says so now."""
         if not detail.shards:
             return {}
-        from orchestrator.pipeline.routes import models_of
-        from orchestrator.requests import resolve_model
+        from orchestrator.pipeline.plan.routes import models_of
+        from orchestrator.policy.requests import resolve_model
 
         try:
             models = models_of(self.config, detail.line.job)
@@ -104,17 +104,17 @@ class Context:
             return None
         if (settings := self.readable) is None:
             return None
-        from orchestrator.pipeline.budget import SharedBudgets
-        from orchestrator.pipeline.planning import Planning
+        from orchestrator.pipeline.plan.planning import Planning
+        from orchestrator.pipeline.submit.budget import SharedBudgets
 
         at, left = now(), SharedBudgets(self.store, settings, now).left
         return Planning(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
         """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
-        from orchestrator.config import LocalBackend, SyncBackend
-        from orchestrator.health import fetch_health
-        from orchestrator.pipeline.lanes import down_for
+        from orchestrator.engine.health import fetch_health
+        from orchestrator.pipeline.backend_handles import down_for
+        from orchestrator.settings.config import LocalBackend, SyncBackend
 
         at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
         own = [name for name in at if isinstance(settings.backends.get(name), LocalBackend | SyncBackend)]
@@ -123,8 +123,8 @@ class Context:
 
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
-        from orchestrator.config import LocalBackend, SyncBackend
-        from orchestrator.engine import fetch_health, running_engine
+        from orchestrator.engine.loop import fetch_health, running_engine
+        from orchestrator.settings.config import LocalBackend, SyncBackend
 
         if running_engine(self.home) is None:
             return "no engine is running: batches go on at their backends, and nobody looks at them"
@@ -142,7 +142,7 @@ class Context:
 
     def lines(self, limit: int | None = 20) -> list[JobLine]:
         """The newest jobs."""
-        return overview.lines(self.store, self.store.jobs.newest(limit), now(), self.running_cost)
+        return status.lines(self.store, self.store.jobs.newest(limit), now(), self.running_cost)
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def opened() -> Iterator[Context]:
 
 def say_exposure(context: Context) -> None:
     """Tell what others may read, and to whom keys go, before anything is written or sent."""
-    from orchestrator.permissions import readable_by_others
+    from orchestrator.core.permissions import readable_by_others
 
     if (rights := readable_by_others(context.home.root)) is not None:
         say(f"orch: others may look into {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")

@@ -19,7 +19,7 @@ def diff(before: str, after: str, limit: int, as_json: bool) -> int:
     A night is a job's id, which may be shortened, a name, or the date of a night that has one job. All rows are
     counted, the first are shown.
     """
-    from orchestrator.nightly import compare, job_of
+    from orchestrator.reports.night_reader import compare, job_of
 
     with opened() as context:
         store, home = context.store, context.home
@@ -28,9 +28,9 @@ def diff(before: str, after: str, limit: int, as_json: bool) -> int:
     if as_json:
         print_json(found.to_json())
     else:
-        from orchestrator.console import out
-        from orchestrator.console_reports import diff_lines
-        from orchestrator.durations import day_words
+        from orchestrator.cli.console import out
+        from orchestrator.cli.console_reports import diff_lines
+        from orchestrator.core.durations import day_words
 
         title = " → ".join(f"{job.id} ({day_words(job.created_at.astimezone().date())})" for job in jobs)
         out().print(diff_lines(found, title, out().width))

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from orchestrator.errors import BackendRefused, InputError, OrchError
-from orchestrator.layout import paragraph
-from orchestrator.sanitize import escape_controls
-from orchestrator.terminal import width_of
+from orchestrator.cli.layout import paragraph
+from orchestrator.cli.terminal import width_of
+from orchestrator.core.errors import BackendRefused, InputError, OrchError
+from orchestrator.core.sanitize import escape_controls
 
 INTERRUPTED = 130
 

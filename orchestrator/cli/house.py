@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.console_progress import progress
 from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, quiet_option, say, show
-from orchestrator.clock import now
-from orchestrator.console_progress import progress
+from orchestrator.core.clock import now
 
 if TYPE_CHECKING:
-    from orchestrator.pipeline.backup import Found
-    from orchestrator.pipeline.disk import Use
-    from orchestrator.pipeline.house import Swept
+    from orchestrator.pipeline.gc.backup import Found
+    from orchestrator.pipeline.gc.disk import Use
+    from orchestrator.pipeline.gc.sweep import Swept
 
 MOST_KEPT = 20
 PARTS = ("results", "requests", "servers", "database", "other")
@@ -29,10 +29,10 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
     Nothing goes that a kept job's rows point to, nor the newest runs of a job file.
     """
-    from orchestrator.pipeline import house
+    from orchestrator.pipeline.gc import sweep
 
     with opened() as context:
-        swept = house.gc(context.store, context.home, context.config.retention, now(), dry_run=dry_run)
+        swept = sweep.gc(context.store, context.home, context.config.retention, now(), dry_run=dry_run)
         if not dry_run:
             _tidy_up(context)
     if as_json:
@@ -44,8 +44,8 @@ def gc(dry_run: bool, as_json: bool) -> int:
 
 def _tidy_up(context: Context) -> None:
     """Delete files that are left at backends, where no engine runs that does it by itself."""
-    from orchestrator.engine import Engine
-    from orchestrator.enginelock import engine_lock
+    from orchestrator.engine.lock import engine_lock
+    from orchestrator.engine.loop import Engine
 
     if not context.store.shards.unclean(context.home.identity()):
         return
@@ -80,7 +80,7 @@ def use_json(use: Use) -> dict[str, int]:
 
 
 def _show(swept: Swept) -> None:
-    from orchestrator.retention import Fate, words
+    from orchestrator.policy.retention import Fate, words
 
     verb = "would go" if swept.dry_run else "gone"
     what = {Fate.FILES: "files of", Fate.JOB: "all of"}
@@ -99,7 +99,7 @@ def _show(swept: Swept) -> None:
 
 
 def _told(use: Use) -> str:
-    from orchestrator.retention import words
+    from orchestrator.policy.retention import words
 
     parts = ", ".join(f"{name} {words(getattr(use, name))}" for name in PARTS)
     return f"the home takes {words(use.total)} ({parts}), its disk has {words(use.free)} free"
@@ -115,7 +115,7 @@ def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
 
     To restore it, unpack it into an empty folder and set ORCH_HOME to that.
     """
-    from orchestrator.pipeline import backup as backups
+    from orchestrator.pipeline.gc import backup as backups
 
     if only_check:
         found = backups.check(file)
@@ -145,7 +145,7 @@ def backup_json(file: Path, found: Found) -> dict[str, Any]:
 
 
 def _tell(file: Path, found: Found, only_check: bool) -> None:
-    from orchestrator.retention import words
+    from orchestrator.policy.retention import words
 
     label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""
     show(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")

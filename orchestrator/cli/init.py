@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.core.errors import StorageError, UsageError
 
 CONFIG = """\
 # Settings of orch: where models are, what they cost, where reports go. docs/configuration.md has all of them.

@@ -11,26 +11,26 @@ from typing import Any
 
 import click
 
-from orchestrator import overview
+from orchestrator.cli.console import out
+from orchestrator.cli.console_jobs import job_detail, plan_lines
+from orchestrator.cli.console_progress import Progress, progress
 from orchestrator.cli.context import Context, opened, say_exposure
 from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
-from orchestrator.clock import now
-from orchestrator.console import out
-from orchestrator.console_jobs import job_detail, plan_lines
-from orchestrator.console_progress import Progress, progress
+from orchestrator.core.clock import now
+from orchestrator.core.errors import OutputError, OutputFault, UsageError
+from orchestrator.core.model import FailOn, Job, JobKind, RequestState
+from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.enginelock import running_engine
-from orchestrator.errors import OutputError, OutputFault, UsageError
-from orchestrator.inforce import differences
-from orchestrator.model import FailOn, Job, JobKind, RequestState
-from orchestrator.pipeline import merge
-from orchestrator.pipeline.intake import How, Intake, Options, rehearse
-from orchestrator.pipeline.intake import submit as take_in
-from orchestrator.pipeline.outputs import OVERWRITE, output_of
-from orchestrator.sanitize import one_line
+from orchestrator.engine.in_force import differences
+from orchestrator.engine.lock import running_engine
+from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
+from orchestrator.pipeline.build.intake import submit as take_in
+from orchestrator.pipeline.finish import merge
+from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of
+from orchestrator.reports import status
 
 
 @click.command()
@@ -178,7 +178,7 @@ def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
         raise UsageError("--fail-on: says what --wait ends with", hint="add --wait, or leave it out")
 
 
-def _show(detail: overview.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
+def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
     """The end of a job: where its rows are, what they cost, what failed. The exit code says whether all is well."""
     if as_json:
         print_json(detail.to_json())

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.errors import StorageError, UsageError
-from orchestrator.layout import Column, table
-from orchestrator.place import locate, serve_folder
+from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Key, Keys, Limits
+from orchestrator.settings.discovery import locate, serve_folder
 
 UNITS = {"": 1} | {
     f"{letter}{i}": base**power for power, letter in enumerate("kmgt", 1) for i, base in (("", 1000), ("i", 1024))
@@ -130,7 +130,7 @@ def list_keys(as_json: bool, folder: Path | None) -> int:
     elif not found:
         say(f"orch: no keys in {root}; `orch keys add NAME` makes one")
     else:
-        from orchestrator.console import out
+        from orchestrator.cli.console import out
 
         out().print(table(_COLUMNS, list(map(_cells, found)), out().width))
     return 0

@@ -12,12 +12,12 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.failures import Interrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
-from orchestrator.clock import now
-from orchestrator.errors import UsageError
-from orchestrator.model import FailOn, Job, JobState
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import FailOn, Job, JobState
 
 if TYPE_CHECKING:
-    from orchestrator.exports import Format
+    from orchestrator.pipeline.finish.outputs import Format
 
 WATCH_SECONDS = 1.0
 NEWEST = 20
@@ -41,8 +41,8 @@ def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> 
             print_json([line.to_json() for line in shown])
             return 0
         if lines:
-            from orchestrator.console import out
-            from orchestrator.console_jobs import job_lines
+            from orchestrator.cli.console import out
+            from orchestrator.cli.console_jobs import job_lines
 
             out().print(job_lines(shown, out().width))
         else:
@@ -54,8 +54,8 @@ def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> 
 
 
 def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int:
-    from orchestrator.console import out
-    from orchestrator.console_jobs import EVENTS, job_detail
+    from orchestrator.cli.console import out
+    from orchestrator.cli.console_jobs import EVENTS, job_detail
 
     job = context.job(name, tell=False)
     detail = replace(context.detail(job.id), outlook=context.outlook(job))
@@ -68,8 +68,8 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 
 def _say_engine(context: Context) -> None:
     """Whether an engine runs, and when the next night is."""
-    from orchestrator.enginelock import running_engine
-    from orchestrator.inforce import differences
+    from orchestrator.engine.in_force import differences
+    from orchestrator.engine.lock import running_engine
 
     holder = running_engine(context.home)
     show(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
@@ -78,7 +78,7 @@ def _say_engine(context: Context) -> None:
     active = [one for one in context.store.schedules.all() if one.paused_at is None]
     if not active:
         return
-    from orchestrator import nights
+    from orchestrator.policy import nights
 
     at = now()
     coming = [(due.at, one) for one in active if (due := nights.next_due(one, at)) is not None]
@@ -88,8 +88,8 @@ def _say_engine(context: Context) -> None:
 
 
 def _watch(context: Context, name: str | None) -> int:
-    from orchestrator.console import watching
-    from orchestrator.console_jobs import job_detail, job_lines
+    from orchestrator.cli.console import watching
+    from orchestrator.cli.console_jobs import job_detail, job_lines
 
     job = None if name is None else context.job(name, tell=False)
     try:
@@ -133,9 +133,9 @@ def fetch(
 
     With -o and --json it reports what was written; without -o the rows go to stdout as they are.
     """
+    from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import place_of, require_own, write_rows
-    from orchestrator.console_progress import progress
-    from orchestrator.pipeline.outputs import BY_HAND, remember
+    from orchestrator.pipeline.finish.output_check import BY_HAND, remember
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
@@ -163,7 +163,7 @@ def fetch(
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
     """Raises UsageError for a job whose rows are not there yet, or no longer."""
-    from orchestrator.store.house import CLEARED
+    from orchestrator.store.gc import CLEARED
 
     if job.finished_at is None and not partial:
         older = (run for run in context.store.jobs.of_series(job.series) if run.finished_at and not run.is_limited)

@@ -9,9 +9,9 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from orchestrator.layout import paragraph
-from orchestrator.sanitize import escape_controls
-from orchestrator.terminal import width_of
+from orchestrator.cli.layout import paragraph
+from orchestrator.cli.terminal import width_of
+from orchestrator.core.sanitize import escape_controls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 JOB = click.argument("job_name", metavar="JOB")

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.console import out
+from orchestrator.cli.console_jobs import plan_lines
+from orchestrator.cli.console_progress import progress
 from orchestrator.cli.context import opened
 from orchestrator.cli.options import FILE, plan_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
-from orchestrator.clock import now
-from orchestrator.console import out
-from orchestrator.console_jobs import plan_lines
-from orchestrator.console_progress import progress
+from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
-from orchestrator.pipeline.intake import Options, rehearse
-from orchestrator.planner import Cost, Plan
+from orchestrator.pipeline.build.intake import Options, rehearse
+from orchestrator.policy.planner import Cost, Plan
 
 
 @click.command()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.context import Context, opened
+from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
-from orchestrator.clock import now
-from orchestrator.errors import UsageError
-from orchestrator.layout import Column, table
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held
@@ -47,7 +47,7 @@ def list_held(job_id: str | None, as_json: bool) -> int:
         elif not held:
             say("orch: nothing is in quarantine")
         else:
-            from orchestrator.console import out
+            from orchestrator.cli.console import out
 
             out().print(table(_COLUMNS, list(map(_cells, held)), out().width))
         return 0
@@ -82,7 +82,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
 
 
 def _held(context: Context, job_id: str | None) -> list[Held]:
-    from orchestrator.results import is_passing
+    from orchestrator.policy.results import is_passing
 
     series = None if job_id is None else context.job(job_id, tell=False).series
     return list(context.store.quarantine.held(context.home.identity(), is_passing, series))

@@ -8,12 +8,12 @@ import click
 
 from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
 from orchestrator.backends.open import open_backend
+from orchestrator.backends.reconcile import Comparison, Kind, compare, is_open
 from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.config import AnthropicBackend, HostedBackend
-from orchestrator.errors import UsageError
-from orchestrator.model import Shard
-from orchestrator.reconcile import Comparison, Kind, compare, is_open
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import Shard
+from orchestrator.settings.config import AnthropicBackend, HostedBackend
 
 
 @click.command()

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator import permissions
 from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.clock import now
-from orchestrator.errors import UsageError
-from orchestrator.model import JobId
+from orchestrator.core import permissions
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import JobId
 
 if TYPE_CHECKING:
-    from orchestrator.morning import NightReport
-    from orchestrator.reports import CostReport, Listed
+    from orchestrator.reports.cost import CostReport, Listed
+    from orchestrator.reports.night import NightReport
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag")
 
@@ -71,8 +71,8 @@ def report_cost(
         elif as_csv:
             show(built.to_csv(), whole=True)
         elif html is None:
-            from orchestrator.console import out
-            from orchestrator.console_reports import cost_lines
+            from orchestrator.cli.console import out
+            from orchestrator.cli.console_reports import cost_lines
 
             out().print(cost_lines(built, out().width))
         return 0
@@ -83,7 +83,7 @@ def report_cost(
 @json_option
 def report_forecast(since: str | None, as_json: bool) -> int:
     """How forecasts held against what came, and whether to trust them."""
-    from orchestrator.calibration import calibrate
+    from orchestrator.policy.calibration import calibrate
 
     with opened() as context:
         lines = calibrate(context.store.forecasts.since(parsed_since(since)))
@@ -92,8 +92,8 @@ def report_forecast(since: str | None, as_json: bool) -> int:
         elif not lines:
             say("orch: no forecasts yet; each batch that is sent makes some")
         else:
-            from orchestrator.console import out
-            from orchestrator.console_reports import forecast_lines
+            from orchestrator.cli.console import out
+            from orchestrator.cli.console_reports import forecast_lines
 
             out().print(forecast_lines(lines, out().width))
         return 0
@@ -110,7 +110,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 
     A night goes from noon to noon; DATE is the day on which it began. Default: the newest with a job.
     """
-    from orchestrator.morningpages import markdown, page
+    from orchestrator.reports.night_pages import markdown, page
 
     if as_markdown and as_json:
         raise UsageError("--md and --json: one of the two")
@@ -123,8 +123,8 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
         elif as_markdown:
             show(markdown(built), whole=True)
         elif html is None:
-            from orchestrator.console import out
-            from orchestrator.console_reports import night_lines
+            from orchestrator.cli.console import out
+            from orchestrator.cli.console_reports import night_lines
 
             out().print(night_lines(built, out().width))
         return 0
@@ -132,8 +132,8 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 
 def _night(context: Context, which: str | None) -> NightReport:
     """The report of the night or job that is asked for. Raises UsageError where there is none."""
-    from orchestrator.morning import night_of
-    from orchestrator.nightly import jobs_of, night_report
+    from orchestrator.reports.night import night_of
+    from orchestrator.reports.night_reader import jobs_of, night_report
 
     store = context.store
     if which is None:
@@ -155,7 +155,7 @@ def _night(context: Context, which: str | None) -> NightReport:
 
 
 def _built(context: Context, by: str, since: datetime | None, job_id: str | None, compare: str) -> CostReport:
-    from orchestrator.reports import Facts, cost_report, estimates
+    from orchestrator.reports.cost import Facts, cost_report, estimates
 
     ledger = context.store.ledger
     job = context.job(job_id, tell=False).id if job_id else None
@@ -169,9 +169,9 @@ def _built(context: Context, by: str, since: datetime | None, job_id: str | None
 
 def _list_prices(context: Context) -> Listed:
     """What the models of the backends of orch.toml cost at once."""
-    from orchestrator.errors import InputError
-    from orchestrator.pipeline.prices import ByToken, prices_of
-    from orchestrator.pricing import Rates, Tier, rates
+    from orchestrator.core.errors import InputError
+    from orchestrator.pipeline.plan.prices import ByToken, prices_of
+    from orchestrator.policy.pricing import Rates, Tier, rates
 
     settings = context.config
     known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
@@ -186,14 +186,14 @@ def _list_prices(context: Context) -> Listed:
 
 
 def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:
-    from orchestrator.htmlreports import cost_page
+    from orchestrator.reports.pages import cost_page
 
     _written(context, path, cost_page(built, now(), since), overwrite=overwrite)
 
 
 def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
     from orchestrator.cli.rows import require_own
-    from orchestrator.pipeline.outputs import BY_HAND, remember
+    from orchestrator.pipeline.finish.output_check import BY_HAND, remember
 
     require_own(context, path, "--html", overwrite=overwrite)
     try:

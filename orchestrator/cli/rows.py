@@ -12,15 +12,15 @@ from typing import Any, BinaryIO, TextIO, cast
 
 import click
 
-from orchestrator import exports
 from orchestrator.cli import drop_output
 from orchestrator.cli.context import Context
-from orchestrator.errors import StorageError, UsageError
-from orchestrator.exports import Format
-from orchestrator.model import Job, JobKind
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
-from orchestrator.pipeline.merge import check_output
-from orchestrator.pipeline.outputs import BY_HAND, is_foreign
+from orchestrator.pipeline.finish import outputs
+from orchestrator.pipeline.finish.merge import check_output
+from orchestrator.pipeline.finish.output_check import BY_HAND, is_foreign
+from orchestrator.pipeline.finish.outputs import Format
 
 EVERY = 1000
 Progress = Callable[[str, int, int, str], None]
@@ -76,9 +76,9 @@ def may_overwrite(told: str) -> bool:
 
 def place_of(output: str, job: Job) -> str | Path:
     """Where `-o` writes. Raises UsageError where it could not, or must not."""
-    if exports.places.is_address(output):
-        exports.places.check_address(output, "-o")
-    place = exports.places.located(output, Path())
+    if outputs.places.is_address(output):
+        outputs.places.check_address(output, "-o")
+    place = outputs.places.located(output, Path())
     if isinstance(place, Path):
         check_output(place, Path(job.source))
     return place
@@ -103,13 +103,13 @@ def style_of(form: Format) -> str:
 def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> Fetched:
     """Write rows as a format."""
     if output is not None:
-        written = exports.write(output, form, job, lines)
+        written = outputs.write(output, form, job, lines)
         return Fetched(written.rows, form, str(written))
-    counted = exports.Counted(lines)
+    counted = outputs.Counted(lines)
     # A program gets the bytes as they are; a terminal would act on what a model or a document put there.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
-        exports.encode(stream, counted, form, job.id, exports.tasks_of(job))
+        outputs.encode(stream, counted, form, job.id, outputs.tasks_of(job))
         stream.flush()
     except BrokenPipeError:
         raise

@@ -8,21 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator import interrupts, overview
+from orchestrator.cli.console_progress import Progress
 from orchestrator.cli.context import Context, log_to
 from orchestrator.cli.failures import Interrupted
-from orchestrator.console_progress import Progress
-from orchestrator.engine import Engine
-from orchestrator.enginelock import Holder, engine_lock
-from orchestrator.errors import BackendError
-from orchestrator.model import Job
+from orchestrator.core import interrupts
+from orchestrator.core.errors import BackendError
+from orchestrator.core.model import Job
+from orchestrator.engine.lock import Holder, engine_lock
+from orchestrator.engine.loop import Engine
+from orchestrator.reports import status
 
 FOLLOW_SECONDS = 0.5
 
 
-def finish(context: Context, job: Job, view: Progress) -> overview.JobDetail:
+def finish(context: Context, job: Job, view: Progress) -> status.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
-    rate = overview.RateWindow()
+    rate = status.RateWindow()
 
     def look(engine: Engine) -> None:
         for news in engine.news():
@@ -103,7 +104,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 def see_it_end(context: Context, job: Job, view: Progress) -> None:
     """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
-    rate = overview.RateWindow()
+    rate = status.RateWindow()
 
     def draw(problem: str | None) -> None:
         detail = context.detail(job.id, problem)

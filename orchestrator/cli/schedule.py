@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 
 import click
 
-from orchestrator import nights
 from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
-from orchestrator.clock import now
-from orchestrator.durations import duration
-from orchestrator.enginelock import running_engine
-from orchestrator.errors import InputError, UsageError
-from orchestrator.model import FailOn, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.clock import now
+from orchestrator.core.durations import duration
+from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.model import FailOn, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.engine.lock import running_engine
+from orchestrator.policy import nights
 
 Value = TypeVar("Value")
 GRACE = "6h"
@@ -120,9 +120,9 @@ def _local_zone() -> str:
 
 def _checked(context: Context, file: Path, deadline: str | None) -> str:
     """The job's name, of a file that can be run, as far as that can be told beforehand. Raises InputError."""
-    from orchestrator.pipeline.check import check_file
-    from orchestrator.pipeline.intake import Options, draft
-    from orchestrator.pipeline.routes import route_for
+    from orchestrator.pipeline.build.intake import Options, draft
+    from orchestrator.pipeline.build.validate import check_file
+    from orchestrator.pipeline.plan.routes import route_for
 
     finding = check_file(file, context.config, now, context.store)
     for warning in finding.warnings:

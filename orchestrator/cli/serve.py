@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import click
 
 from orchestrator.cli.keys import Amount, dir_option
-from orchestrator.errors import UsageError
-from orchestrator.place import locate, serve_folder
+from orchestrator.core.errors import UsageError
+from orchestrator.settings.discovery import locate, serve_folder
 
 if TYPE_CHECKING:
     import socket
 
+    from orchestrator.server.engines.supervisor import Supervisor
     from orchestrator.server.service import Service
     from orchestrator.server.settings import Settings
-    from orchestrator.vllm.supervisor import Supervisor
 
 HOST = "127.0.0.1"
 PORT = 8080
@@ -151,7 +151,7 @@ def serve(
         sockets = _doors(stack, root, where, settings, folder)
         supervisor = None
         if model is not None:
-            from orchestrator.vllm.fleet import Wish
+            from orchestrator.server.engines.fleet import Wish
 
             wish = Wish(model, gpus, tensor_parallel or 1, vllm_python, vllm_options)
             supervisor = stack.enter_context(_engines(wish, root, lambda: stop.asked, tell))
@@ -243,9 +243,9 @@ def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
 @contextmanager
 def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> Iterator[Supervisor]:
     from orchestrator.server.descriptors import allow_many_files
+    from orchestrator.server.engines.fleet import plan_fleet
+    from orchestrator.server.engines.supervisor import Supervisor
     from orchestrator.server.listen import outlived
-    from orchestrator.vllm.fleet import plan_fleet
-    from orchestrator.vllm.supervisor import Supervisor
 
     deadline, told = time.monotonic() + LEFTOVER_SECONDS, False
 

@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli.context import opened
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, show
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
 
 
 @click.command("show", epilog=JOB_HELP)
@@ -23,7 +23,7 @@ def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json:
     DOC is its name as reports write it, or the end of it; of a batch file, a custom_id. A document has a request for
     each task, and of one that was asked in parts, for each part.
     """
-    from orchestrator.exchanges import exchanges
+    from orchestrator.reports.exchanges import exchanges
 
     if raw and as_json:
         raise UsageError("--raw and --json: one of the two")
@@ -37,8 +37,8 @@ def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json:
             show(line.decode("utf-8", "backslashreplace") + "\n", whole=True)
         sys.stdout.flush()
     else:
-        from orchestrator.console import out
-        from orchestrator.console_rows import exchange_lines
+        from orchestrator.cli.console import out
+        from orchestrator.cli.console_rows import exchange_lines
 
         out().print(exchange_lines(found, out().width))
     return 0

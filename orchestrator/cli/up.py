@@ -10,19 +10,19 @@ from typing import Any
 
 import click
 
-from orchestrator import hooks
+from orchestrator.backends import webhooks
 from orchestrator.cli.context import Context, log_to, opened, say_exposure
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible
-from orchestrator.clock import now
-from orchestrator.config import Config
-from orchestrator.engine import Engine
-from orchestrator.enginelock import engine_lock
-from orchestrator.errors import UsageError
-from orchestrator.interrupts import Interrupted
-from orchestrator.pipeline import house
-from orchestrator.reportwords import money
-from orchestrator.scheduler import Scheduler
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
+from orchestrator.core.interrupts import Interrupted
+from orchestrator.engine.lock import engine_lock
+from orchestrator.engine.loop import Engine
+from orchestrator.engine.scheduler import Scheduler
+from orchestrator.pipeline.gc import sweep
+from orchestrator.reports.words import money
+from orchestrator.settings.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,14 @@ class _Address(click.ParamType[tuple[str, int]]):
 
 @click.command()
 @click.option(
-    "--webhooks", type=_Address(), metavar="HOST:PORT", help="Take providers' webhooks here, at /webhooks/BACKEND."
+    "--webhooks",
+    "address",
+    type=_Address(),
+    metavar="HOST:PORT",
+    help="Take providers' webhooks here, at /webhooks/BACKEND.",
 )
 @quiet_option
-def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
+def up(address: tuple[str, int] | None, quiet: bool) -> int:
     """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, any that come, and what is scheduled.
 
     With --webhooks, batches that a provider says are over are looked at at once. Port 0 takes a free one.
@@ -58,14 +62,14 @@ def up(webhooks: tuple[str, int] | None, quiet: bool) -> int:
         say_exposure(context)
         log_to(context.home)
         engine = stack.enter_context(Engine(context.config, context.store))
-        if webhooks is not None:
-            secrets = hooks.secrets_of(context.config)
+        if address is not None:
+            secrets = webhooks.secrets_of(context.config)
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
-            url = stack.enter_context(hooks.listening(*webhooks, secrets, engine.pipeline.looks.push))
+            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.looks.push))
             for name in secrets:
                 say(f"orch: webhooks of {name} are taken at {url}{name}")
         scheduler = Scheduler(context.store, context.home, context.config, now)
-        daily = house.Daily(context.store, context.home, context.config.retention)
+        daily = sweep.Daily(context.store, context.home, context.config.retention)
         engine.listeners += [scheduler.use, daily.use, context.use]
         told = _Told(context, quiet=quiet)
 
@@ -124,7 +128,7 @@ class _Told:
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
     """Check webhooks with the secrets that are named now. The server that takes them looks at the same table."""
     try:
-        found = hooks.secrets_of(config)
+        found = webhooks.secrets_of(config)
     except UsageError as error:
         log.warning("webhooks are checked as before: %s", error)
         return

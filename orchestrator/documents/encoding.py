@@ -9,8 +9,8 @@ from __future__ import annotations
 import codecs
 import re
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents.types import DocumentProblem, ExtractionError
-from orchestrator.errors import InputError
 
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
 BOMS = (

@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
-from orchestrator.errors import InputError
+from orchestrator.core.errors import InputError
 
 # How far each pattern has come: (pattern, index of the component that the next name must match).
 State = frozenset[tuple[int, int]]

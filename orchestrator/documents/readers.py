@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from orchestrator import interrupts
-from orchestrator.bounded.pool import Call, Pool, Task
-from orchestrator.bounded.process import Limits, Trip, Tripped
+from orchestrator.core import interrupts
+from orchestrator.core.bounded.pool import Call, Pool, Task
+from orchestrator.core.bounded.process import Limits, Trip, Tripped
 from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.files import File, read_plain
 from orchestrator.documents.opening import Opener
@@ -21,7 +21,7 @@ from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 if TYPE_CHECKING:
-    from orchestrator.config import Reading
+    from orchestrator.settings.config import Reading
 
 _HERE = "orchestrator.documents.confined:"
 _PLAIN_AHEAD = 64

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents import files, stamps, tables
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
@@ -22,10 +23,9 @@ from orchestrator.documents.opening import is_system
 from orchestrator.documents.readers import Order, Readers, Rows
 from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.documents.walk import Found, Skipped, Unlisted, Walk
-from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestrator.jobspec import DocumentSource
+    from orchestrator.settings.job_file import DocumentSource
 
 MOST_KEY = 2000
 """Bytes; what a row's id adds has room besides."""

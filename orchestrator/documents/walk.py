@@ -7,11 +7,11 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import Reason, is_lock
 from orchestrator.documents.opening import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
-from orchestrator.errors import InputError
 
 
 class Found(NamedTuple):

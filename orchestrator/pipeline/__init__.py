@@ -18,22 +18,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from orchestrator.errors import BackendError, InputError, StateConflict, StorageError, UsageError
-from orchestrator.following import AFTER
-from orchestrator.home import Home
-from orchestrator.model import Counts, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import beginning, budget, build, canary, finish, stages, submit, track
-from orchestrator.pipeline.batches import Batches
-from orchestrator.pipeline.chores import Chores
-from orchestrator.pipeline.crew import Crew, Inline
-from orchestrator.pipeline.finish import checks_of as checks_of
-from orchestrator.pipeline.finish import merged_lines as merged_lines
-from orchestrator.pipeline.guard import Guard
-from orchestrator.pipeline.lanes import Lanes
-from orchestrator.pipeline.outputs import Gate
-from orchestrator.pipeline.planning import Planning, Sending
-from orchestrator.pipeline.sampling import Samples
-from orchestrator.planner.observed import silence
+from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
+from orchestrator.core.model import Counts, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline.after import AFTER
+from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.collect import reduce, track
+from orchestrator.pipeline.collect.remote_cleanup import Chores
+from orchestrator.pipeline.finish import finisher
+from orchestrator.pipeline.finish.finisher import checks_of as checks_of
+from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
+from orchestrator.pipeline.finish.output_check import Gate
+from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.pipeline.plan.progress_samples import Samples
+from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.shard_steps import Batches
+from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
+from orchestrator.policy.planner.observed import silence
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 
@@ -58,7 +61,7 @@ class Pipeline:
         self._guard = Guard()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
-        self.finisher = finish.Finisher(store, home, now)
+        self.finisher = finisher.Finisher(store, home, now)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""
@@ -97,7 +100,7 @@ class Pipeline:
                 raise
             except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
                 refused.append(error)
-        moved |= stages.reduce(self._store, self._home, job, self._now())
+        moved |= reduce.reduce(self._store, self._home, job, self._now())
         moved |= self._plan(job, moved=moved)
         if refused:
             raise refused[0]
@@ -110,22 +113,22 @@ class Pipeline:
         return moved
 
     def _build(self, job: Job) -> bool:
-        if (moved := beginning.waits(self._store, job, self._now())) is not None:
+        if (moved := prerequisites.waits(self._store, job, self._now())) is not None:
             return moved
-        with build.claim(self._home, job) as mine:
+        with builder.claim(self._home, job) as mine:
             if not mine:
                 return False
             current = self._store.jobs.find(job.id)
             if current is None or current.built_at is not None:
                 return True  # whoever had it has just ended
             if job.options.get("dry_run"):
-                build.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
+                builder.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
             asked, reading = self._lanes.asked(job), self._lanes.reading()
-            report = build.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
+            report = builder.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
             # One that others may wait for ends as itself, though nothing is to be asked.
-            if AFTER not in job.options and build.same_as(self._store, job, report) is not None:
-                build.discard(self._store, self._home, job)
+            if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:
+                builder.discard(self._store, self._home, job)
                 return True
             canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
@@ -168,7 +171,7 @@ class Pipeline:
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
-        if orders.sends and not beginning.may_ask(self._store, self._gate, job, now):
+        if orders.sends and not prerequisites.may_ask(self._store, self._gate, job, now):
             return True
         self._guard.looked(job, orders.next_look, trouble)
         acted = False
@@ -193,7 +196,7 @@ class Pipeline:
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
         lane = self._lanes.open(order.backend)
-        added = submit.plan_shards(
+        added = sending.plan_shards(
             self._store, job, lane, order, lambda model: self._batches.governor.room(lane, model), self._now()
         )
         self._store.forecasts.made(planning.turnarounds(added))

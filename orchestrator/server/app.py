@@ -11,8 +11,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from orchestrator.errors import OrchError, StorageError
-from orchestrator.guarded import guarded
+from orchestrator.core.errors import OrchError, StorageError
+from orchestrator.core.guarded_server import guarded
 from orchestrator.server.api import http
 from orchestrator.server.api.access import Access
 from orchestrator.server.api.batches import Batches

@@ -17,18 +17,18 @@ from typing import Any
 
 import msgspec
 
-from orchestrator import wire
-from orchestrator.clock import now as clock_now
+from orchestrator.core import wire
+from orchestrator.core.clock import now as clock_now
+from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.server.dispatch import results
-from orchestrator.server.dispatch.fanout import FanOut
-from orchestrator.server.dispatch.lanes import Lanes
+from orchestrator.server.dispatch.active_batch import Run
+from orchestrator.server.dispatch.dispatcher import FanOut
 from orchestrator.server.dispatch.plan import Plan, make_plan
-from orchestrator.server.dispatch.run import Run
-from orchestrator.server.dispatch.sent import read_doubts
+from orchestrator.server.dispatch.send_log import read_doubts
+from orchestrator.server.dispatch.upstream_queue import Lanes
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 from orchestrator.server.troubles import NotAsItWas, Troubles
-from orchestrator.wire import Batch, BatchStatus, LineErrors, RequestCounts
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
 
 FILE_NAME = "server.db"
 SCHEMA = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from orchestrator import wire
+from orchestrator.core import wire
 
 OPENAI = (
     *wire.ENDPOINTS,

@@ -12,8 +12,8 @@ from types import TracebackType
 
 import uvicorn
 
-from orchestrator.errors import BackendError, OrchError
-from orchestrator.guarded import Server
+from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service

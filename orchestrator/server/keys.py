@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.clock import now
-from orchestrator.errors import UsageError
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
 from orchestrator.server.database import Database
 
 PREFIX = "orch-"

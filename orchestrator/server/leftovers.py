@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.core.wire import NO_JSON, ResultLine, id_key, lines
 from orchestrator.server.merged import custom_id_of
-from orchestrator.wire import NO_JSON, ResultLine, id_key, lines
 
 CAUSES = ("failed", "expired", "cancelled")
 CAUSE_OF_CODE = {"batch_expired": "expired", "batch_cancelled": "cancelled"}

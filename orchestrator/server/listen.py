@@ -19,8 +19,8 @@ from typing import IO, Any
 
 import uvicorn
 
-from orchestrator.errors import BackendError, OrchError, StorageError, UsageError
-from orchestrator.guarded import Server
+from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
+from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service

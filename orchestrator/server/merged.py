@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from orchestrator.errors import StorageError
-from orchestrator.wire import NO_JSON, lines
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import NO_JSON, lines
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.wire import NO_JSON, Batch, File
 from orchestrator.server.database import Database
-from orchestrator.wire import NO_JSON, Batch, File
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
 
 MB = 1024 * 1024
 SMALL = MB

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator import wire
-from orchestrator.connections import Connections
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.core import wire
+from orchestrator.core.connections import Connections
+from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, Database
-from orchestrator.server.dispatch.fanout import FanOut
-from orchestrator.server.dispatch.pace import Pace
+from orchestrator.server.dispatch.dispatcher import FanOut
+from orchestrator.server.dispatch.rate_limiter import Pace
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints

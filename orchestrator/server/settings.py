@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.connections import PATIENCE, Patience
+from orchestrator.core.connections import PATIENCE, Patience
 
 
 @dataclass(frozen=True, slots=True)

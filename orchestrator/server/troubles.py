@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
 
 log = logging.getLogger(__name__)
 

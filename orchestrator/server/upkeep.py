@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from orchestrator.clock import now as clock_now
-from orchestrator.errors import StorageError
-from orchestrator.server.dispatch.sent import FILE_NAME
+from orchestrator.core.clock import now as clock_now
+from orchestrator.core.errors import StorageError
+from orchestrator.server.dispatch.send_log import FILE_NAME
 from orchestrator.server.records import Records
 from orchestrator.server.uploads import Uploads, remove
 

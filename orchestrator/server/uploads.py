@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.database import Database
 from orchestrator.server.records import Records
-from orchestrator.wire import File, Upload, UploadPart, UploadStatus
 
 FOLDER = "uploads"
 LIFETIME_SECONDS = 3600

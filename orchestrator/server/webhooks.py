@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from orchestrator.clock import now as clock_now
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.core.clock import now as clock_now
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.wire import Batch
 from orchestrator.server.database import Database
-from orchestrator.wire import Batch
 
 log = logging.getLogger(__name__)
 

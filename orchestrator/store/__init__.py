@@ -29,8 +29,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from orchestrator.store.database import Database
+from orchestrator.store.earlier_answers import Known
 from orchestrator.store.jobs import Jobs
-from orchestrator.store.known import Known
 from orchestrator.store.ledger import Ledger
 from orchestrator.store.rows import Rows
 from orchestrator.store.schedules import Schedules
@@ -39,16 +39,16 @@ from orchestrator.store.sizes import Sizes
 
 if TYPE_CHECKING:
     from orchestrator.store.alerts import Alerts
-    from orchestrator.store.checked import Checked
-    from orchestrator.store.climbs import Climbs
     from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.escalations import Climbs
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
-    from orchestrator.store.house import House
+    from orchestrator.store.gc import House
     from orchestrator.store.limits import Limits
     from orchestrator.store.lookups import Lookups
     from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
+    from orchestrator.store.quality import Checked
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.stages import Stages
 
@@ -80,14 +80,14 @@ class Store:
     @cached_property
     def checked(self) -> Checked:
         """Rows that go first, known answers."""
-        from orchestrator.store.checked import Checked
+        from orchestrator.store.quality import Checked
 
         return Checked(self._database)
 
     @cached_property
     def climbs(self) -> Climbs:
         """Answers that are asked again."""
-        from orchestrator.store.climbs import Climbs
+        from orchestrator.store.escalations import Climbs
 
         return Climbs(self._database)
 
@@ -115,7 +115,7 @@ class Store:
     @cached_property
     def house(self) -> House:
         """What keeping house needs."""
-        from orchestrator.store.house import House
+        from orchestrator.store.gc import House
 
         return House(self._database)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import and_, func, or_, select, update
 
-from orchestrator.model import JobId
+from orchestrator.core.model import JobId
 from orchestrator.store.database import Database
 from orchestrator.store.tables import alerts, jobs
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
-from orchestrator.differences import Asked, DocumentRun
-from orchestrator.model import FinishedRow, JobId, RequestState
+from orchestrator.core.model import FinishedRow, JobId, RequestState
+from orchestrator.policy.diff import Asked, DocumentRun
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.failures import same_failure

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import select, update
 
-from orchestrator.model import Forecast, JobId
+from orchestrator.core.model import Forecast, JobId
 from orchestrator.store.database import Database
 from orchestrator.store.tables import forecasts
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, literal, select, update
 
-from orchestrator.errors import StateConflict, UsageError
-from orchestrator.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
+from orchestrator.core.errors import StateConflict, UsageError
+from orchestrator.core.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, select
 
-from orchestrator.model import FinishedRow, JobId, Span
+from orchestrator.core.model import FinishedRow, JobId, Span
 from orchestrator.store.database import Database
 from orchestrator.store.records import FINISHED, finished
 from orchestrator.store.tables import requests, shards

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Integer, cast, func, or_, select
 
-from orchestrator.model import JobId, Progress, RequestState
+from orchestrator.core.model import JobId, Progress, RequestState
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_BLOCKED, IS_ORIGINAL, jobs, progress, requests, shards
 

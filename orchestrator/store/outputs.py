@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from sqlalchemy import select
 
-from orchestrator.model import JobId
+from orchestrator.core.model import JobId
 from orchestrator.store.database import Database
 from orchestrator.store.tables import outputs
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, func, select
 
-from orchestrator.model import JobId, RequestState
+from orchestrator.core.model import JobId, RequestState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.failures import newest_runs

@@ -8,7 +8,18 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, ShardId, Span, Usage, Why
+from orchestrator.core.model import (
+    FinishedRow,
+    JobId,
+    Outcome,
+    Price,
+    RequestState,
+    Row,
+    ShardId,
+    Span,
+    Usage,
+    Why,
+)
 
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",

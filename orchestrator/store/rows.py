@@ -21,10 +21,21 @@ from sqlalchemy import (
     update,
 )
 
-from orchestrator import tokens
-from orchestrator.errors import InputError
-from orchestrator.model import FinishedRow, JobId, RequestState, Row, Shard, ShardId, ShardState, Span, Usage, Why
-from orchestrator.sharding import Waiting
+from orchestrator.core import tokens
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import (
+    FinishedRow,
+    JobId,
+    RequestState,
+    Row,
+    Shard,
+    ShardId,
+    ShardState,
+    Span,
+    Usage,
+    Why,
+)
+from orchestrator.policy.sharding import Waiting
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, InShard, Settled

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, delete, select, update
 
-from orchestrator.errors import StateConflict, UsageError
-from orchestrator.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.errors import StateConflict, UsageError
+from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store.database import Database
 from orchestrator.store.tables import nights, schedules
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, true, update
 
-from orchestrator.errors import StateConflict
-from orchestrator.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
-from orchestrator.sharding import Range
+from orchestrator.core.errors import StateConflict
+from orchestrator.core.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.sharding import Range
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_CANARY, IS_UNCLEAN, IS_WAITING, jobs, keeps_from, requests, shards
-from orchestrator.wire import BatchStatus
 
 PAGE = 1000
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import func, select, true
 
-from orchestrator.model import JobId, RequestState, Span
+from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.store.database import Database
 from orchestrator.store.records import Work
 from orchestrator.store.tables import IS_CANARY, IS_ORIGINAL, requests

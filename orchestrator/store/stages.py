@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, exists, literal_column, select, update
 
-from orchestrator.model import FinishedRow, JobId, RequestState, Span
+from orchestrator.core.model import FinishedRow, JobId, RequestState, Span
 from orchestrator.store import records
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_BLOCKED, requests, shards

@@ -29,7 +29,7 @@ from sqlalchemy import (
     true,
 )
 
-from orchestrator.model import PICO
+from orchestrator.core.model import PICO
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

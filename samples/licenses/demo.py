@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.errors import OrchError
+from orchestrator.core.errors import OrchError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -97,10 +97,10 @@ def upstream(given: str | None) -> Iterator[str]:
     if given is not None:
         yield given
         return
-    from orchestrator.vllm.install import install
-    from orchestrator.vllm.layout import EngineDir
-    from orchestrator.vllm.models import make_model
-    from orchestrator.vllm.process import VllmProcess, vllm_launch
+    from orchestrator.server.engines.install import install
+    from orchestrator.server.engines.layout import EngineDir
+    from orchestrator.server.engines.models import make_model
+    from orchestrator.server.engines.process import VllmProcess, vllm_launch
 
     engine = EngineDir.at(ROOT / ".engine")
     install(engine)

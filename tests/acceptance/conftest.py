@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.vllm import EngineDir, EngineUnavailable, VllmProcess, find_model, require_installed, vllm_launch
+from orchestrator.server.engines import (
+    EngineDir,
+    EngineUnavailable,
+    VllmProcess,
+    find_model,
+    require_installed,
+    vllm_launch,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_ENGINE = "NO REAL ENGINE"

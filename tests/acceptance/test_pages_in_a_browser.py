@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.home import Home
-from orchestrator.model import Forecast
+from orchestrator.core.model import Forecast
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.nights import Bad, Nights
 from tests.support.stored import NOW, later

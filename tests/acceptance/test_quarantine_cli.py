@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.home import Home
-from orchestrator.model import ShardState
+from orchestrator.core.model import ShardState
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config
 from tests.support.stored import NOW, failed, job, row, settle, sharded, succeeded

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from orchestrator.jobspec import json_schema
-from orchestrator.located import load_yaml
+from orchestrator.settings.job_file import json_schema
+from orchestrator.settings.source_lines import load_yaml
 from tests.support.cli import Orch, write_config
 from tests.support.process import Upstream
 

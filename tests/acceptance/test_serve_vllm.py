@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.vllm import EngineDir, EngineUnavailable, find_model, require_installed
+from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, require_installed
 from tests.acceptance.conftest import NO_ENGINE, ROOT
 from tests.support.batchapi import create, ended, health, retrieve, row, sdk_at
 from tests.support.cli import Orch

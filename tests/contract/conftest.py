@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from orchestrator.guarded import Server
+from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.host import ServerThread
 from orchestrator.server.service import Service

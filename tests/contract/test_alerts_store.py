@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.model import JobId
+from orchestrator.core.model import JobId
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from tests.support.stored import NOW, added, later

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from orchestrator.backends import BATCH_GONE, Check, Intent, Order, RemoteBatch, Sighting, inline
 from orchestrator.backends.anthropic import UNDECIDED, AnthropicBackend
 from orchestrator.backends.files import split_lines
-from orchestrator.errors import BackendRefused, InputError, JobFilesError, Uncertain
-from orchestrator.wire import BatchStatus
+from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
+from orchestrator.core.wire import BatchStatus
 from tests.emulator.client import Emulator
 from tests.support.claudedesk import CHAT, DAY, MODEL, SHARD, Desk, Json
 

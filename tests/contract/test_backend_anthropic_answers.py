@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import Check, inline
-from orchestrator.errors import (
+from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
     BackendError,

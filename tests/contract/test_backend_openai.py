@@ -16,8 +16,8 @@ import pytest
 from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.backends.profiles import PROFILES
-from orchestrator.clock import now
-from orchestrator.errors import BackendRefused
+from orchestrator.core.clock import now
+from orchestrator.core.errors import BackendRefused
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.emulator.client import Emulator

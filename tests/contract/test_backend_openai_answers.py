@@ -12,13 +12,8 @@ import pytest
 
 from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
 from orchestrator.backends.openai import FIND_PAGES, OpenAIBackend
-from orchestrator.errors import (
-    AccountError,
-    BackendBusy,
-    BackendError,
-    OrchError,
-)
-from orchestrator.wire import BatchStatus
+from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
+from orchestrator.core.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
 from tests.support.scripted import Answer, Asked
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from orchestrator.errors import (
+from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
     BackendError,

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.backends import Intent, Order
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.backends.profiles import PROFILES
-from orchestrator.errors import BackendError, Uncertain
+from orchestrator.core.errors import BackendError, Uncertain
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from orchestrator import config
-from orchestrator.budgets import Mark
-from orchestrator.errors import RefusedError
-from orchestrator.model import Job, Shard, ShardState
-from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.place import Place
-from orchestrator.sharding import Range
+from orchestrator.core.errors import RefusedError
+from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.policy.budgets import Mark
+from orchestrator.policy.sharding import Range
+from orchestrator.settings import config
+from orchestrator.settings.discovery import Place
 from orchestrator.store import Store
 from orchestrator.store.database import Database
 from tests.support.stored import NOW, job, row, settle, shard, sharded, succeeded

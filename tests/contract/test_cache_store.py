@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from orchestrator.model import Job, JobId, Outcome, Price, RequestState, Span, Usage
+from orchestrator.core.model import Job, JobId, Outcome, Price, RequestState, Span, Usage
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, failed, job, later, row, sharded, succeeded

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.model import Forecast, Job, RequestState, ShardState, Span
-from orchestrator.pipeline import canary
-from orchestrator.pipeline.canary import Stage
+from orchestrator.core.model import Forecast, Job, RequestState, ShardState, Span
+from orchestrator.pipeline.submit import canary
+from orchestrator.pipeline.submit.canary import Stage
 from orchestrator.store import Store
-from orchestrator.store.checked import Quality
+from orchestrator.store.quality import Quality
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
 
 
@@ -69,7 +69,7 @@ def test_rows_without_a_request_to_send_are_not_chosen(store: Store) -> None:
 
 
 def test_only_they_go_into_a_shard_though_others_lie_between_them(store: Store) -> None:
-    from orchestrator.sharding import pack
+    from orchestrator.policy.sharding import pack
     from tests.support.stored import shard
 
     new = made(store)

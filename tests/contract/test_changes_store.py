@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.model import RequestState, Why
+from orchestrator.core.model import RequestState, Why
 from orchestrator.store import Store
 from orchestrator.store.jobs import Mark, SeenDocument
 from orchestrator.store.records import Before

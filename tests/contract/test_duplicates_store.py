@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.model import Counts, Job, JobId, RequestState, ShardState, Span, Usage
-from orchestrator.sharding import pack
+from orchestrator.core.model import Counts, Job, JobId, RequestState, ShardState, Span, Usage
+from orchestrator.policy.sharding import pack
 from orchestrator.store import Store
 from tests.support.stored import NOW, avoided, failed, job, row, settle, shard, sharded, succeeded
 

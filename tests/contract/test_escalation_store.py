@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.ladder import Step
-from orchestrator.model import Outcome, Price, RequestState, Shard, ShardState, Usage
+from orchestrator.core.model import Outcome, Price, RequestState, Shard, ShardState, Usage
+from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, added, avoided, later, settle, sharded, succeeded

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
-from orchestrator import exports
-from orchestrator.errors import OutputError, OutputFault, StorageError
-from orchestrator.exports import sqltable
-from orchestrator.exports.layout import Layout
-from orchestrator.jobspec import Output
-from orchestrator.model import Job
+from orchestrator.core.errors import OutputError, OutputFault, StorageError
+from orchestrator.core.model import Job
+from orchestrator.pipeline.finish import outputs
+from orchestrator.pipeline.finish.outputs import sqltable
+from orchestrator.pipeline.finish.outputs.layout import Layout
+from orchestrator.settings.job_file import Output
 from tests.support import merged
 
 NIGHT = date(2026, 11, 21)
@@ -31,8 +31,8 @@ def url(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return sqltable.address(database_url, Path("/"))
 
 
-def put(lines: list[bytes], job: Job | None = None) -> exports.Written:
-    return exports.deliver(OUTPUT, job or merged.job(), lines, NIGHT)
+def put(lines: list[bytes], job: Job | None = None) -> outputs.Written:
+    return outputs.deliver(OUTPUT, job or merged.job(), lines, NIGHT)
 
 
 def asked(url: str, query: str) -> list[Any]:
@@ -87,7 +87,7 @@ def test_a_write_that_fails_leaves_the_table_as_it_was(url: str) -> None:
         raise RuntimeError("a fault of ours")
 
     with pytest.raises(RuntimeError):
-        exports.deliver(OUTPUT, merged.job(), broken(), NIGHT)
+        outputs.deliver(OUTPUT, merged.job(), broken(), NIGHT)
     assert asked(url, "SELECT count(*) FROM nights") == [(6,)]
 
 
@@ -121,7 +121,7 @@ def test_a_table_of_something_else_is_left_alone(url: str) -> None:
 def test_a_sqlite_file_is_seen_from_the_job_file(tmp_path: Path) -> None:
     job = merged.job(source=str(tmp_path / "job.yaml"))
     output = Output(table="nights", url="sqlite:///out.db")
-    exports.deliver(output, job, merged.lines(), NIGHT)
+    outputs.deliver(output, job, merged.lines(), NIGHT)
     connection = sqlite3.connect(tmp_path / "out.db")
     try:
         assert connection.execute("SELECT count(*) FROM nights").fetchone() == (6,)
@@ -165,7 +165,7 @@ def columns(url: str) -> list[str]:
 
 
 def probe(job: Job | None = None) -> None:
-    exports.probe(OUTPUT, job or merged.job(), NIGHT)
+    outputs.probe(OUTPUT, job or merged.job(), NIGHT)
 
 
 def test_to_try_a_table_makes_and_changes_nothing(url: str) -> None:
@@ -224,7 +224,7 @@ def test_a_database_file_that_is_not_ours_keeps_its_settings(tmp_path: Path) -> 
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE mine (x)")
     output = Output(table="nights", url=f"sqlite:///{path}")
-    exports.probe(output, merged.job(), NIGHT)
-    exports.deliver(output, merged.job(), merged.lines(), NIGHT)
+    outputs.probe(output, merged.job(), NIGHT)
+    outputs.deliver(output, merged.job(), merged.lines(), NIGHT)
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)

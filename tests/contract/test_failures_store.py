@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from orchestrator.model import Failing, Job, JobId, RequestState, ShardState
+from orchestrator.core.model import Failing, Job, JobId, RequestState, ShardState
 from orchestrator.store import Store
 from orchestrator.store.failures import CHUNK, Failure, Reason
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.model import Forecast, JobId
+from orchestrator.core.model import Forecast, JobId
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, later
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model import JobId, RequestState, ShardState, Span
+from orchestrator.core.model import JobId, RequestState, ShardState, Span
 from orchestrator.store import Store
-from orchestrator.store.house import Lines
+from orchestrator.store.gc import Lines
 from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded
 
 FOLDER = Path("jobs/contracts-1")

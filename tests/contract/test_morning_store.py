@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.differences import Asked, DocumentRun
-from orchestrator.home import Home
-from orchestrator.model import JobId
+from orchestrator.core.model import JobId
+from orchestrator.policy.diff import Asked, DocumentRun
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.nights import Bad, Nights
 from tests.support.stored import NOW, later, row

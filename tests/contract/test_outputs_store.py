@@ -10,8 +10,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, text
 
-from orchestrator.errors import OutputFault, StateConflict
-from orchestrator.model import Job, JobFault, JobId, NightState
+from orchestrator.core.errors import OutputFault, StateConflict
+from orchestrator.core.model import Job, JobFault, JobId, NightState
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from orchestrator.store.database import migrations_folder

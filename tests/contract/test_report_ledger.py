@@ -10,8 +10,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.model import Job, Price, RequestState, Shard, ShardId, Usage
-from orchestrator.sharding import pack
+from orchestrator.core.model import Job, Price, RequestState, Shard, ShardId, Usage
+from orchestrator.policy.sharding import pack
 from orchestrator.store import Store
 from orchestrator.store.ledger import Total
 from tests.support.stored import NOW, added, failed, job, row, settle, shard, sharded, succeeded

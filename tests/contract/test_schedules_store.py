@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import StateConflict, UsageError
-from orchestrator.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.errors import StateConflict, UsageError
+from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store import Store
 from tests.support.process import PATIENCE
 from tests.support.stored import NOW, added, later

@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
+from orchestrator.core.wire import ENDPOINTS
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.wire import ENDPOINTS
 from tests.conftest import MakeUpstream
 from tests.contract.conftest import Served
 from tests.support.batchapi import CHAT, Sdk, create, ended, retrieve, row, run_batch, sdk_at, upload

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.connections import Patience
+from orchestrator.core.connections import Patience
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Keys, Limits
 from orchestrator.server.settings import Settings

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.wire import ENDPOINTS
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.endpoints import KNOWN, OWN, Endpoints
 from orchestrator.server.settings import Settings
-from orchestrator.wire import ENDPOINTS
 from tests.contract.conftest import over_tcp
 from tests.support.batchapi import Sdk, create, ended, health, retrieve, run_batch, sdk_at, upload
 from tests.support.process import wait_until

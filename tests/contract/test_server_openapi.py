@@ -18,12 +18,12 @@ from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.specs.openapi import checks
 from starlette.routing import Match
 
+from orchestrator.core.wire import ENDPOINTS
 from orchestrator.server.api.openapi import description
 from orchestrator.server.app import build
 from orchestrator.server.endpoints import KNOWN
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
-from orchestrator.wire import ENDPOINTS
 from tests.contract.conftest import over_tcp
 from tests.support.batchapi import create, ended, row, sdk_at, upload
 from tests.support.process import upstreams

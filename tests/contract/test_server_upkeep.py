@@ -10,11 +10,11 @@ from typing import Any
 import openai
 import pytest
 
+from orchestrator.core.wire import File
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
-from orchestrator.wire import File
 from tests.support.batchapi import Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at
 from tests.support.clock import later
 from tests.support.process import Upstream, upstreams, wait_until

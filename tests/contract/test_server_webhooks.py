@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.errors import UsageError
+from orchestrator.core.errors import UsageError
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.server.webhooks import LONGEST_DELAY, MAX_ATTEMPTS, delay_after

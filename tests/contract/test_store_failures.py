@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from orchestrator.errors import DataRefused, StorageError
+from orchestrator.core.errors import DataRefused, StorageError
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from tests.support.stored import NOW, added, job, sharded
@@ -26,7 +26,7 @@ NOBODY = 65_534
 AS_USER = """
 import os, sys
 import orchestrator.store.database, alembic.command, alembic.config, sqlalchemy.dialects.sqlite
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
 from orchestrator.store import Store
 from tests.support.stored import job
 if os.getuid() == 0:

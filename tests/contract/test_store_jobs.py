@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.errors import StateConflict, StorageError, UsageError
-from orchestrator.model import Counts, Job, JobId, JobKind, RequestState, ShardState
+from orchestrator.core.errors import StateConflict, StorageError, UsageError
+from orchestrator.core.model import Counts, Job, JobId, JobKind, RequestState, ShardState
 from orchestrator.store import Store
 from orchestrator.store.jobs import Event, SeenDocument
 from orchestrator.store.tables import documents

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.model import JobId, Price, Usage
+from orchestrator.core.model import JobId, Price, Usage
 from orchestrator.store import Store
 from orchestrator.store.ledger import Total
 from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.errors import InputError
-from orchestrator.model import Counts, JobId, Outcome, Price, RequestState, ShardState, Span, Usage
-from orchestrator.sharding import Waiting
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Counts, JobId, Outcome, Price, RequestState, ShardState, Span, Usage
+from orchestrator.policy.sharding import Waiting
 from orchestrator.store import Store
 from orchestrator.store.failures import Reason
 from orchestrator.store.records import InShard, Settled

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import OrchError, StateConflict
-from orchestrator.model import TRANSITIONS, JobId, ShardState
-from orchestrator.sharding import Range
+from orchestrator.core.errors import OrchError, StateConflict
+from orchestrator.core.model import TRANSITIONS, JobId, ShardState
+from orchestrator.policy.sharding import Range
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
 from tests.support.stored import CHAT, NOW, added, job, later, ranges, row, settle, shard, sharded, succeeded

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from orchestrator.ladder import Step
-from orchestrator.model import JobId, RequestState, ShardId, Span
-from orchestrator.sharding import Range
+from orchestrator.core.model import JobId, RequestState, ShardId, Span
+from orchestrator.policy.sharding import Range
+from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.records import Settled

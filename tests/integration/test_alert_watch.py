@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Config, load
-from orchestrator.deliveries import Message
-from orchestrator.errors import BackendError
-from orchestrator.home import Home
-from orchestrator.place import locate
+from orchestrator.core.errors import BackendError
+from orchestrator.engine.channels import Message
+from orchestrator.engine.monitor import KEPT, Standstill, Watch
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import locate
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.checked import Quality
-from orchestrator.watching import KEPT, Standstill, Watch
+from orchestrator.store.quality import Quality
 from tests.support.nights import SPEC, Nights
 from tests.support.process import wait_until
 from tests.support.stored import NOW, added, later, ranges, shard

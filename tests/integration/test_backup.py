@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import InputError, RefusedError, StorageError, UsageError
-from orchestrator.home import Home
-from orchestrator.pipeline import backup, house
+from orchestrator.core.errors import InputError, RefusedError, StorageError, UsageError
+from orchestrator.pipeline.gc import backup, sweep
 from orchestrator.server.database import Database as ServerDatabase
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.house import House
+from orchestrator.store.gc import House
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_written_leaves_nothing(years: Years, tmp_path: Path) -> 
 
 
 def test_gc_and_backup_keep_apart(years: Years, target: Path) -> None:
-    with house.house_lock(years.home), pytest.raises(RefusedError):
+    with sweep.house_lock(years.home), pytest.raises(RefusedError):
         make(years, target)
 
 

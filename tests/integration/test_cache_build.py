@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config import Config, load
-from orchestrator.home import Home
-from orchestrator.model import Job, RequestState, Span, Why
-from orchestrator.pipeline import build, intake, reuse
-from orchestrator.pipeline.build import BuildReport
-from orchestrator.place import Place
+from orchestrator.core.model import Job, RequestState, Span, Why
+from orchestrator.pipeline.build import builder, intake, reuse
+from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, later, ranges, shard, succeeded
@@ -104,7 +104,7 @@ class Works:
         job = intake.draft(path, self.config, self.home, intake.Options(**options), now)
         self.store.jobs.add(job, {})
         asked = reuse.asked_of(self.config, job)
-        report = build.build(self.store, self.home, job, now, asked=asked, clock_ns=clock_ns)
+        report = builder.build(self.store, self.home, job, now, asked=asked, clock_ns=clock_ns)
         self.store.jobs.mark_built(job.id, now)
         return self.store.jobs.get(job.id), report
 
@@ -162,7 +162,7 @@ def test_a_run_that_carries_every_row_over_is_one_of_which_nothing_changed(works
     works.store.jobs.finish(first.id, "x", NOW)
     again, report = works.build(path)
     assert (report.carried, report.cached) == (2, 0)
-    assert build.same_as(works.store, again, report) == works.store.jobs.get(first.id)
+    assert builder.same_as(works.store, again, report) == works.store.jobs.get(first.id)
 
 
 def test_a_run_that_finds_what_the_last_one_lacked_is_another_one(works: Works) -> None:
@@ -174,7 +174,7 @@ def test_a_run_that_finds_what_the_last_one_lacked_is_another_one(works: Works) 
     works.answer(works.build(works.job_file("b"))[0])
     again, report = works.build(path)
     assert (report.carried, report.cached) == (0, 1)
-    assert build.same_as(works.store, again, report) is None
+    assert builder.same_as(works.store, again, report) is None
 
 
 def test_another_jobs_answer_carries_over_like_any_other(works: Works) -> None:
@@ -187,7 +187,7 @@ def test_another_jobs_answer_carries_over_like_any_other(works: Works) -> None:
     again, report = works.build(path)
     assert (report.carried, report.cached, report.whys, report.changes) == (2, 0, {Why.UNCHANGED: 2}, [])
     assert works.ends(again) == [("succeeded", origin.id)] * 2
-    assert build.same_as(works.store, again, report) == works.store.jobs.get(first.id)
+    assert builder.same_as(works.store, again, report) == works.store.jobs.get(first.id)
     # One edit, and the others are as they were: the night after that too.
     (works.folder / "docs" / "0.txt").write_text("It was not.")
     for whys in ({Why.DOCUMENT: 1, Why.UNCHANGED: 1}, {Why.UNCHANGED: 2}):

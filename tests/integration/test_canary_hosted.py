@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model import Job, RequestState
+from orchestrator.core.model import Job, RequestState
 from tests.support.hostedjob import DAY, HOUR, RATES, Desk, script, table
 
 SCHEMA = {"type": "object", "properties": {"topic": {"type": "string"}}, "required": ["topic"]}

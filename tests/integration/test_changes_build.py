@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.config import load
-from orchestrator.home import Home
-from orchestrator.model import Job, JobId, RequestState, Why
-from orchestrator.pipeline import build, intake
-from orchestrator.pipeline.build import BuildReport
-from orchestrator.place import Place
+from orchestrator.core.model import Job, JobId, RequestState, Why
+from orchestrator.pipeline.build import builder, intake
+from orchestrator.pipeline.build.builder import BuildReport
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import failed, later, ranges, shard, succeeded
@@ -82,7 +82,7 @@ class Nights:
         return job
 
     def build(self, job: Job, **how: Any) -> BuildReport:
-        return build.build(self.store, self.home, job, later(self.hours), **{"clock_ns": settled_ns, **how})
+        return builder.build(self.store, self.home, job, later(self.hours), **{"clock_ns": settled_ns, **how})
 
     def night(self, **options: Any) -> tuple[Job, BuildReport]:
         """A build that counts."""
@@ -323,7 +323,7 @@ def test_a_table_of_which_a_part_was_recorded_is_read_whole(nights: Nights) -> N
     cut = nights.draft()
     with pytest.raises(KeyboardInterrupt):
         nights.build(cut, progress=stop)
-    build.discard(nights.store, nights.home, cut)
+    builder.discard(nights.store, nights.home, cut)
     report = nights.night()[1]
     assert (report.unread, report.whys[Why.DOCUMENT]) == (0, 2)
 
@@ -413,7 +413,7 @@ def test_the_rows_are_those_of_a_build_that_reads_everything(
             whole = nights.draft(verify=True)
             expected = nights.build(whole, remember=False)
             found = nights.rows(whole)
-            build.discard(nights.store, nights.home, whole)
+            builder.discard(nights.store, nights.home, whole)
             job, report = nights.night()
             assert nights.rows(job) == found
             assert expected.unread == 0

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.home import Home
-from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline.collect import settling
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, added, sharded
@@ -76,7 +76,7 @@ class Collected(NamedTuple):
 
     job: Job
     shard: Shard
-    tally: collect.Tally
+    tally: settling.Tally
     rows: list[FinishedRow]
 
 
@@ -103,12 +103,12 @@ def collected(
 
 def again(
     place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = (), *, is_own: bool = True
-) -> collect.Tally:
+) -> settling.Tally:
     checks = {"t": OutputCheck(SCHEMA)}
     where = lane(cost=PER_ROW, is_own=is_own)
-    ended = collect.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
-    tally = collect.collect(place.store, place.home, ended)
-    collect.close(place.store, place.home, shard, where, NOW)
+    ended = settling.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
+    tally = settling.collect(place.store, place.home, ended)
+    settling.close(place.store, place.home, shard, where, NOW)
     return tally
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from orchestrator.deliveries import Message
-from orchestrator.faults import TRIES
-from orchestrator.model import Job, JobFault, JobKind, JobState, NightState
-from orchestrator.watching import Standstill, Watch
+from orchestrator.core.model import Job, JobFault, JobKind, JobState, NightState
+from orchestrator.engine.channels import Message
+from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.policy.backoff import TRIES
 from tests.support.hostedjob import HOUR, MINUTE, Desk, plain
 from tests.support.stored import NOW, job, later
 from tests.support.ticking import Nights
@@ -45,9 +45,9 @@ def rounds(desk: Desk, number: int) -> None:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop's pauses are real seconds, of which the set clock knows nothing."""
-    monkeypatch.setattr("orchestrator.engine.SHORTEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.LONGEST_WAIT", 0.0)
-    monkeypatch.setattr("orchestrator.engine.REACTION_SECONDS", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.SHORTEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.LONGEST_WAIT", 0.0)
+    monkeypatch.setattr("orchestrator.engine.loop.REACTION_SECONDS", 0.0)
 
 
 def strange(desk: Desk, **facts: Any) -> Job:
@@ -185,7 +185,9 @@ def test_what_breaks_the_watch_of_one_job_keeps_no_alert_of_another(desk: Desk) 
     good, bad = Way("good"), Way("bad", ZeroDivisionError("a defect of the channel"))
     watch = Watch(desk.store, desk.config, [bad, good])
     watch.look(Standstill({}, {}), later(0.5))
-    assert [message.subject for message in good.taken] == ["failed, 2026-11-21: failed"]
+    assert [message.subject for message in good.taken] == [
+        "failed, Sat 2026-11-21: failed, 0 of 0 rows answered, 1 to see to"
+    ]
     assert desk.events(failed, "undelivered") == [
         "the report was not taken, and is sent again for a day: ZeroDivisionError: a defect of the channel"
     ]
@@ -204,7 +206,7 @@ def test_a_night_without_a_job_is_told(night: Nights) -> None:
     for _ in range(2):
         watch.look(Standstill({}, {}), night.at)
     [message] = way.taken
-    assert message.subject == "orch: night alert"
+    assert message.subject.startswith("orch: night alert: letters, night of 2026-11-20: ")
     assert "letters, night of 2026-11-20: " in message.brief
     assert "is not valid YAML" in message.brief
     assert "`orch schedule run letters` runs it" in message.brief

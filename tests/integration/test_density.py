@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import tokens
-from orchestrator.clock import now
-from orchestrator.pipeline.planning import Planning
+from orchestrator.core import tokens
+from orchestrator.core.clock import now
+from orchestrator.pipeline.plan.planning import Planning
 from tests.support.hostedjob import RATES, Desk, row
 
 TEXTS = {

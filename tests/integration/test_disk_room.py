@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
 from tests.support.hostedjob import HOUR, Desk, all_are, plain
 
 FULL = '[retention]\nmin_free = "900TB"\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from orchestrator.model import RequestState
+from orchestrator.core.model import RequestState
 from orchestrator.pipeline import merged_lines
 from tests.emulator.driving import chat_line
 from tests.support.hostedjob import MODEL, Desk, script

@@ -12,10 +12,10 @@ from typing import Any
 import click
 import pytest
 
-from orchestrator import errors
 from orchestrator.cli import COMMANDS, root, run
 from orchestrator.cli.failures import error_json
-from orchestrator.errors import BackendBusy, InputError, OrchError
+from orchestrator.core import errors
+from orchestrator.core.errors import BackendBusy, InputError, OrchError
 from tests.support.cli import write_config
 
 KEYS = {"code", "message", "file", "line", "field", "hint", "exit_code"}

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.home import Home
-from orchestrator.ladder import Standing, Step
-from orchestrator.model import FinishedRow, Job, RequestState, Shard, ShardState
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.pipeline.collect import settling
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, added, avoided, ranges, shard
@@ -86,14 +86,14 @@ class Desk:
     def collect(
         self, job: Job, of: Shard, lines: list[bytes], standing: Standing, *, problems: tuple[LineProblem, ...] = (),
         elsewhere: bool = True, is_own: bool = True,
-    ) -> collect.Tally:  # fmt: skip
+    ) -> settling.Tally:  # fmt: skip
         path = self.home.results(of.id, "output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\n".join(lines))
         where, checks = lane(cost=PER_ROW, is_own=is_own), {"t": OutputCheck({"type": "object"})}
         current = self.store.jobs.get(job.id)
-        ended = collect.Ended(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
-        return collect.collect(self.store, self.home, ended)
+        ended = settling.Ended(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
+        return settling.collect(self.store, self.home, ended)
 
     def rows(self, job: Job) -> list[FinishedRow]:
         return list(self.store.rows.finished(job.id))

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from orchestrator.ladder import Names
+from orchestrator.settings.model_lists import Names
 from tests.support.hostedjob import RATES, Desk, script, table
 
 PRICES = "".join(

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator import overview
-from orchestrator.clock import now
-from orchestrator.config import load
-from orchestrator.engine import Engine
-from orchestrator.home import Home
-from orchestrator.model import Job, Outcome, RequestState, ShardState
-from orchestrator.overview import JobDetail
-from orchestrator.pipeline import progress
-from orchestrator.pipeline.intake import Options, submit
-from orchestrator.place import Place
+from orchestrator.core.clock import now
+from orchestrator.core.model import Job, Outcome, RequestState, ShardState
+from orchestrator.engine.loop import Engine
+from orchestrator.pipeline.build.intake import Options, submit
+from orchestrator.pipeline.collect import failures_so_far
+from orchestrator.reports import status
+from orchestrator.reports.status import JobDetail
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.cli import write_config
@@ -75,7 +75,7 @@ class Running:
         assert condition()
 
     def detail(self, job: Job) -> JobDetail:
-        return overview.detail(self.store, self.store.jobs.get(job.id), now(), lambda shard: Decimal(0))
+        return status.detail(self.store, self.store.jobs.get(job.id), now(), lambda shard: Decimal(0))
 
     def failing(self, job: Job) -> Any:
         return [one.failing for one in self.store.shards.of_job(job.id)]
@@ -162,7 +162,7 @@ def test_a_file_is_read_on_from_where_it_was_left(running: Running) -> None:
     running.store.shards.add(batch, found)
     sent = replace(batch, state=ShardState.SUBMITTED, batch_id="batch_1", submitted_at=NOW)
     names = [row.custom_id for row in running.store.rows.of_shard(batch.id)]
-    files, read = Files(), progress.Progress(running.store)
+    files, read = Files(), failures_so_far.Progress(running.store)
 
     def look(seconds: float) -> Any:
         return read.look(job, sent, lane(files), lambda: False, NOW + timedelta(seconds=seconds))
@@ -174,7 +174,7 @@ def test_a_file_is_read_on_from_where_it_was_left(running: Running) -> None:
     files.output = result(names[0]) + result(names[1]) + b"no result line\n" + result("unknown")
     assert look(40) == {"new": {"invalid_json": 2}, "known": {}}
     # A line that is longer than what is read at once, and so many that one look is not enough.
-    files.output += result(names[2], "x" * (progress.MOST_BYTES + 9)) + result(names[3])
+    files.output += result(names[2], "x" * (failures_so_far.MOST_BYTES + 9)) + result(names[3])
     assert [look(60), look(60)] == [None, {"new": {"invalid_json": 4}, "known": {}}]
     read.forget(sent)
     # From the start again; until it has caught up, it tells nothing.

@@ -9,13 +9,23 @@ from typing import Any
 
 import pytest
 
-from orchestrator import following
-from orchestrator.engine import Engine
-from orchestrator.errors import RefusedError, UsageError
-from orchestrator.model import Job, JobFault, JobState, Night, NightState, Overlap, RequestState, Schedule, job_state
-from orchestrator.pipeline import intake
-from orchestrator.pipeline.intake import How, Options
-from orchestrator.store.checked import Quality
+from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.model import (
+    Job,
+    JobFault,
+    JobState,
+    Night,
+    NightState,
+    Overlap,
+    RequestState,
+    Schedule,
+    job_state,
+)
+from orchestrator.engine.loop import Engine
+from orchestrator.pipeline import after
+from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build.intake import How, Options
+from orchestrator.store.quality import Quality
 from tests.support.ticking import JOB, Nights
 
 
@@ -255,7 +265,7 @@ def test_a_job_that_nobody_knows_is_told(night: Nights) -> None:
 
 def test_how_a_job_stands_for_what_comes_after(night: Nights) -> None:
     job = submit(night).job
-    assert following.standing(night.store, night.store.jobs.get(job.id))[0] is following.Before.OPEN
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.OPEN
     night.finish()
-    assert following.standing(night.store, night.store.jobs.get(job.id))[0] is following.Before.WELL
-    assert following.standing(night.store, None) == (following.Before.NOT_WELL, "it was removed")
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.WELL
+    assert after.standing(night.store, None) == (after.Before.NOT_WELL, "it was removed")

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from orchestrator.config import Retention
-from orchestrator.errors import RefusedError, StorageError
-from orchestrator.home import Home
-from orchestrator.model import Counts, JobId, RequestState
-from orchestrator.pipeline import build, disk, house
-from orchestrator.retention import Fate
+from orchestrator.core.errors import RefusedError, StorageError
+from orchestrator.core.model import Counts, JobId, RequestState
+from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.gc import disk, sweep
+from orchestrator.policy.retention import Fate
+from orchestrator.settings.config import Retention
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.house import House
+from orchestrator.store.gc import House
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -44,7 +45,7 @@ def sqlite_years(tmp_path: Path) -> Iterator[Years]:
         yield Years(tmp_path, store, url)
 
 
-def fates(swept: house.Swept) -> dict[str, Fate]:
+def fates(swept: sweep.Swept) -> dict[str, Fate]:
     return {verdict.job_id: verdict.fate for verdict in swept.verdicts}
 
 
@@ -58,11 +59,11 @@ def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
     assert answers["one"].startswith(first.id)
     fetched = years.outputs(first)
 
-    told = house.gc(years.store, years.home, ALL, NOW, dry_run=True)
+    told = sweep.gc(years.store, years.home, ALL, NOW, dry_run=True)
     expected = {last.id: Fate.KEPT, third.id: Fate.FILES, second.id: Fate.JOB, first.id: Fate.KEPT}
     assert fates(told) == expected
     assert len(years.folders()) == 4
-    swept = house.gc(years.store, years.home, ALL, NOW)
+    swept = sweep.gc(years.store, years.home, ALL, NOW)
     assert fates(swept) == expected
     assert swept.verdicts == told.verdicts
     assert (
@@ -83,17 +84,17 @@ def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
     assert years.store.jobs.find(second.id) is None
     assert years.store.jobs.get(third.id).output_path is None
     assert years.store.jobs.get(last.id).output_path == str(years.home.merged(last.id, "jsonl"))
-    assert not house.gc(years.store, years.home, ALL, NOW).gone
+    assert not sweep.gc(years.store, years.home, ALL, NOW).gone
 
 
 def test_answers_that_went_are_asked_for_again_and_others_carried(years: Years) -> None:
     years.run(100, "one", "two")
     years.run(50, "two")
-    house.gc(years.store, years.home, ALL, NOW)  # the first stays: its answer to two is carried
+    sweep.gc(years.store, years.home, ALL, NOW)  # the first stays: its answer to two is carried
     years.run(40, "three")
     years.run(35, "three")
     last = years.run(5, "three")
-    house.gc(years.store, years.home, ALL, NOW)
+    sweep.gc(years.store, years.home, ALL, NOW)
     new = years.run(0, "one", "two", "three")
     outputs = years.outputs(new)
     assert outputs["one"].startswith(new.id)
@@ -105,23 +106,23 @@ def test_a_run_of_which_all_is_gone_is_not_taken_for_the_same(years: Years) -> N
     """The same documents again, after the files of their run went: that run must not be shown in its place."""
     old = years.run(100, "one")
     years.run(1, "two")
-    house.gc(years.store, years.home, ALL, NOW)
+    sweep.gc(years.store, years.home, ALL, NOW)
     again = years.build(0, "one", built=False)
-    report = build.BuildReport(requests=1, carried=1)
-    assert build.same_as(years.store, replace(again, identity=old.identity), report) is None
+    report = builder.BuildReport(requests=1, carried=1)
+    assert builder.same_as(years.store, replace(again, identity=old.identity), report) is None
 
 
 def test_while_a_job_is_built_none_goes(years: Years) -> None:
     old, last = years.run(100, "one"), years.run(1, "two")
     building = years.build(0, "one", built=False)
-    swept = house.gc(years.store, years.home, ALL, NOW)
+    swept = sweep.gc(years.store, years.home, ALL, NOW)
     assert swept.held == f"job {building.id} is being built, and may carry any other's answers"
     assert set(fates(swept).values()) == {Fate.KEPT}
     years.store.jobs.mark_built(building.id, NOW)
-    assert house.gc(years.store, years.home, ALL, NOW).gone == []  # it carries the old one's answer
+    assert sweep.gc(years.store, years.home, ALL, NOW).gone == []  # it carries the old one's answer
     years.store.jobs.fail(building.id, "broken")
     years.store.house.forget(building.id)
-    assert fates(house.gc(years.store, years.home, ALL, NOW)) == {last.id: Fate.KEPT, old.id: Fate.FILES}
+    assert fates(sweep.gc(years.store, years.home, ALL, NOW)) == {last.id: Fate.KEPT, old.id: Fate.FILES}
 
 
 def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> None:
@@ -141,26 +142,26 @@ def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> N
             return done
 
         def _look(self) -> None:
-            with build.locked(sqlite_years.home.intake_lock, wait=False) as mine:
+            with builder.locked(sqlite_years.home.intake_lock, wait=False) as mine:
                 free.append(mine)
 
     sqlite_years.store.house = Watched(Database(sqlite_years.place.database_url))
-    assert len(house.gc(sqlite_years.store, sqlite_years.home, ALL, NOW).gone) == 1
+    assert len(sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW).gone) == 1
     assert free == [False, False]
 
 
 def test_a_job_that_is_tried_again_stays_with_all_that_is_older(years: Years) -> None:
     old, mid, last = years.run(100, "one"), years.run(90, "one", "two"), years.run(1, "three")
     assert years.store.house.clear(years.build(0, "x", name="b").id, Path("/x"), NOW) is False
-    decided = house.gc(years.store, years.home, ALL, NOW, dry_run=True).verdicts
+    decided = sweep.gc(years.store, years.home, ALL, NOW, dry_run=True).verdicts
     assert [verdict.fate for verdict in decided] == [Fate.KEPT, Fate.KEPT, Fate.FILES, Fate.FILES]
     years.store.rows.retry(mid.id, [RequestState.SUCCEEDED])
-    after = house._let_all_go(years.store, years.home, decided, NOW)
+    after = sweep._let_all_go(years.store, years.home, decided, NOW)
     assert [(verdict.job_id, verdict.fate) for verdict in after[1:]] == [
         (last.id, Fate.KEPT), (mid.id, Fate.KEPT), (old.id, Fate.KEPT),
     ]  # fmt: skip
     assert after[3].reason == f"job {mid.id} was taken up again just now"
-    assert not list(years.home.root.rglob(house.GOING))
+    assert not list(years.home.root.rglob(sweep.GOING))
 
 
 def test_failed_and_cancelled_jobs_go_by_age_and_do_not_count_as_the_newest(years: Years) -> None:
@@ -169,7 +170,7 @@ def test_failed_and_cancelled_jobs_go_by_age_and_do_not_count_as_the_newest(year
     years.store.jobs.fail(failed.id, "no such folder")
     years.store.jobs.request_cancel(cancelled.id, "enough", NOW - timedelta(days=120))
     years.store.jobs.finish(cancelled.id, "x", NOW - timedelta(days=120))
-    swept = house.gc(years.store, years.home, ALL, NOW)
+    swept = sweep.gc(years.store, years.home, ALL, NOW)
     assert fates(swept) == {cancelled.id: Fate.FILES, failed.id: Fate.FILES, good.id: Fate.KEPT}
     assert years.folders() == {good.id}
 
@@ -179,7 +180,7 @@ def test_a_cap_lets_the_oldest_go_first(years: Years) -> None:
     size = disk.use(years.home).total
     capped = Retention.model_validate({"keep_last": 1, "max_bytes": size - 1})
     assert "takes" in (disk.shortage(years.home, capped) or "")
-    assert fates(house.gc(years.store, years.home, capped, NOW)) == {
+    assert fates(sweep.gc(years.store, years.home, capped, NOW)) == {
         last.id: Fate.KEPT, second.id: Fate.KEPT, first.id: Fate.FILES,
     }  # fmt: skip
     assert disk.shortage(years.home, capped) is None
@@ -195,13 +196,13 @@ def test_another_homes_jobs_are_left_alone(years: Years, tmp_path: Path) -> None
     )
     other.run(100, "one")
     other.run(1, "two")
-    assert fates(house.gc(years.store, years.home, ALL, NOW))[mine.id] is Fate.FILES
+    assert fates(sweep.gc(years.store, years.home, ALL, NOW))[mine.id] is Fate.FILES
     assert len(other.folders()) == 2
 
 
 def old(path: Path) -> Path:
     """A file or folder that nobody has touched for two hours."""
-    past = time.time() - 2 * house.LEFT_SECONDS
+    past = time.time() - 2 * sweep.LEFT_SECONDS
     for each in sorted(path.rglob("*")) if path.is_dir() else []:
         os.utime(each, (past, past))
     os.utime(path, (past, past))
@@ -235,41 +236,41 @@ def test_what_kills_leave_is_found_and_what_is_at_work_is_not(sqlite_years: Year
         put(home.root / ".home.id.2"), put(jobs / "stray"), old(put(home.root / "mine.txt")),
     ]  # fmt: skip
     unknown = old(put(jobs / "restored-1" / "shards" / "001.output.jsonl").parents[1])
-    with build.locked(claimed, wait=False):
+    with builder.locked(claimed, wait=False):
         old(claimed.parent)
-        told = house.gc(sqlite_years.store, home, Retention(), NOW, dry_run=True)
+        told = sweep.gc(sqlite_years.store, home, Retention(), NOW, dry_run=True)
         assert all(path.exists() for path in goes)
-        swept = house.gc(sqlite_years.store, home, Retention(), NOW)
+        swept = sweep.gc(sqlite_years.store, home, Retention(), NOW)
     assert {orphan.path for orphan in swept.orphans} == {orphan.path for orphan in told.orphans} == set(goes)
     assert not any(path.exists() for path in goes)
     assert all(path.exists() for path in [*stays, unknown])
     assert swept.unknown == [unknown]
     assert sqlite_years.outputs(job)["one"].startswith(job.id)
-    swept = house.gc(sqlite_years.store, home, Retention(), NOW)
+    swept = sweep.gc(sqlite_years.store, home, Retention(), NOW)
     assert [orphan.path for orphan in swept.orphans] == [claimed.parent]
 
 
 def test_only_one_keeps_house_at_a_time(sqlite_years: Years) -> None:
     sqlite_years.run(1, "one")
-    with house.house_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
-        house.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
+    with sweep.house_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
+        sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
 
 
 def test_once_a_day(sqlite_years: Years) -> None:
     store, home = sqlite_years.store, sqlite_years.home
     first = sqlite_years.run(100, "one")
     sqlite_years.run(1, "two")
-    daily = house.Daily(store, home, ALL)
+    daily = sweep.Daily(store, home, ALL)
     swept = daily.tick(NOW)
     assert swept is not None
     assert fates(swept)[first.id] is Fate.FILES
     assert daily.tick(NOW + timedelta(hours=23)) is None
-    assert house.Daily(store, home, ALL).tick(NOW + timedelta(hours=23)) is None  # a restart
+    assert sweep.Daily(store, home, ALL).tick(NOW + timedelta(hours=23)) is None  # a restart
     assert daily.tick(NOW + timedelta(hours=24)) is not None
     assert daily.tick(NOW) is not None  # the clock was set back
     (home.root / "house.json").write_text("{")
-    assert house.Daily(store, home, ALL).tick(NOW) is not None
-    with house.house_lock(home):
+    assert sweep.Daily(store, home, ALL).tick(NOW) is not None
+    with sweep.house_lock(home):
         assert daily.tick(NOW + timedelta(days=3)) is None
     assert daily.tick(NOW + timedelta(days=3, hours=1)) is None  # it is tried again a day later
     assert daily.tick(NOW + timedelta(days=4)) is not None
@@ -281,7 +282,7 @@ def test_what_cannot_be_removed_is_told(sqlite_years: Years) -> None:
     folder = sqlite_years.home.root / "jobs"
     (folder / f".gone.{old_job.id}").write_text("in the way")
     with pytest.raises(StorageError, match="cannot be removed: Not a directory"):
-        house.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
+        sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
 
 
 def test_sizes_are_told_by_kind(tmp_path: Path) -> None:
@@ -359,9 +360,9 @@ def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, t
         url = f"sqlite:///{folder / 'home' / 'orch.db'}"
         return Years(folder, Store(url), url)
 
-    def clean(copy: Years) -> house.Swept:
+    def clean(copy: Years) -> sweep.Swept:
         with Store.open(copy.place.database_url) as store:
-            return house.gc(store, copy.home, ALL, NOW)
+            return sweep.gc(store, copy.home, ALL, NOW)
 
     whole = fresh("whole")
     assert sorted(fates(clean(whole)).values()) == ["files", "job", "kept", "kept"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import InputError
-from orchestrator.jobspec import load
-from orchestrator.model import Job
-from orchestrator.store.checked import Quality
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Job
+from orchestrator.settings.job_file import load
+from orchestrator.store.quality import Quality
 from tests.support.hostedjob import Desk
 
 SCHEMA = {
@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_at_the_end_keeps_no_job_from_it(desk: Desk, thresho
     content = gold.read_bytes()
     gold.unlink()
     desk.finish(job)
-    why = f"the known answers cannot be read: {gold}: gold: cannot be read: No such file or directory"
+    why = f"the known answers cannot be read: {gold}: gold: there is no such file"
     assert quality(desk, job) == Quality(0, 0, 0, 0, why if threshold else None)
     assert desk.events(job, "quality") == [why]
     assert delivered(desk) is (threshold is None)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.clock import now
+from orchestrator.core.clock import now
 from tests.support.hostedjob import DAY, HOUR, KEY, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 AZURE = pytest.param("azure", marks=pytest.mark.soak)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.model import Job
+from orchestrator.core.model import Job
 from tests.emulator.driving import chat_line
 from tests.support.hostedjob import HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 

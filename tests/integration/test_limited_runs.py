@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.clock import now
-from orchestrator.config import load
-from orchestrator.errors import InputError, RefusedError, UsageError
-from orchestrator.home import Home
-from orchestrator.jobnames import job_named
-from orchestrator.model import Job, Misfire, Night, NightState, Overlap, RequestState, Schedule
-from orchestrator.nightly import night_report
-from orchestrator.pipeline import finish, intake
-from orchestrator.pipeline.check import check_file
-from orchestrator.pipeline.house import gc
-from orchestrator.pipeline.intake import How, Intake, Options
-from orchestrator.pipeline.selection import Scope
-from orchestrator.place import Place
-from orchestrator.results import is_passing
-from orchestrator.scheduler import Scheduler
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError, RefusedError, UsageError
+from orchestrator.core.model import Job, Misfire, Night, NightState, Overlap, RequestState, Schedule
+from orchestrator.engine.scheduler import Scheduler
+from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build.intake import How, Intake, Options
+from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.build.validate import check_file
+from orchestrator.pipeline.finish import finisher
+from orchestrator.pipeline.gc.sweep import gc
+from orchestrator.policy.results import is_passing
+from orchestrator.reports.job_names import job_named
+from orchestrator.reports.night_reader import night_report
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.rows import Settled
 from tests.support.stored import failed, ranges, shard, succeeded
@@ -92,7 +93,7 @@ class Desk:
                 failed(seq, "refusal") if names[seq] in bad else succeeded(seq, kind=None, span=None) for seq in rows
             ]
             self.store.rows.settle(new.id, job.id, "gpu", [Settled(*end) for end in ends], now(), "tiny")
-        finish.finish(self.store, self.home, job, now())
+        finisher.Finisher(self.store, self.home, now).step(job)
         return self.store.jobs.get(job.id)
 
     def asked(self, job: Job) -> list[tuple[str, str]]:
@@ -165,7 +166,7 @@ SELECTIONS: dict[str, tuple[Scope, list[str]]] = {
 def test_what_is_chosen(desk: Desk) -> None:
     desk.answered()
     for name, (scope, documents) in SELECTIONS.items():
-        found = check_file(desk.file, desk.config, scope)
+        found = check_file(desk.file, desk.config, now, scope=scope)
         assert (found.documents, found.requests) == (len(documents), 2 * len(documents)), name
         job = desk.answered(scope=scope)
         assert desk.asked(job) == [(document, task) for document in documents for task in ("who", "when")], name
@@ -249,7 +250,7 @@ BAD: dict[str, tuple[Scope, str, str]] = {
 
 def test_what_is_not_there_is_told_and_leaves_nothing(desk: Desk) -> None:
     def check(scope: Scope) -> None:
-        check_file(desk.file, desk.config, scope)
+        check_file(desk.file, desk.config, now, scope=scope)
 
     for scope, message, hint in BAD.values():
         for attempt in (desk.submit, check):
@@ -321,7 +322,7 @@ def test_sources_that_make_no_sense_are_told(desk: Desk) -> None:
     for field, message, hint in BAD_SOURCES.values():
         desk.spec["tasks"] = [{**first, **field}]
         with pytest.raises(InputError) as caught:
-            check_file(desk.file, desk.config)
+            check_file(desk.file, desk.config, now)
         assert caught.value.line == 1
         assert message in str(caught.value)
         assert hint in str(caught.value)
@@ -330,10 +331,10 @@ def test_sources_that_make_no_sense_are_told(desk: Desk) -> None:
 def test_a_template_may_use_what_the_documents_of_its_sources_have(desk: Desk) -> None:
     desk.spec["tasks"][0] |= {"sources": ["rows.csv"], "prompt": "Who is {{ id }}?"}
     desk.spec["tasks"][1] |= {"sources": ["letters"], "prompt": "When was {{ stem }}?"}
-    assert check_file(desk.file, desk.config).problems == ()
+    assert not check_file(desk.file, desk.config, now).problems
     desk.spec["tasks"][1]["prompt"] = "When was {{ id }}?"
     with pytest.raises(InputError, match=r"the template uses \{\{ id \}\}, which no document has"):
-        check_file(desk.file, desk.config)
+        check_file(desk.file, desk.config, now)
 
 
 def test_a_name_stands_for_its_newest_whole_run(stored: Desk) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import hooks
+from orchestrator.backends import webhooks
 from orchestrator.cli.up import _keep_secrets
-from orchestrator.clock import now
-from orchestrator.config import load
-from orchestrator.errors import OrchError
-from orchestrator.model import Job, ShardState
-from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.house import Daily
+from orchestrator.core.clock import now
+from orchestrator.core.errors import OrchError
+from orchestrator.core.model import Job, ShardState
+from orchestrator.pipeline.gc.sweep import Daily
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.settings.config import load
 from tests.support.hostedjob import HOUR, KEY, MINUTE, RATES, Desk, plain, settings_of, table, write_toml
 
 SMALL = {"limits": {"max_rows": 2}}
@@ -172,7 +172,7 @@ def test_webhooks_are_checked_with_the_secrets_that_are_named_now(
     monkeypatch.setenv("FIRST_SECRET", "one")
     monkeypatch.setenv("SECOND_SECRET", "two")
     edit(desk, {"openai": {"webhook_secret_env": "FIRST_SECRET"}})
-    secrets = hooks.secrets_of(desk.config)
+    secrets = webhooks.secrets_of(desk.config)
     edit(desk, {"openai": {"webhook_secret_env": "SECOND_SECRET"}, "other": {"webhook_secret_env": "FIRST_SECRET"}})
     _keep_secrets(secrets, desk.config)
     assert secrets == {"openai": "two", "other": "one"}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import InputError, RefusedError
-from orchestrator.model import Job, RequestState
-from orchestrator.requests import custom_id
+from orchestrator.core.errors import InputError, RefusedError
+from orchestrator.core.model import Job, RequestState
+from orchestrator.policy.requests import custom_id
 from tests.support.hostedjob import RATES, Desk, cost_of, script, table
 
 Json = dict[str, Any]

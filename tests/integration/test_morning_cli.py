@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.home import Home
-from orchestrator.model import Job
+from orchestrator.core.model import Job
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.nights import Bad, Nights
 from tests.support.stored import NOW, later

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import OutputFault
-from orchestrator.model import Misfire, NightState, Overlap, RequestState
-from orchestrator.pipeline.intake import Options, draft, submit
-from orchestrator.scheduler import Scheduler
+from orchestrator.core.errors import OutputFault
+from orchestrator.core.model import Misfire, NightState, Overlap, RequestState
+from orchestrator.engine.scheduler import Scheduler
+from orchestrator.pipeline.build.intake import Options, draft, submit
 from tests.support.ticking import EVENING, JOB, Nights
 
 

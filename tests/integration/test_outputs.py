@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator import alerts
-from orchestrator.clock import now
-from orchestrator.errors import OutputError, OutputFault
-from orchestrator.exports import places
-from orchestrator.exports.faults import fault_of
-from orchestrator.following import Before, standing
-from orchestrator.jobspec import JobSpec, Output
-from orchestrator.model import Job, JobState
-from orchestrator.nightly import night_report
-from orchestrator.pipeline import outputs
-from orchestrator.pipeline.intake import How, Options, sketch, submit
+from orchestrator.core.clock import now
+from orchestrator.core.errors import OutputError, OutputFault
+from orchestrator.core.model import Job, JobState
+from orchestrator.pipeline.after import Before, standing
+from orchestrator.pipeline.build.intake import How, Options, sketch, submit
+from orchestrator.pipeline.finish import output_check
+from orchestrator.pipeline.finish.outputs import places
+from orchestrator.pipeline.finish.outputs.faults import fault_of
+from orchestrator.policy import alerts
+from orchestrator.reports.night_reader import night_report
+from orchestrator.settings.job_file import JobSpec, Output
 from tests.support.hostedjob import HOUR, MINUTE, Desk
 from tests.support.process import wait_until
 
@@ -183,7 +183,7 @@ def test_a_good_output_is_tried_and_left_as_it_is(
         path = job_file(desk, output)
         before = listing(desk.folder)
         spec = JobSpec.model_validate(json.loads(path.read_text()))
-        outputs.require(desk.store, sketch(path, spec, desk.config, now()))
+        output_check.require(desk.store, sketch(path, spec, desk.config, Options(), now()))
         assert listing(desk.folder) == before
     assert (desk.folder / "rows.db").read_bytes() == untouched
     from fsspec.implementations.memory import MemoryFileSystem
@@ -203,6 +203,12 @@ def finished(desk: Desk, output: Output_, spoil: Callable[[], None], **spec: Any
     return desk.store.jobs.get(job.id)
 
 
+def told_at_end(desk: Desk, job: Job) -> list[alerts.Alert]:
+    counts = desk.store.jobs.counts([job.id])[job.id]
+    watched = alerts.Watched(job, counts, events=desk.store.jobs.events(job.id))
+    return alerts.at_end(watched, desk.config.alerts, None)
+
+
 def to_a_folder(desk: Desk) -> Callable[[], None]:
     return (desk.folder / "rows.jsonl").mkdir
 
@@ -216,12 +222,14 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
     assert [row["status"] for row in desk.rows(job).values()] == ["succeeded"] * 2
     assert job.output_path == str(desk.home.merged(job.id, "jsonl"))
     assert standing(desk.store, job)[0] is Before.NOT_WELL
-    [alert] = alerts.at_end(job, desk.store.jobs.events(job.id), None)
+    [alert] = told_at_end(desk, job)
     assert alert.kind is alerts.AlertKind.OUTPUT
     assert f"orch retry {job.id}" in alert.action
     assert f"orch fetch {job.id} -o FILE" in alert.action
     report = night_report(desk.store, desk.home, None, [job], now())
-    assert report.needs[0][1].startswith(f"the output was not delivered, {OutputFault.NOT_A_FILE}: cannot write ")
+    assert report.needs[0][1].text.startswith(
+        f"the output was not delivered, {OutputFault.NOT_A_FILE}: cannot write "
+    )
 
 
 def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
@@ -326,7 +334,7 @@ def test_what_may_be_well_again_is_tried_again_by_itself(desk: Desk, refusing: A
     done = desk.store.jobs.get(job.id)
     assert (done.error, done.output_path) == (None, "refusing://bucket/rows.jsonl")
     assert desk.events(job, "delivered") == ["its rows are in refusing://bucket/rows.jsonl now"]
-    [alert] = alerts.at_end(done, desk.store.jobs.events(job.id), None)
+    [alert] = told_at_end(desk, done)
     assert alert.message == "its rows are in refusing://bucket/rows.jsonl now"
 
 
@@ -410,14 +418,14 @@ def test_what_orch_wrote_by_hand_is_known_by_its_content(desk: Desk) -> None:
     home, job = desk.home.identity(), desk.run(job_file(desk, {"path": "rows.jsonl"}))
     place = desk.folder / "mine.jsonl"
     place.write_text("rows")
-    assert outputs.is_foreign(desk.store, home, outputs.BY_HAND, place)
-    outputs.remember(desk.store, home, outputs.BY_HAND, job.id, place, now())
+    assert output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
+    output_check.remember(desk.store, home, output_check.BY_HAND, job.id, place, now())
     (desk.folder / "link").symlink_to("mine.jsonl")
-    assert not outputs.is_foreign(desk.store, home, outputs.BY_HAND, place)
-    assert not outputs.is_foreign(desk.store, home, outputs.BY_HAND, desk.folder / "link")
+    assert not output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
+    assert not output_check.is_foreign(desk.store, home, output_check.BY_HAND, desk.folder / "link")
     place.write_text("mine")
-    assert outputs.is_foreign(desk.store, home, outputs.BY_HAND, place)
-    assert outputs.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
+    assert output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
+    assert output_check.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
 
 
 # --- codes
@@ -448,7 +456,7 @@ def test_errors_have_codes(error: Exception, code: OutputFault) -> None:
 
 def test_a_storage_that_never_answers_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(outputs, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(output_check, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(places, "probe", lambda place: never.wait(30))
     try:
         with pytest.raises(OutputError, match="has not answered for 0 s") as raised:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import now
-from orchestrator.errors import RefusedError
-from orchestrator.model import Job, Shard, ShardState
-from orchestrator.pipeline import submit
-from orchestrator.pipeline.governor import Room
-from orchestrator.pipeline.guard import Guard
-from orchestrator.pipeline.planning import Planning, Sending
+from orchestrator.core.clock import now
+from orchestrator.core.errors import RefusedError
+from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.submit.admission import Room
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 
 JOB = """\
@@ -110,7 +109,7 @@ def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
     assert desk.engine is not None
     lane, sending = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
-    [shard] = submit.plan_shards(
+    [shard] = sending.plan_shards(
         desk.store, desk.store.jobs.get(job.id), lane, sending, lambda model: Room(rows, None), now()
     )
     return shard

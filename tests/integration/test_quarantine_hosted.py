@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from orchestrator.clock import now
-from orchestrator.pipeline.intake import How, Options, submit
-from orchestrator.results import is_passing
+from orchestrator.core.clock import now
+from orchestrator.pipeline.build.intake import How, Options, submit
+from orchestrator.policy.results import is_passing
 from tests.support.hostedjob import Desk
 
 

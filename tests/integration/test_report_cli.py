@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.model import Forecast, JobId, Usage
+from orchestrator.core.model import Forecast, JobId, Usage
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, later, settle, sharded, succeeded
 

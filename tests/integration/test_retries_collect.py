@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import JobFilesError
-from orchestrator.home import Home
-from orchestrator.ladder import Standing, Step
-from orchestrator.model import Shard, ShardState, Span
-from orchestrator.pipeline import collect
-from orchestrator.results import OutputCheck
+from orchestrator.core.errors import JobFilesError
+from orchestrator.core.model import Shard, ShardState, Span
+from orchestrator.pipeline.collect import settling
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, job, ranges, row, shard
@@ -68,11 +68,11 @@ class Desk:
         path = self.home.results(of.id, "output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines))
-        ended = collect.Ended(
+        ended = settling.Ended(
             self.store.jobs.get(self.job.id), of, lane(cost=PER_ROW), "m", {"t": OutputCheck({"type": "object"})}, (),
             True, NOW, standing, {"t": retries},
         )  # fmt: skip
-        return str(collect.collect(self.store, self.home, ended))
+        return str(settling.collect(self.store, self.home, ended))
 
     def waiting(self) -> dict[int, tuple[str, list[str]]]:
         """Of each row that waits its model, and the messages it would send."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model import Job, RequestState
+from orchestrator.core.model import Job, RequestState
 from tests.support.hostedjob import RATES, Desk, script, table
 
 PRICES = f"[prices.big]\n{table(RATES)}batch = {{input = 20, output = 80}}\n"

@@ -16,8 +16,8 @@ import pytest
 import tzlocal
 
 from orchestrator.cli import run
-from orchestrator.home import Home
-from orchestrator.model import Night, NightState
+from orchestrator.core.model import Night, NightState
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config
 

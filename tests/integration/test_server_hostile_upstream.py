@@ -15,9 +15,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.wire import MAX_DEPTH
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.wire import MAX_DEPTH
 from tests.support.batchapi import Ended, Sdk, create, ended, health, retrieve, row, run_batch, sdk_at
 from tests.support.canned import canned
 from tests.support.process import wait_until

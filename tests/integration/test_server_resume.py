@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
-from orchestrator.errors import StorageError
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import BatchStatus
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.settings import Settings
-from orchestrator.wire import BatchStatus
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, jsonl, retrieve, row, run_batch, sdk_at
 from tests.support.batchserver import BatchServer

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engine import Engine
-from orchestrator.model import Job, ShardState
+from orchestrator.core.model import Job, ShardState
+from orchestrator.engine.loop import Engine
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch

@@ -17,7 +17,7 @@ from statistics import median
 
 import pytest
 
-from orchestrator.home import Home
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl

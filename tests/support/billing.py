@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from orchestrator.home import Home
-from orchestrator.model import PICO, FinishedRow, Job, Shard, ShardState, Usage
+from orchestrator.core.model import PICO, FinishedRow, Job, Shard, ShardState, Usage
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.rowfaults import Tokens

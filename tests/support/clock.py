@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import now
+from orchestrator.core.clock import now
 
 
 def later(monkeypatch: pytest.MonkeyPatch, **passed: float) -> None:

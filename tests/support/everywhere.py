@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import COMMANDS
-from orchestrator.home import Home
-from orchestrator.model import Forecast, Outcome, Price, RequestState, ShardState, Usage
-from orchestrator.place import locate
+from orchestrator.core.model import Forecast, Outcome, Price, RequestState, ShardState, Usage
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Keys
+from orchestrator.settings.discovery import locate
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.checked import Quality
+from orchestrator.store.quality import Quality
 from orchestrator.store.rows import Settled
 from tests.support.nights import SPEC, Bad, Nights
 from tests.support.scripted import Answer, Asked
@@ -126,7 +126,8 @@ show contracts-2 b | show contracts-2 ! | show contracts-2 new! | fetch no! | fe
 cancel no! | cancel contracts-2 | retry contracts-2 --task ! | retry contracts-3 | report cost --by model
 report cost --by tag | report cost --csv --by task | report cost --by ! | report cost --html c!.html | report forecast
 report night contracts-2 | report night contracts-2 --md | report night --html n!.html | report night !
-diff contracts-1 contracts-2 | diff ! ! | quarantine list | quarantine release ! | budget | doctor | reconcile
+diff contracts-1 contracts-2 | diff ! ! | acknowledge --list | acknowledge ! | acknowledge b --note !
+quarantine list | quarantine release ! | budget | doctor | reconcile
 reconcile ! | gc --dry-run | backup b!.tar | backup b!.tar --check | keys list --dir serve | keys add !
 keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz UTC | schedule list | schedule nights
 schedule run ! | schedule remove ! | up --webhooks ! | serve --upstream ! | serve --upstream http://h --gpus !

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.backends import Order
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.backends.profiles import PROFILES
-from orchestrator.errors import OrchError
+from orchestrator.core.errors import OrchError
 from tests.support.scripted import Answer, Asked, Scripted, scripted
 
 KEY = "sk-test-0123456789abcdef"

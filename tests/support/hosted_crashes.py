@@ -23,20 +23,21 @@ import openai
 from orchestrator.backends.anthropic import AnthropicBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai import OpenAIBackend
-from orchestrator.config import AnthropicBackend as AnthropicSettings
-from orchestrator.config import Backend, Config, HostedBackend, ModelPrice, Rates
-from orchestrator.config import Report as ReportSettings
-from orchestrator.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
-from orchestrator.home import Home
-from orchestrator.model import Job
-from orchestrator.pipeline import Pipeline, intake
-from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.lanes import Lane, Lanes
-from orchestrator.pipeline.planning import Planning
-from orchestrator.pipeline.prices import prices_of
-from orchestrator.pipeline.reuse import asked_of
-from orchestrator.pipeline.routes import models_of
-from orchestrator.place import Place
+from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
+from orchestrator.core.model import Job
+from orchestrator.pipeline import Pipeline
+from orchestrator.pipeline.backend_handles import Lane, Lanes
+from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build.reuse import asked_of
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.pipeline.submit.budget import SharedBudgets
+from orchestrator.settings.config import AnthropicBackend as AnthropicSettings
+from orchestrator.settings.config import Backend, Config, HostedBackend, ModelPrice, Rates
+from orchestrator.settings.config import Report as ReportSettings
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.clock import START

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from orchestrator.home import Home
-from orchestrator.model import Job
+from orchestrator.core.model import Job
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes, usage_of

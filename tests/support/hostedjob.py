@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator import overview
-from orchestrator.clock import now
-from orchestrator.config import load
-from orchestrator.engine import Engine
-from orchestrator.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
-from orchestrator.home import Home
-from orchestrator.model import Job
-from orchestrator.pipeline import intake, merged_lines
-from orchestrator.pipeline.crew import Inline
-from orchestrator.place import Place
+from orchestrator.core.clock import now
+from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
+from orchestrator.core.model import Job
+from orchestrator.engine.loop import Engine
+from orchestrator.pipeline import merged_lines
+from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.provider_calls import Inline
+from orchestrator.reports import status
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
@@ -231,7 +232,7 @@ class Desk:
     def detail(self, job: Job) -> Json:
         """`orch status JOB --json`."""
         current = self.store.jobs.get(job.id)
-        return overview.detail(self.store, current, now(), lambda shard: Decimal(0)).to_json()
+        return status.detail(self.store, current, now(), lambda shard: Decimal(0)).to_json()
 
     def held(self, job: Job) -> list[str]:
         """What shards wait for."""

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import PROFILES, Limits
-from orchestrator.model import Outcome, Price, Usage
-from orchestrator.pipeline.lanes import Lane
+from orchestrator.core.model import Outcome, Price, Usage
+from orchestrator.pipeline.backend_handles import Lane
 
 
 class EachRow:

@@ -6,9 +6,9 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from orchestrator import results
-from orchestrator.model import FinishedRow, Job, RequestState, Span, Usage
-from orchestrator.results import OutputCheck
+from orchestrator.core.model import FinishedRow, Job, RequestState, Span, Usage
+from orchestrator.policy import results
+from orchestrator.policy.results import OutputCheck
 from tests.support import stored
 
 SCHEMA: dict[str, Any] = {

@@ -9,8 +9,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.home import Home
-from orchestrator.model import Job, Outcome, Price, RequestState, ShardState, Span, Usage
+from orchestrator.core.model import Job, Outcome, Price, RequestState, ShardState, Span, Usage
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.stored import job, row, settle, sharded
 

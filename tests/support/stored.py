@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.model import (
+from orchestrator.core.model import (
     Job,
     JobId,
     JobKind,
@@ -20,7 +20,7 @@ from orchestrator.model import (
     Span,
     Usage,
 )
-from orchestrator.sharding import Range, pack
+from orchestrator.policy.sharding import Range, pack
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 

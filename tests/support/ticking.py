@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import load
-from orchestrator.home import Home
-from orchestrator.model import Job, Misfire, NightState, Overlap, RequestState, Schedule
-from orchestrator.place import Place
-from orchestrator.scheduler import Scheduler
+from orchestrator.core.model import Job, Misfire, NightState, Overlap, RequestState, Schedule
+from orchestrator.engine.scheduler import Scheduler
+from orchestrator.settings.config import load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config
 

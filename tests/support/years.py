@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.backends.files import store as write_file
-from orchestrator.config import Config, load
-from orchestrator.home import Home
-from orchestrator.model import Job, ShardState, Span
-from orchestrator.pipeline import build, finish, intake, reuse
-from orchestrator.place import Place
+from orchestrator.core.model import Job, ShardState, Span
+from orchestrator.pipeline.build import builder, intake, reuse
+from orchestrator.pipeline.finish import finisher
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, ranges, shard, succeeded
@@ -55,7 +56,7 @@ class Years:
         now = NOW - timedelta(days=days)
         job = intake.draft(file, self.config, self.home, intake.Options(), now)
         self.store.jobs.add(job, {})
-        build.build(self.store, self.home, job, now, asked=reuse.asked_of(self.config, job))
+        builder.build(self.store, self.home, job, now, asked=reuse.asked_of(self.config, job))
         if built:
             self.store.jobs.mark_built(job.id, now)
         return self.store.jobs.get(job.id)
@@ -84,12 +85,12 @@ class Years:
         """A run that is finished."""
         job = self.build(days, *texts, name=name)
         self.answer(job)
-        finish.Finisher(self.store, self.home, lambda: job.created_at).step(job)
+        finisher.Finisher(self.store, self.home, lambda: job.created_at).step(job)
         return self.store.jobs.get(job.id)
 
     def outputs(self, job: Job) -> dict[str, str]:
         """Each document's answer, read from the result files anew. Raises StorageError where one is gone."""
-        lines = finish.merged_lines(self.store, self.home, job, style="jsonl")
+        lines = finisher.merged_lines(self.store, self.home, job, style="jsonl")
         rows = [json.loads(line) for line in lines]
         return {Path(row["document"]).stem: row["output"] for row in rows}
 

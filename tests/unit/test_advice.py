@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.advice import ADVICE, advice_for
 from orchestrator.documents.types import DocumentProblem
-from orchestrator.rowerrors import BAD_ANSWERS, RULES
+from orchestrator.policy.advice import ADVICE, advice_for
+from orchestrator.policy.row_errors import BAD_ANSWERS, RULES
 
 OURS = (
     "template", "answers_too_long", "part_failed", "cancelled", "budget_exhausted", "batch_expired", "missing_result",

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
-from orchestrator.config import Alerts
-from orchestrator.model import Counts, Shard, ShardState
+from orchestrator.core.model import Counts, Shard, ShardState
+from orchestrator.engine.monitor import trouble_at
+from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
+from orchestrator.settings.config import Alerts
 from orchestrator.store.jobs import Event
-from orchestrator.watching import trouble_at
 from tests.support.stored import NOW, job, later, shard
 
 JOB = job(deadline_at=later(10))

@@ -22,11 +22,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.bounded import messages
-from orchestrator.bounded.messages import Kind, packed
-from orchestrator.bounded.pool import Call, Pool
-from orchestrator.bounded.process import OUT_OF_MEMORY, Limits, Trip, Tripped, verdict
-from orchestrator.errors import StorageError
+from orchestrator.core.bounded import messages
+from orchestrator.core.bounded.messages import Kind, packed
+from orchestrator.core.bounded.pool import Call, Pool
+from orchestrator.core.bounded.process import OUT_OF_MEMORY, Limits, Trip, Tripped, verdict
+from orchestrator.core.errors import StorageError
 
 LIMITS = Limits(memory=300_000_000, seconds=1, value=1_000_000)
 
@@ -234,7 +234,7 @@ def test_no_bytes_make_a_parent_fail(data: bytes) -> None:
 
 SPINS = """
 import os, sys
-from orchestrator.bounded.pool import Call, Pool
+from orchestrator.core.bounded.pool import Call, Pool
 with Pool(2) as pool:
     for values in pool.map([Call("tests.support.bounded:announced_spin", (sys.argv[1],))] * 2):
         list(values)

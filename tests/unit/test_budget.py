@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import RefusedError
-from orchestrator.model import Outcome, Price, Shard, ShardState, Usage
-from orchestrator.pipeline import budget
-from orchestrator.pipeline.lanes import Lane
+from orchestrator.core.errors import RefusedError
+from orchestrator.core.model import Outcome, Price, Shard, ShardState, Usage
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.submit import budget
 from tests.support.lanes import lane
 from tests.support.stored import job, shard
 

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import budgets, config
-from orchestrator.budgets import Mark, Period, Standing, period_at
-from orchestrator.config import Budget
-from orchestrator.errors import InputError, RefusedError
-from orchestrator.place import Place
+from orchestrator.core.errors import InputError, RefusedError
+from orchestrator.policy import budgets
+from orchestrator.policy.budgets import Mark, Period, Standing, period_at
+from orchestrator.settings import config
+from orchestrator.settings.config import Budget
+from orchestrator.settings.discovery import Place
 
 ZONES = (
     "UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kolkata", "Asia/Beirut",

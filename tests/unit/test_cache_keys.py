@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.model import FinishedRow, RequestState, Span, Usage
 from orchestrator.documents.types import Document
-from orchestrator.jobspec import JobSpec
-from orchestrator.model import FinishedRow, RequestState, Span, Usage
-from orchestrator.requests import ENDPOINT, Builder, cache_key, line_cache_key
-from orchestrator.results import batch_row
+from orchestrator.policy.requests import ENDPOINT, Builder, cache_key, line_cache_key
+from orchestrator.policy.results import batch_row
+from orchestrator.settings.job_file import JobSpec
 
 CHAT, EMBEDDINGS = ENDPOINT, "/v1/embeddings"
 

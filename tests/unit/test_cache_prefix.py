@@ -7,8 +7,8 @@ from itertools import takewhile
 from typing import Any
 
 from orchestrator.documents.types import Document
-from orchestrator.jobspec import JobSpec
-from orchestrator.requests import Builder
+from orchestrator.policy.requests import Builder
+from orchestrator.settings.job_file import JobSpec
 
 RULES = "You answer for a lawyer. " * 50
 TEXTS = ("It was agreed.", "Nothing was.")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.calibration import Calibration, at_most, calibrate
-from orchestrator.model import Forecast, JobId
+from orchestrator.core.model import Forecast, JobId
+from orchestrator.policy.calibration import Calibration, at_most, calibrate
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.canary import Limits, Seen, judge, places, until
+from orchestrator.policy.canary import Limits, Seen, judge, places, until
 
 LIMITS = Limits(max_failed=0.25, max_cost=2.0)
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cleanup import clean
+from orchestrator.documents.cleanup import clean
 from orchestrator.documents.types import Document
-from orchestrator.jobspec import JobSpec
-from orchestrator.requests import Builder, Built
+from orchestrator.policy.requests import Builder, Built
+from orchestrator.settings.job_file import JobSpec
 
 WHITESPACE = {
     "runs of blanks within a line": ("It  was   agreed.", "It was agreed."),

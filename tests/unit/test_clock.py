@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import now
-from orchestrator.errors import InputError
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError
 
 
 @pytest.mark.parametrize("text", ["x", "", "9999-12-31T23:59:59-12:00"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
-from orchestrator.config import Rates
-from orchestrator.errors import InputError
-from orchestrator.place import Place, find_file, locate
+from orchestrator.core.errors import InputError
+from orchestrator.settings import config
+from orchestrator.settings.config import Rates
+from orchestrator.settings.discovery import Place, find_file, locate
 
 LOCAL = '[backends.gpu]\nupstreams = ["http://127.0.0.1:8000/v1/"]\nidle = true\n'
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.connections import Closed, Connection, Connections, Patience, Phase
+from orchestrator.core.connections import Closed, Connection, Connections, Patience, Phase
 from orchestrator.server.descriptors import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
 from orchestrator.server.settings import Settings
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import click
 import pytest
 
+from orchestrator.cli.console import err, out, text_line
 from orchestrator.cli.context import log_to
+from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import print_json, say, show
-from orchestrator.console import err, out, text_line
-from orchestrator.home import Home
-from orchestrator.layout import Column, table
-from orchestrator.terminal import safe_output, width_of
+from orchestrator.cli.terminal import safe_output, width_of
+from orchestrator.settings.home import Home
 from tests.support.terminal import on_terminal
 
 SAID = ["[/INST] and [word]", "[bold]x[/]", ":smile:"]
@@ -70,10 +70,10 @@ def test_the_log_shows_them_too_and_no_message_begins_a_line_of_its_own(tmp_path
 
 TERMINAL = """
 import sys
-from orchestrator.console import out, text_line, watching
-from orchestrator.console_progress import progress
-from orchestrator.layout import Span
-from orchestrator.terminal import make_output_safe
+from orchestrator.cli.console import out, text_line, watching
+from orchestrator.cli.console_progress import progress
+from orchestrator.cli.layout import Span
+from orchestrator.cli.terminal import make_output_safe
 from orchestrator.cli.output import say
 make_output_safe()
 hostile = "\\x1b]0;title\\x07\\x9b2J\\u202e"

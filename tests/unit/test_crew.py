@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import BackendError, StorageError
-from orchestrator.pipeline.crew import THREADS, Crew, Done, Inline, Threads
+from orchestrator.core.errors import BackendError, StorageError
+from orchestrator.pipeline.provider_calls import THREADS, Crew, Done, Inline, Threads
 from tests.support.process import wait_until
 
 

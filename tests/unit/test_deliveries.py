@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import Config, load
-from orchestrator.deliveries import MOST_CHARACTERS, Folder, Mail, Message, Webhook, channels
-from orchestrator.errors import InputError, OrchError
-from orchestrator.place import locate
+from orchestrator.core.errors import InputError, OrchError
+from orchestrator.engine.channels import MOST_CHARACTERS, Folder, Mail, Message, Webhook, channels
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import locate
 from tests.support.mailserver import MailServer
 from tests.support.receiver import Receiver
 

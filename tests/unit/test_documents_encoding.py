@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.encoding import SAMPLE_BYTES, clean, decode
 from orchestrator.documents.types import ExtractionError
-from orchestrator.errors import InputError
-from orchestrator.jobspec import DocumentSource
+from orchestrator.settings.job_file import DocumentSource
 from tests.support.documents import read
 
 FRENCH = "Le présent contrat est conclu entre la société Müller et le café de Besançon, où l'été sera déterminé.\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from orchestrator import jobspec
 from orchestrator.documents import EXTRACTOR_VERSION, Document
+from orchestrator.settings import job_file
 from tests.support.documents import read
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -23,8 +23,8 @@ KINDS = ("contracts", "invoices", "reports")
 READ_AS = {"1": "26583f90e926e5cda058818253487e7fad5d518ab22dcd96e22b64fcc7a77a5d"}
 
 
-def job(kind: str) -> jobspec.JobSpec:
-    return jobspec.load(SAMPLES / kind / "job.yaml")
+def job(kind: str) -> job_file.JobSpec:
+    return job_file.load(SAMPLES / kind / "job.yaml")
 
 
 def documents(kind: str) -> list[Document]:

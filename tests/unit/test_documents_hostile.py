@@ -11,14 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.bounded.process import Limits
-from orchestrator.documents import Document, DocumentProblem, Readers, UnreadableDocument, docx_text, listed
+from orchestrator.core.bounded.process import Limits
+from orchestrator.documents import (
+    Document,
+    DocumentProblem,
+    Readers,
+    UnreadableDocument,
+    docx_text,
+    listed,
+)
 from orchestrator.documents import read as read_with
 from orchestrator.documents.files import File, read_plain
 from orchestrator.documents.html_shape import tamed
 from orchestrator.documents.opening import Opener
 from orchestrator.documents.word_package import RATIO_FROM
-from orchestrator.jobspec import DocumentSource
+from orchestrator.settings.job_file import DocumentSource
 from tests.support import bombs
 from tests.support.documents import read, readers
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, files
-from orchestrator.errors import InputError
-from orchestrator.jobspec import DocumentSource
+from orchestrator.settings.job_file import DocumentSource
 from tests.support.documents import fields_of, read
 
 

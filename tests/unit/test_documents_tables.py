@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents import (
     Document,
     DocumentProblem,
@@ -28,8 +29,7 @@ from orchestrator.documents import (
     parquet_rows,
     tables,
 )
-from orchestrator.errors import InputError
-from orchestrator.jobspec import DocumentSource
+from orchestrator.settings.job_file import DocumentSource
 from tests.support.documents import fields_of, read
 
 EMPTY, BAD, LARGE = DocumentProblem.EMPTY, DocumentProblem.BAD_ROW, DocumentProblem.TOO_LARGE

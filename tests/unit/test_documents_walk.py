@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import documents
+from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Reason, told
-from orchestrator.errors import InputError
-from orchestrator.jobspec import DocumentSource
+from orchestrator.settings.job_file import DocumentSource
 from tests.support.documents import read, readers
 
 TREE = (
@@ -230,8 +230,8 @@ from pathlib import Path
 # All before the rights are gone: nobody may not see the interpreter's files.
 from orchestrator.documents import confined, csv_rows, listed, Readers
 from orchestrator.documents.readers import Rows
-from orchestrator.errors import InputError
-from orchestrator.jobspec import DocumentSource
+from orchestrator.core.errors import InputError
+from orchestrator.settings.job_file import DocumentSource
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

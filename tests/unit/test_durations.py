@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.durations import duration, spread
+from orchestrator.core.durations import duration, spread
 
 TABLE = {
     "nothing": (0, "0 s"),

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.evidence import (
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.evidence import (
     Course,
     Denied,
     Named,
@@ -17,7 +18,6 @@ from orchestrator.evidence import (
     named,
     whole,
 )
-from orchestrator.wire import BatchStatus
 
 SECOND, MINUTE, HOUR, DAY = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 T = datetime(2026, 11, 3, 12, tzinfo=UTC)

@@ -15,7 +15,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from orchestrator.exports.formats import Counted, Format, encode
+from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
 from tests.support import merged
 
 TASKS = {"facts": merged.SCHEMA, "gist": None}

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.exports.kinds import MAX_DEPTH, Kind, ListOf, Plain, Struct, Unfit, fit, flattened, kind_of
+from orchestrator.pipeline.finish.outputs.kinds import (
+    MAX_DEPTH,
+    Kind,
+    ListOf,
+    Plain,
+    Struct,
+    Unfit,
+    fit,
+    flattened,
+    kind_of,
+)
 
 TREE = {
     "type": "object",

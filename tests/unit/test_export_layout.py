@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.exports.formats import encode
-from orchestrator.exports.kinds import Kind, ListOf, Plain, Struct, flattened, kind_of
-from orchestrator.exports.layout import IDENTITY, PROVENANCE, Layout, unique
+from orchestrator.pipeline.finish.outputs.formats import encode
+from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, flattened, kind_of
+from orchestrator.pipeline.finish.outputs.layout import IDENTITY, PROVENANCE, Layout, unique
 from tests.support import merged
 
 
@@ -198,12 +198,12 @@ def test_each_row_is_in_the_table_once_with_what_it_says(data: st.DataObject, sc
 
 
 def test_a_row_group_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.exports.formats.GROUP_ROWS", 3)
+    monkeypatch.setattr("orchestrator.pipeline.finish.outputs.formats.GROUP_ROWS", 3)
     lines = [merged.line(seq, "x", task="gist") for seq in range(7)]
     file = io.BytesIO()
     encode(file, lines, "parquet", "j", {})
     assert [pq.ParquetFile(file).metadata.row_group(group).num_rows for group in range(3)] == [3, 3, 1]
-    monkeypatch.setattr("orchestrator.exports.formats.GROUP_BYTES", len(lines[0]) + 1)
+    monkeypatch.setattr("orchestrator.pipeline.finish.outputs.formats.GROUP_BYTES", len(lines[0]) + 1)
     file = io.BytesIO()
     encode(file, lines, "parquet", "j", {})
     assert pq.ParquetFile(file).metadata.num_row_groups == 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from orchestrator.faults import LONGEST_PAUSE, Faults
-from orchestrator.model import JobFault
+from orchestrator.core.model import JobFault
+from orchestrator.policy.backoff import LONGEST_PAUSE, Faults
 from tests.support.stored import NOW
 
 

@@ -10,11 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.forecast import (
-    Seen,
-    output_lengths,
-    turnaround,
-)
+from orchestrator.policy.forecast import Seen, output_lengths, turnaround
 
 AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0

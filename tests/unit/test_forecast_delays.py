@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.forecast import Wait, longest
+from orchestrator.policy.forecast import Wait, longest
 
 AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.forecast import Assumed, Pace, Stint, learn, pace
+from orchestrator.policy.forecast import Assumed, Pace, Stint, learn, pace
 
 NIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
-from orchestrator.gold import Gold, Score, alike, read, score, told
+from orchestrator.core.errors import InputError
+from orchestrator.settings.known_answers import Gold, Score, alike, read, score, told
 
 LINE = '{"document": "a.txt", "task": "t", "expect": {"x": 1}}'
 

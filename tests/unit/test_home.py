@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import StorageError
-from orchestrator.home import Home
+from orchestrator.core.errors import StorageError
+from orchestrator.settings.home import Home
 
 
 def test_many_at_once_make_one_identity_and_leave_nothing_else(tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.backends.webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.cli.up import up
-from orchestrator.config import Config, load
-from orchestrator.connections import Patience
-from orchestrator.errors import BackendError, UsageError
-from orchestrator.hooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
-from orchestrator.model import Shard, ShardState
-from orchestrator.pipeline.track import MOST_PUSHED, Looks
-from orchestrator.place import Place
+from orchestrator.core.connections import Patience
+from orchestrator.core.errors import BackendError, UsageError
+from orchestrator.core.model import Shard, ShardState
+from orchestrator.pipeline.collect.track import MOST_PUSHED, Looks
 from orchestrator.server.webhooks import signed_headers, target_of
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
 from tests.support.lanes import lane
 from tests.support.process import wait_until
 from tests.support.signing import SECRET, deliver, event, signed, tell
@@ -262,7 +262,7 @@ def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest
             assert hooks.sent(body, headers | {"webhook-id": "wh_other"}) == 400
             assert hooks.sent(body, {}) == 400
         assert hooks.sent(body, headers) == 200
-    told = [record.getMessage() for record in caplog.records if record.name == "orchestrator.hooks"]
+    told = [record.getMessage() for record in caplog.records if record.name == "orchestrator.backends.webhooks"]
     reasons = (
         "Webhook timestamp is too old",
         "The given webhook signature does not match the expected signature",
@@ -319,7 +319,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("text", "address"), ADDRESSES.items(), ids=[text[:30] for text in ADDRESSES])
 def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int] | None) -> None:
-    option = next(option for option in up.params if option.name == "webhooks")
+    option = next(option for option in up.params if "--webhooks" in option.opts)
     if address is not None:
         assert option.type.convert(text, option, None) == address
         return

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator.errors import InputError
-from orchestrator.jobspec import JobSpec, deadline_at, json_schema, lines_of, load
-from orchestrator.located import load_yaml
+from orchestrator.core.errors import InputError
+from orchestrator.settings.job_file import JobSpec, deadline_at, json_schema, lines_of, load
+from orchestrator.settings.source_lines import load_yaml
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\

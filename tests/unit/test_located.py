@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.errors import InputError
-from orchestrator.located import line_of, load_toml, load_yaml, spell, validated
+from orchestrator.core.errors import InputError
+from orchestrator.settings.source_lines import line_of, load_toml, load_yaml, spell, validated
 
 on_one_file = settings(max_examples=150)
 

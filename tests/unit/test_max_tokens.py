@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents.types import Document
-from orchestrator.errors import InputError
-from orchestrator.jobspec import JobSpec, Task, load
-from orchestrator.requests import AUTO_AT_MOST, BoundOf, Builder, Built, bound_from, too_large, written_bound
+from orchestrator.policy.requests import (
+    AUTO_AT_MOST,
+    BoundOf,
+    Builder,
+    Built,
+    bound_from,
+    too_large,
+    written_bound,
+)
+from orchestrator.settings.job_file import JobSpec, Task, load
 
 BOUNDS: dict[str, tuple[dict[int, int], int | None, int]] = {
     "nothing is known": ({}, None, 512),

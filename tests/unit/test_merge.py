@@ -14,11 +14,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from orchestrator.errors import StorageError, UsageError
-from orchestrator.home import Home
-from orchestrator.model import FinishedRow, RequestState, ShardState, Span, Usage
-from orchestrator.pipeline import merge
-from orchestrator.pipeline.partial import partial_lines
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.model import FinishedRow, RequestState, ShardState, Span, Usage
+from orchestrator.pipeline.collect.partial import partial_lines
+from orchestrator.pipeline.finish import merge
+from orchestrator.settings.home import Home
 from tests.support.lanes import lane
 
 ROW = FinishedRow(

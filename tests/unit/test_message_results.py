@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends.message_results import completion, refused_line, result_line
-from orchestrator.errors import InputError
+from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 MODEL = "claude-sonnet-4-5"

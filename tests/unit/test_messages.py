@@ -13,7 +13,7 @@ from openai.types.chat import completion_create_params
 
 from orchestrator.backends.message_results import completion
 from orchestrator.backends.messages import takes_sampling, translate
-from orchestrator.errors import InputError
+from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 OLD, NEW = "claude-sonnet-4-5", "claude-sonnet-5-5"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator.model import (
+from orchestrator.core.model import (
     TRANSITIONS,
     Counts,
     Job,

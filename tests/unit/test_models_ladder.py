@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.config import Config, load
-from orchestrator.errors import InputError, UsageError
-from orchestrator.jobspec import load as load_job
-from orchestrator.ladder import MOST, Names, Standing, Step, above, expand, keep_from, rung_of, standing
-from orchestrator.model import Job, Shard, ShardId, ShardState
-from orchestrator.pipeline.routes import models_of, objections, route_for, standing_of
-from orchestrator.place import Place
-from orchestrator.rowerrors import BAD_ANSWERS
+from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.pipeline.plan.routes import models_of, objections, route_for, standing_of
+from orchestrator.policy.row_errors import BAD_ANSWERS
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.job_file import load as load_job
+from orchestrator.settings.model_lists import (
+    MOST,
+    Names,
+    Standing,
+    Step,
+    above,
+    expand,
+    keep_from,
+    rung_of,
+    standing,
+)
 from tests.support.stored import CHAT, NOW
 from tests.support.stored import job as a_job
 

@@ -12,18 +12,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from orchestrator.differences import Asked, DocumentRun, Said, difference
-from orchestrator.model import Counts, Forecast, JobId, JobState, Usage
-from orchestrator.morning import (
-    Facts,
-    Fate,
-    NightReport,
-    fate_of,
-    fates,
-    job_report,
-    night_of,
-)
-from orchestrator.morningpages import blocks, due_words, headline, markdown, page
+from orchestrator.core.model import Counts, Forecast, JobId, JobState, Usage
+from orchestrator.policy.diff import Asked, DocumentRun, Said, difference
+from orchestrator.reports.night import Facts, Fate, NightReport, fate_of, fates, job_report, night_of
+from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page
 from orchestrator.store.jobs import Event
 from orchestrator.store.ledger import Total
 from tests.support.stored import NOW, job, later

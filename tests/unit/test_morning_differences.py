@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.differences import (
+from orchestrator.policy.diff import (
     MISSING,
     MOST_FIELDS,
     OTHERS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import InputError
+from orchestrator.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "orch.service"

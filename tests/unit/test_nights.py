@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import nights
-from orchestrator.errors import InputError
-from orchestrator.model import Misfire, NightState, Overlap, Schedule
-from orchestrator.nights import Due
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Misfire, NightState, Overlap, Schedule
+from orchestrator.policy import nights
+from orchestrator.policy.nights import Due
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kathmandu", "Pacific/Apia")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,16 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.forecast import Pace, Seen, Turnaround, turnaround
-from orchestrator.planner import (
-    BatchOption,
-    Cost,
-    Option,
-    PacedOption,
-    Plan,
-    Terms,
-    plan,
-)
+from orchestrator.policy.forecast import Pace, Seen, Turnaround, turnaround
+from orchestrator.policy.planner import BatchOption, Cost, Option, PacedOption, Plan, Terms, plan
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0

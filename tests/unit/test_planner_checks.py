@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.planner import Open, Option, Terms, plan, replan
+from orchestrator.policy.planner import Open, Option, Terms, plan, replan
 from tests.unit.test_planner import BATCH, GPU, NOW, cost, terms
 
 NAN, INF = math.nan, math.inf

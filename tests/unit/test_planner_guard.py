@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.forecast import Seen, turnaround
-from orchestrator.planner import Open, Option, PacedOption, Running, Send, Terms, replan
-from orchestrator.planner.courses import Stake, done_by
-from orchestrator.planner.ground import ground
+from orchestrator.policy.forecast import Seen, turnaround
+from orchestrator.policy.planner import Open, Option, PacedOption, Running, Send, Terms, replan
+from orchestrator.policy.planner.candidate_plans import Stake, done_by
+from orchestrator.policy.planner.capacity import ground
 from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, paced
 
 TERMS = Terms(NOW + timedelta(hours=4), margin=0.0)

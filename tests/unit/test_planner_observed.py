@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.model import Job, JobId, JobKind, Shard, ShardId, ShardState
-from orchestrator.planner import observed
-from orchestrator.wire import BatchStatus
+from orchestrator.core.model import Job, JobId, JobKind, Shard, ShardId, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.planner import observed
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)

@@ -10,7 +10,17 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.planner import BatchOption, Open, Option, PacedOption, Plan, Running, Terms, plan, replan
+from orchestrator.policy.planner import (
+    BatchOption,
+    Open,
+    Option,
+    PacedOption,
+    Plan,
+    Running,
+    Terms,
+    plan,
+    replan,
+)
 from tests.unit.test_planner import NOW, batch, paced
 
 HOURS = st.floats(0.05, 40.0)

@@ -12,9 +12,9 @@ from genai_prices.data import providers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
-from orchestrator.model import PICO, Outcome, Price, RequestState, Usage
-from orchestrator.pricing import (
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
+from orchestrator.policy.pricing import (
     TIERS,
     PriceOverride,
     Tier,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.console_jobs import EVENTS, chosen, job_detail, job_lines
-from orchestrator.console_progress import Progress, job_view
-from orchestrator.layout import Line, cell_width
-from orchestrator.model import Counts, Failing, JobState, ShardState, Usage
-from orchestrator.overview import JobDetail, JobLine
+from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
+from orchestrator.cli.console_progress import Progress, job_view
+from orchestrator.cli.layout import Line, cell_width
+from orchestrator.core.model import Counts, Failing, JobState, ShardState, Usage
+from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.store.failures import Reason
 from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard

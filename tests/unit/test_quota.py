@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.quota import (
+from orchestrator.policy.quota import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     InFlight,

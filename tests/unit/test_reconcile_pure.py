@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends import RemoteBatch, RemoteFile
-from orchestrator.model import Shard, ShardState
-from orchestrator.reconcile import Comparison, Kind, compare
-from orchestrator.wire import BatchStatus
+from orchestrator.backends.reconcile import Comparison, Kind, compare
+from orchestrator.core.model import Shard, ShardState
+from orchestrator.core.wire import BatchStatus
 from tests.support.stored import job, shard
 
 JOB = job()

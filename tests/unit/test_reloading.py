@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import Config, load
-from orchestrator.enginelock import Holder, engine_lock
-from orchestrator.errors import UsageError
-from orchestrator.home import Home
-from orchestrator.inforce import InForce, differences, keep
-from orchestrator.place import Place
-from orchestrator.reloading import Reloader
+from orchestrator.core.errors import UsageError
+from orchestrator.engine.in_force import InForce, differences, keep
+from orchestrator.engine.lock import Holder, engine_lock
+from orchestrator.engine.reloading import Reloader
+from orchestrator.settings.config import Config, load
+from orchestrator.settings.discovery import Place
+from orchestrator.settings.home import Home
 from tests.support.stored import NOW, later
 
 FIRST = """

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
-from orchestrator.model import Forecast, JobId, Usage
-from orchestrator.pricing import Rates, Tier, rates
-from orchestrator.reports import CostReport, Estimate, Facts, cost_report, estimates
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Forecast, JobId, Usage
+from orchestrator.policy.pricing import Rates, Tier, rates
+from orchestrator.reports.cost import CostReport, Estimate, Facts, cost_report, estimates
 from orchestrator.store.ledger import Total
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.calibration import calibrate
-from orchestrator.console_reports import cost_lines, forecast_lines
-from orchestrator.htmlreports import DAYS, GROUPS, cost_page
-from orchestrator.layout import Line
-from orchestrator.model import Forecast, JobId, Price, Usage
-from orchestrator.reports import CostLine, CostReport, Estimate
-from orchestrator.reportwords import cost_cells, cost_notes, money
+from orchestrator.cli.console_reports import cost_lines, forecast_lines
+from orchestrator.cli.layout import Line
+from orchestrator.core.model import Forecast, JobId, Price, Usage
+from orchestrator.policy.calibration import calibrate
+from orchestrator.reports.cost import CostLine, CostReport, Estimate
+from orchestrator.reports.pages import DAYS, GROUPS, cost_page
+from orchestrator.reports.words import cost_cells, cost_notes, money
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TRICKY = "$a$ & <b>[bold]"

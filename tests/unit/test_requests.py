@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.wire import CheckedLine, check_line
 from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
-from orchestrator.jobspec import JobSpec
-from orchestrator.requests import (
+from orchestrator.policy.requests import (
     Builder,
     Built,
     bounds,
@@ -24,7 +24,7 @@ from orchestrator.requests import (
     variables,
     with_model,
 )
-from orchestrator.wire import CheckedLine, check_line
+from orchestrator.settings.job_file import JobSpec
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})
 TASK: dict[str, Any] = {"id": "parties", "prompt": "Who signs?", "model": "small"}

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator import results
-from orchestrator.model import FinishedRow, Outcome, RequestState, Span, Usage
-from orchestrator.results import Answer, Found, NotExecuted, OutputCheck, Refusal
-from orchestrator.wire import ResultLine
+from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.core.wire import ResultLine
+from orchestrator.policy import results
+from orchestrator.policy.results import Answer, Found, NotExecuted, OutputCheck, Refusal
 
 USAGE = {
     "prompt_tokens": 10,

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import config, retention
-from orchestrator.config import Retention, size_bytes
-from orchestrator.errors import InputError
-from orchestrator.model import JobId
-from orchestrator.place import Place
-from orchestrator.retention import Carriers, Fate, Leaving, Verdict, words
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import JobId
+from orchestrator.policy import retention
+from orchestrator.policy.retention import Carriers, Fate, Leaving, Verdict, words
+from orchestrator.settings import config
+from orchestrator.settings.config import Retention, size_bytes
+from orchestrator.settings.discovery import Place
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 DAY = 86_400

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.mending import MENDABLE, MOST_ANSWER, mended
-from orchestrator.rowerrors import BAD_ANSWERS
+from orchestrator.policy.reask import MENDABLE, MOST_ANSWER, mended
+from orchestrator.policy.row_errors import BAD_ANSWERS
 
 LINE: dict[str, Any] = {
     "custom_id": "t-1", "method": "POST", "url": "/v1/chat/completions",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.routing import Candidate, Refusal, choose
+from orchestrator.policy.eligibility import Candidate, Refusal, choose
 
 GPU = Candidate("gpu", "local", "local", "idle, so free")
 LAN = Candidate("lan", "local", "local", "$2 per upstream hour")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import BATCH_GONE
-from orchestrator.rowerrors import (
+from orchestrator.policy.row_errors import (
     FAILED,
     REFUSED,
     RULES,

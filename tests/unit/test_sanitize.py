@@ -8,7 +8,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.sanitize import escape_controls, one_line, shortened
+from orchestrator.core.sanitize import escape_controls, one_line, shortened
 
 ANYTHING = st.text(st.characters(exclude_categories=[]) | st.sampled_from("\x1b\x9b\x07\r\n\t\u202e\u2066\udc80\x7f"))
 

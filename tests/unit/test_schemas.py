@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from orchestrator import jobspec, schemas
-from orchestrator.bounded.process import Limits
-from orchestrator.bounded.single import Single
-from orchestrator.errors import InputError
-from orchestrator.patterns import PatternProblem, searcher
-from orchestrator.results import Answer, OutputCheck
-from orchestrator.schemas import Check, faults
+from orchestrator.core import schemas
+from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.single import Single
+from orchestrator.core.errors import InputError
+from orchestrator.core.patterns import PatternProblem, searcher
+from orchestrator.core.schemas import Check, faults
+from orchestrator.policy.results import Answer, OutputCheck
+from orchestrator.settings import job_file
 
 
 def problem(schema: dict[str, Any], text: str) -> tuple[str, str] | None:
@@ -245,7 +246,7 @@ def test_what_a_pattern_may_not_have_is_told_with_file_line_and_field(tmp_path: 
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
     with pytest.raises(InputError) as told:
-        jobspec.load(path)
+        job_file.load(path)
     expected = (
         "10: tasks[0].schema.properties.code.pattern: the pattern '^(?!x)a' uses look-ahead",
         "14: tasks[0].schema.properties.same.pattern: the pattern '(a)\\\\1' refers back",

@@ -11,8 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.bodies import BodyError, check, is_priority_refused, likely_tokens, prepare
-from orchestrator.wire import LineError
+from orchestrator.core.wire import LineError
+from orchestrator.server.dispatch.bodies import (
+    BodyError,
+    check,
+    is_priority_refused,
+    likely_tokens,
+    prepare,
+)
 from tests.support.client import chat_body, post
 from tests.support.process import Upstream
 from tests.support.requests import CHAT, COMPLETIONS, EMBEDDINGS

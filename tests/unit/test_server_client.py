@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from orchestrator.server.dispatch.client import MAX_ANSWER_BYTES, MAX_RETRY_AFTER, Client, Reply
-from orchestrator.server.dispatch.pace import Standing, Standings
+from orchestrator.server.dispatch.rate_limiter import Standing, Standings
 from orchestrator.server.dispatch.retry import End
 
 Behaviour = Callable[[socket.socket], None]

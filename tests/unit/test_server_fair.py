@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.fair import Fair
+from orchestrator.server.dispatch.fair_queue import Fair
 
 HOUR = 3600.0
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.fanout import FanOut
-from orchestrator.server.dispatch.pace import Pace
+from orchestrator.server.dispatch.dispatcher import FanOut
+from orchestrator.server.dispatch.rate_limiter import Pace
 from orchestrator.server.dispatch.retry import End, Verdict
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.work import Source, Work
-from orchestrator.wire import LineError
 
 TOKENS = 3_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.flow import (
+from orchestrator.server.dispatch.concurrency_limiter import (
     FLOOR,
     INTERACTIVE_SECONDS,
     LONGEST_CLOSED,

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import Response
 
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.api.access import Access
 from orchestrator.server.database import FILE_NAME, SCHEMA, Database
 from orchestrator.server.keys import Keys, Limits
@@ -22,7 +23,6 @@ from orchestrator.server.records import Records
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.server.uploads import UploadRecord, Uploads
-from orchestrator.wire import File, Upload, UploadPart, UploadStatus
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.lanes import Lanes
 from orchestrator.server.dispatch.order import Order
 from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.upstream_queue import Lanes
 
 NAMES = ["http://a/v1", "http://b/v1", "http://c/v1", "http://d/v1"]
 

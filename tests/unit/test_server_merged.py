@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import StorageError
-from orchestrator.server.merged import INDEX_NAME, KINDS, PAGE_BYTES, InputGone, Source, UnknownRow, read_page
+from orchestrator.core.errors import StorageError
+from orchestrator.server.merged import (
+    INDEX_NAME,
+    KINDS,
+    PAGE_BYTES,
+    InputGone,
+    Source,
+    UnknownRow,
+    read_page,
+)
 
 
 def line(custom_id: str, size: int = 0) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.pace import (
+from orchestrator.server.dispatch.rate_limiter import (
     LONGEST_HOLD,
     LONGEST_PAUSE,
     SLACK,

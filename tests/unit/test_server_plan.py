@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import wire
-from orchestrator.server.dispatch.heads import Head, can_share, reader
+from orchestrator.core import wire
+from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, CheckedLine, LineError, id_key
 from orchestrator.server.dispatch.plan import Plan, make_plan
-from orchestrator.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, CheckedLine, LineError, id_key
+from orchestrator.server.dispatch.request_header import Head, can_share, reader
 
 CHAT = "/v1/chat/completions"
 

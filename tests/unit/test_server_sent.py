@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.sent import MOST, Sent, read_doubts
+from orchestrator.server.dispatch.send_log import MOST, Sent, read_doubts
 
 ROWS = 5
 

@@ -17,23 +17,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from orchestrator import wire
+from orchestrator.core import wire
+from orchestrator.core.wire import MAX_DEPTH, NO_JSON, NO_TOKENS
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object, retry_after
-from orchestrator.server.dispatch.flow import Flow
+from orchestrator.server.dispatch.concurrency_limiter import Flow
 from orchestrator.server.dispatch.gauges import MOST, read_gauges
 from orchestrator.server.dispatch.outcomes import outcome_of
-from orchestrator.server.dispatch.pace import LONGEST_HOLD, Pace, Standings, read_standings, reset_seconds
 from orchestrator.server.dispatch.pages import models_in, paths_in
+from orchestrator.server.dispatch.rate_limiter import (
+    LONGEST_HOLD,
+    Pace,
+    Standings,
+    read_standings,
+    reset_seconds,
+)
 from orchestrator.server.dispatch.resultlines import MAX_MESSAGE, error_body
 from orchestrator.server.dispatch.retry import Action, End, Verdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.merged import Source, read_page
-from orchestrator.wire import MAX_DEPTH, NO_JSON, NO_TOKENS
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 NUMBERS = ["0", "-1", "1.5", "1e308", "1e999", "-1e999", "9" * 25, "9" * 5000, "2147483648", "5e-324", "nan", "inf"]

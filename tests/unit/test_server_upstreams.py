@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.flow import START
-from orchestrator.server.dispatch.pace import Pace, Standing, Standings
+from orchestrator.server.dispatch.concurrency_limiter import START
+from orchestrator.server.dispatch.rate_limiter import Pace, Standing, Standings
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.upstreams import BREAK_AFTER, Upstream
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.sharding import Range, Waiting, pack
+from orchestrator.policy.sharding import Range, Waiting, pack
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.splitting import LEAST, Part, size, split
+from orchestrator.documents.splitting import LEAST, Part, size, split
 
 WORDS = "tenant rent month notice period shall pay due party clause breach deposit law court term day year".split()
 

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from orchestrator import jobspec, templates
-from orchestrator.bounded.process import Limits
-from orchestrator.bounded.single import Single
+from orchestrator.core import templates
+from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.single import Single
+from orchestrator.core.errors import InputError
+from orchestrator.core.templates import Template, TemplateProblem, template
 from orchestrator.documents.types import Document
-from orchestrator.errors import InputError
-from orchestrator.jobspec import JobSpec
-from orchestrator.requests import Builder, reduce_line
-from orchestrator.templates import Template, TemplateProblem, template
+from orchestrator.policy.requests import Builder, reduce_line
+from orchestrator.settings import job_file
+from orchestrator.settings.job_file import JobSpec
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -181,6 +182,6 @@ def test_a_template_that_cannot_be_compiled_is_told_with_its_line(tmp_path: Path
     path = tmp_path / "job.yaml"
     path.write_text(f"name: j\ndocuments: d\ntasks:\n  - id: t\n    model: m\n{lines}\n")
     with pytest.raises(InputError) as told:
-        jobspec.load(path)
+        job_file.load(path)
     assert told.value.line == {"prompt": 6, "system": 7}[field]
     assert told.value.field == f"tasks[0].{field}"

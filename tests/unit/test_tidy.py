@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends.tidy import lines
+from orchestrator.backends.result_lines import lines
 
 ROWS = [
     json.dumps({"custom_id": f"r{number}", "text": f"ä\u2028 {number}"}, ensure_ascii=False).encode()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import tokens
+from orchestrator.core import tokens
 
 
 def count(text: str) -> int:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError, RefusedError, UsageError
-from orchestrator.vllm import EngineUnavailable
-from orchestrator.vllm.fits import GIB, can_judge, judge, utilization_of, weights_bytes
-from orchestrator.vllm.fleet import FIRST_PORT, LAST_PORT, Wish, engine_ports, plan_fleet
-from orchestrator.vllm.gpus import MIB, Gpu, find_gpus, group, parse
-from orchestrator.vllm.options import check_options, value_of
+from orchestrator.core.errors import InputError, RefusedError, UsageError
+from orchestrator.server.engines import EngineUnavailable
+from orchestrator.server.engines.fits import GIB, can_judge, judge, utilization_of, weights_bytes
+from orchestrator.server.engines.fleet import FIRST_PORT, LAST_PORT, Wish, engine_ports, plan_fleet
+from orchestrator.server.engines.gpus import MIB, Gpu, find_gpus, group, parse
+from orchestrator.server.engines.options import check_options, value_of
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.vllm import EngineDir, EngineUnavailable, install, require_installed
-from orchestrator.vllm.__main__ import main
-from orchestrator.vllm.install import CONSTRAINTS, fingerprint, is_installed, platform_problem
-from orchestrator.vllm.steps import StepFailed, reason, run_step
+from orchestrator.server.engines import EngineDir, EngineUnavailable, install, require_installed
+from orchestrator.server.engines.__main__ import main
+from orchestrator.server.engines.install import CONSTRAINTS, fingerprint, is_installed, platform_problem
+from orchestrator.server.engines.steps import StepFailed, reason, run_step
 
 LINUX = sys.platform == "linux"
 
@@ -103,7 +103,7 @@ def test_a_failed_installation_is_one_message_and_is_done_again(
 def test_the_command_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--model", "tiny", "--dir", str(tmp_path)]) == 4
     assert capsys.readouterr().err == (
-        f"error: the engine in {tmp_path} is not installed\n  hint: python -m orchestrator.vllm install\n"
+        f"error: the engine in {tmp_path} is not installed\n  hint: python -m orchestrator.server.engines install\n"
     )
 
 
@@ -125,7 +125,7 @@ def test_a_step_keeps_the_output(tmp_path: Path) -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
-        "import sys, orchestrator.vllm.__main__\n"
+        "import sys, orchestrator.server.engines.__main__\n"
         "heavy = {'torch', 'transformers', 'vllm', 'sqlalchemy', 'aiohttp', 'openai', 'rich', 'pydantic'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )

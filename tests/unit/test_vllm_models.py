@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import InputError
-from orchestrator.vllm import EngineDir, EngineUnavailable, find_model, make_model
-from orchestrator.vllm.install import CONSTRAINTS, fingerprint
-from orchestrator.vllm.models import PLAIN_TURNS, RECIPES, STAMP, TEMPLATE
+from orchestrator.core.errors import InputError
+from orchestrator.server.engines import EngineDir, EngineUnavailable, find_model, make_model
+from orchestrator.server.engines.install import CONSTRAINTS, fingerprint
+from orchestrator.server.engines.models import PLAIN_TURNS, RECIPES, STAMP, TEMPLATE
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_an_unknown_model(engine: EngineDir) -> None:
 def test_a_model_that_was_not_made(engine: EngineDir) -> None:
     with pytest.raises(EngineUnavailable) as caught:
         find_model(engine, "gemma")
-    assert caught.value.hint == "python -m orchestrator.vllm model gemma"
+    assert caught.value.hint == "python -m orchestrator.server.engines model gemma"
 
 
 def test_making_one_takes_an_engine(tmp_path: Path) -> None:

@@ -13,8 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.vllm import EngineDir, EngineUnavailable, Launch, LocalModel, VllmProcess, vllm_launch
-from orchestrator.vllm.process import engine_environment, free_port, log_tail
+from orchestrator.server.engines import (
+    EngineDir,
+    EngineUnavailable,
+    Launch,
+    LocalModel,
+    VllmProcess,
+    vllm_launch,
+)
+from orchestrator.server.engines.process import engine_environment, free_port, log_tail
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
@@ -44,7 +51,7 @@ http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()
 STARTER = """
 import os, sys, threading
 from pathlib import Path
-from orchestrator.vllm import Launch, VllmProcess
+from orchestrator.server.engines import Launch, VllmProcess
 port, *command = sys.argv[2:]
 launch = Launch(tuple(command), int(port), "m", dict(os.environ))
 engine = VllmProcess(launch, log=Path(sys.argv[1]), stop_timeout=0.5)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.vllm import EngineUnavailable
-from orchestrator.vllm.fleet import Planned, Wish, plan_fleet
-from orchestrator.vllm.process import log_cause
-from orchestrator.vllm.supervisor import Patience, Supervisor
+from orchestrator.server.engines import EngineUnavailable
+from orchestrator.server.engines.fleet import Planned, Wish, plan_fleet
+from orchestrator.server.engines.process import log_cause
+from orchestrator.server.engines.supervisor import Patience, Supervisor
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder, refuse, starts
 from tests.support.process import wait_until
 

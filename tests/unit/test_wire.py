@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import wire
-from orchestrator.wire import (
+from orchestrator.core import wire
+from orchestrator.core.wire import (
     AnswerHead,
     BatchUsage,
     CheckedLine,

@@ -12,9 +12,9 @@ import msgspec
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator import wire
+from orchestrator.core import wire
+from orchestrator.core.wire import AnswerHead, CheckedLine, LineError, ResultLine, TokenCounts
 from orchestrator.server.dispatch.resultlines import answer_line, error_line
-from orchestrator.wire import AnswerHead, CheckedLine, LineError, ResultLine, TokenCounts
 
 CHAT = "/v1/chat/completions"
 CODES = {

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 from starlette.responses import Response
 
-from orchestrator.errors import StorageError
-from orchestrator.guarded import connection_of
+from orchestrator.core.errors import StorageError
+from orchestrator.core.guarded_server import connection_of
 from orchestrator.server.api import http
 from orchestrator.server.api.http import ApiError, tenant_of
 from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, Limits

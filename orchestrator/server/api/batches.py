@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator import wire
-from orchestrator.clock import now
+from orchestrator.core import wire
+from orchestrator.core.clock import now
+from orchestrator.core.wire import Batch, BatchStatus
 from orchestrator.server.api.access import limits_of, require_room
 from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
 from orchestrator.server.records import BatchOptions, BatchRecord
 from orchestrator.server.service import Service
-from orchestrator.wire import Batch, BatchStatus
 
 METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
 SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * 86_400

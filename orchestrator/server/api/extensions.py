@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from orchestrator.core.wire import Batch, BatchStatus, File
 from orchestrator.server import merged
 from orchestrator.server.api.access import limits_of, require_bytes, require_room
 from orchestrator.server.api.batches import batch_object, batch_of
@@ -23,7 +24,6 @@ from orchestrator.server.api.http import ApiError, as_json, is_whole, json_body,
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.records import BatchRecord
 from orchestrator.server.service import Service
-from orchestrator.wire import Batch, BatchStatus, File
 
 EVENT_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 15.0

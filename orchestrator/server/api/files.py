@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.clock import now
+from orchestrator.core.clock import now
+from orchestrator.core.wire import File
 from orchestrator.server import multipart
 from orchestrator.server.api.access import most_bytes, require_bytes
 from orchestrator.server.api.content import content
@@ -27,7 +28,6 @@ from orchestrator.server.api.http import (
 )
 from orchestrator.server.records import FileRecord
 from orchestrator.server.service import Service
-from orchestrator.wire import File
 
 DAY = 86_400
 SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * DAY

@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
+from orchestrator.core.wire import NO_JSON, ErrorObject
 from orchestrator.server.rooms import NoRoom, NoSpace, Place, Rooms
-from orchestrator.wire import NO_JSON, ErrorObject
 
 log = logging.getLogger(__name__)
 

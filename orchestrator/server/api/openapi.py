@@ -14,14 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator import __version__, wire
+from orchestrator import __version__
+from orchestrator.core import wire
+from orchestrator.core.wire import Batch, ErrorObject, File, Upload, UploadPart
 from orchestrator.server.api.access import OPEN_PATHS
 from orchestrator.server.api.files import PURPOSES
 from orchestrator.server.api.http import as_json
 from orchestrator.server.endpoints import KNOWN
 from orchestrator.server.service import Service
 from orchestrator.server.uploads import MAX_UPLOAD_BYTES
-from orchestrator.wire import Batch, ErrorObject, File, Upload, UploadPart
 
 JSON = "application/json"
 FORM = "multipart/form-data"

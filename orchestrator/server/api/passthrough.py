@@ -14,13 +14,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
+from orchestrator.core.wire import NO_JSON
 from orchestrator.server.api.http import ApiError, Body, read_body
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import told
 from orchestrator.server.rooms import SMALL
 from orchestrator.server.service import Service
-from orchestrator.wire import NO_JSON
 
 log = logging.getLogger(__name__)
 

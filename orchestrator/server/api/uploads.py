@@ -10,13 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server import multipart
 from orchestrator.server.api.access import require_bytes
 from orchestrator.server.api.files import check_purpose, checked_name, lifetime, seconds_now, take_in
 from orchestrator.server.api.http import ApiError, as_json, json_body, missing, tenant_of
 from orchestrator.server.service import Service
-from orchestrator.server.uploads import LIFETIME_SECONDS, MAX_PART_BYTES, MAX_UPLOAD_BYTES, BadParts, UploadRecord
-from orchestrator.wire import File, Upload, UploadPart, UploadStatus
+from orchestrator.server.uploads import (
+    LIFETIME_SECONDS,
+    MAX_PART_BYTES,
+    MAX_UPLOAD_BYTES,
+    BadParts,
+    UploadRecord,
+)
 
 
 class Uploads:

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.errors import InputError
-from orchestrator.wire import NO_JSON, LineError
+from orchestrator.core.errors import InputError
+from orchestrator.core.wire import NO_JSON, LineError
 
 DEFAULT_MODEL = "default"
 

@@ -13,11 +13,11 @@ from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from orchestrator.clock import now
+from orchestrator.core.clock import now
+from orchestrator.core.wire import NO_JSON, is_too_deep
 from orchestrator.server.dispatch import http1
-from orchestrator.server.dispatch.pace import LONGEST_TEXT, Standings, read_standings
+from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
-from orchestrator.wire import NO_JSON, is_too_deep
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0

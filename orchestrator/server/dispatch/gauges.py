@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from orchestrator.server.dispatch.flow import Gauges
+from orchestrator.server.dispatch.concurrency_limiter import Gauges
 
 _SAMPLE = re.compile(
     rb"^(vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|num_preemptions_total"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator import wire
+from orchestrator.core import wire
+from orchestrator.core.wire import NO_JSON
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.plan import Plan
-from orchestrator.wire import NO_JSON
 
 
 class Line(msgspec.Struct):

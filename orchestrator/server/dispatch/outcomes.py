@@ -6,12 +6,12 @@ import logging
 
 import msgspec
 
-from orchestrator import wire
+from orchestrator.core import wire
+from orchestrator.core.wire import MAX_LINE_BYTES, NO_TOKENS, LineError, TokenCounts
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
 from orchestrator.server.dispatch.stats import Stats
-from orchestrator.wire import MAX_LINE_BYTES, NO_TOKENS, LineError, TokenCounts
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.wire import NO_JSON
+from orchestrator.core.wire import NO_JSON
 
 # 64 inputs leave of the cost of a request too little for each to be worth more, and keep an answer at some megabytes
 # (64 x 4,096 numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others,

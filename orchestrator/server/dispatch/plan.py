@@ -16,9 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.server.dispatch.heads import Body, Head, can_share, reader
-from orchestrator.server.dispatch.order import Order, Sorter
-from orchestrator.wire import (
+from orchestrator.core.wire import (
     MAX_LINE_BYTES,
     MAX_LINE_ERRORS,
     TOO_DEEP,
@@ -28,6 +26,8 @@ from orchestrator.wire import (
     id_key,
     lines,
 )
+from orchestrator.server.dispatch.order import Order, Sorter
+from orchestrator.server.dispatch.request_header import Body, Head, can_share, reader
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18

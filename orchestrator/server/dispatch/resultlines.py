@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator import wire
+from orchestrator.core import wire
+from orchestrator.core.wire import ErrorObject
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.wire import ErrorObject
 
 _encode = msgspec.json.encode
 MAX_MESSAGE = 16_384

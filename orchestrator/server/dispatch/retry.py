@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from orchestrator.wire import NO_JSON
+from orchestrator.core.wire import NO_JSON
 
 
 class End(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from orchestrator.wire import NO_JSON, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
+from orchestrator.core.wire import NO_JSON, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
 
 
 class Note(NamedTuple):

@@ -10,17 +10,17 @@ from typing import Any
 
 import aiohttp
 
-from orchestrator.errors import BackendError
+from orchestrator.core.errors import BackendError
+from orchestrator.core.wire import NO_JSON, answer_tokens
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
-from orchestrator.server.dispatch.flow import FIRST_CLOSED, START, Flow, Gauges
+from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, Flow, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
-from orchestrator.server.dispatch.pace import Pace, Ticket
 from orchestrator.server.dispatch.pages import models_in, paths_in, read_page
+from orchestrator.server.dispatch.rate_limiter import Pace, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
-from orchestrator.wire import NO_JSON, answer_tokens
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from msgspec import Raw
 
+from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.pace import Ticket
 from orchestrator.server.dispatch.packing import Pack
+from orchestrator.server.dispatch.rate_limiter import Ticket
 from orchestrator.server.dispatch.retry import Fault, Verdict
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.wire import LineError
 
 SUSPECT_CUTS = 2
 """A row that was in a cut connection so often may be what kills the engine: no other such row is out with it."""

@@ -1,0 +1,168 @@
+"""What a provider has, put beside what we know: batches and input files here and there, and how they differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.backends import RemoteBatch, RemoteFile
+from orchestrator.core.model import Shard, ShardState
+
+INPUT_SUFFIX = ".jsonl"
+
+
+class Kind(StrEnum):
+    """How a batch or a file differs from what we know of it."""
+
+    UNKNOWN = "unknown"  # a batch that carries an id of ours, which no shard here has
+    FOREIGN = "foreign"  # a batch that carries no id of ours: another program's, or made by hand
+    UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the engine's next step takes it up
+    DOUBLE = "double"  # a batch that carries the id of a shard which has another one, or none any more
+    RUNNING = "running"  # a batch that goes on there though its shard is over here
+    COUNTS = "counts"  # a batch whose counts are not those that were noted
+    GONE = "gone"  # a shard's batch that is not there any more
+    ACCOUNT = "account"  # a shard's batch that belongs to another account than the key does
+    FILE = "file"  # an input file that no batch needs any more
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether somebody has to look at it."""
+        return self not in (Kind.FOREIGN, Kind.UNADOPTED, Kind.FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference. `id` is the batch's or the file's, `shard` ours where it is known; `text` is for people."""
+
+    kind: Kind
+    id: str
+    shard: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A backend as we know it and as it is: how many batches both sides know alike, and each difference."""
+
+    backend: str
+    account: str
+    batches: int
+    known: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to look at anything."""
+        return not any(finding.kind.is_fault for finding in self.findings)
+
+    @property
+    def files(self) -> tuple[Finding, ...]:
+        """The input files that may go."""
+        return tuple(finding for finding in self.findings if finding.kind is Kind.FILE)
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            "backend": self.backend,
+            "account": self.account,
+            "batches": self.batches,
+            "known": self.known,
+            "findings": [
+                {"kind": finding.kind.value, "id": finding.id, "shard": finding.shard, "text": finding.text}
+                for finding in self.findings
+            ],
+        }
+
+
+def compare(
+    backend: str,
+    account: str,
+    shards: Iterable[Shard],
+    batches: Iterable[RemoteBatch],
+    files: Iterable[RemoteFile],
+    moved: Collection[str] = (),
+) -> Comparison:
+    """Compare the shards of a backend with every batch and input file of the account that its key belongs to.
+
+    Shards in `moved` went on while the backend was asked: what is told of their batches is of another moment.
+    """
+    ours: dict[str, Shard] = {shard.id: shard for shard in shards}
+    by_batch = {shard.batch_id: shard for shard in ours.values() if shard.batch_id is not None}
+    findings: list[Finding] = []
+    seen: set[str] = set()
+    known = 0
+    for batch in batches:
+        seen.add(batch.id)
+        if (shard := by_batch.get(batch.id)) is not None:
+            differences = [] if shard.id in moved else list(_differences(shard, batch))
+            known += not differences
+            findings += differences
+        else:
+            findings.append(_not_ours(batch, ours.get(batch.shard or "")))
+    findings += (_missing(shard, account) for batch_id, shard in by_batch.items() if _is_missed(shard, seen))
+    findings += _left_behind(ours, files)
+    return Comparison(backend, account, len(seen), known, tuple(findings))
+
+
+def is_open(shard: Shard) -> bool:
+    """Whether a shard's batch must still be there."""
+    return shard.batch_id is not None and shard.state in (ShardState.SUBMITTED, ShardState.ENDED)
+
+
+def _is_missed(shard: Shard, seen: set[str]) -> bool:
+    return is_open(shard) and shard.batch_id not in seen
+
+
+def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
+    def found(kind: Kind, text: str) -> Finding:
+        return Finding(kind, batch.id, shard.id, text)
+
+    if batch.rows is not None and batch.rows != shard.rows:
+        yield found(Kind.COUNTS, f"has {batch.rows:,} rows there, and shard {shard.id} has {shard.rows:,}")
+    if shard.state is ShardState.SUBMITTED:
+        return  # it still moves
+    if not batch.status.is_final:
+        yield found(Kind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
+        return
+    here, there = (shard.provider_completed, shard.provider_failed), (batch.completed, batch.failed)
+    if here != there:
+        yield found(
+            Kind.COUNTS,
+            f"has {there[0]:,} rows done and {there[1]:,} failed there; {here[0]:,} and {here[1]:,} were noted",
+        )
+
+
+def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
+    size = "" if batch.rows is None else f" of {batch.rows:,} rows"
+    told = f"a batch{size} that is {batch.status}"
+    if batch.shard is None:
+        return Finding(Kind.FOREIGN, batch.id, None, f"{told}, made by something else")
+    if shard is None:
+        text = f"{told}, for shard {batch.shard}, which is not in this database: another home's, or a lost one's"
+        return Finding(Kind.UNKNOWN, batch.id, batch.shard, text)
+    if shard.state is ShardState.SUBMITTING:
+        text = f"{told}; shard {shard.id} was cut off when it made it, and the engine's next step takes it up"
+        return Finding(Kind.UNADOPTED, batch.id, shard.id, text)
+    other = f"has {shard.batch_id}" if shard.batch_id else f"is {shard.state} without one"
+    advice = "may have been paid twice" if batch.status.is_final else "are paid twice unless it is cancelled"
+    text = f"{told}, for shard {shard.id}, which {other}: its rows {advice}"
+    return Finding(Kind.DOUBLE, batch.id, shard.id, text)
+
+
+def _missing(shard: Shard, account: str) -> Finding:
+    assert shard.batch_id is not None
+    if shard.account not in (None, account):
+        text = f"the batch of shard {shard.id} belongs to {shard.account}, and the key now to {account}"
+        return Finding(Kind.ACCOUNT, shard.batch_id, shard.id, text)
+    return Finding(Kind.GONE, shard.batch_id, shard.id, f"the batch of shard {shard.id} is not there any more")
+
+
+def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterator[Finding]:
+    for file in files:
+        shard = ours.get(file.name.removesuffix(INPUT_SUFFIX)) if file.name.endswith(INPUT_SUFFIX) else None
+        if shard is not None and shard.state.is_final:
+            size = "" if file.size is None else f" of {file.size:,} bytes"
+            text = f"input file {file.name}{size}, whose shard is {shard.state}"
+            yield Finding(Kind.FILE, file.id, shard.id, text)

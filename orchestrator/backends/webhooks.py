@@ -1,0 +1,201 @@
+"""Webhooks of providers: a signed event that a batch is over makes it be looked at at once.
+
+Nothing is believed of an event but the batch's id, and an event counts once: the most that one which was forged or
+sent again could bring about is a look. Batches are looked at by the clock all the same, whether events come or not.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Annotated
+
+import msgspec
+import openai
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from orchestrator.core.connections import Connections, Patience
+from orchestrator.core.errors import BackendError, UsageError
+from orchestrator.core.guarded_server import Server, guarded
+from orchestrator.core.wire import NO_JSON, BatchStatus
+from orchestrator.settings.config import Config, HostedBackend
+
+log = logging.getLogger(__name__)
+
+PATH = "/webhooks/"
+MAX_BODY = 128 * 1024
+"""An event has some hundred bytes."""
+MOST_CONNECTIONS = 256
+"""One more takes the place of the one that has kept us waiting longest: an event comes at once and whole."""
+PATIENCE = Patience(head=10.0, body=10.0, answer=10.0)
+REMEMBERED = 1000
+"""Events that are known again. A signature holds for ten minutes; no account ends as many batches in that time."""
+STOP_SECONDS = 1
+SECRET_PREFIX = "whsec_"
+ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
+
+Push = Callable[[str], None]
+
+
+class _Batch(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class _Event(msgspec.Struct):
+    type: str
+    data: _Batch
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What each backend's webhooks are signed with, by the backend's name; only of those that orch.toml gives one.
+
+    Raises UsageError where none has one, or where it is not in the environment; it never tells a secret.
+    """
+    named = {
+        name: backend.webhook_secret_env
+        for name, backend in config.backends.items()
+        if isinstance(backend, HostedBackend) and backend.webhook_secret_env is not None
+    }
+    if not named:
+        raise UsageError(
+            "no backend has a secret that its webhooks are checked with",
+            hint='name its variable in orch.toml: webhook_secret_env = "OPENAI_WEBHOOK_SECRET"',
+        )
+    return {name: _secret(name, variable, environ) for name, variable in named.items()}
+
+
+def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
+    secret = environ.get(variable, "").strip()
+    if not secret:
+        raise UsageError(
+            f"the environment variable {variable} is not set, which holds the secret of the webhooks of {backend}",
+            hint="set it, then run the same command again",
+        )
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        # An empty key is one that everybody has.
+        if not key:
+            raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
+    return secret
+
+
+@contextmanager
+def listening(
+    host: str, port: int, secrets: Mapping[str, str], push: Push, patience: Patience = PATIENCE
+) -> Iterator[str]:
+    """Take webhooks in a thread of this process until the block ends; gives the URL, but for the backend's name.
+
+    `push` is called from that thread with the id of each batch that is told of. Port 0 takes a free one. Raises
+    UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
+    """
+    with closing(_bound(host, port)) as bound, closing(openai.OpenAI(api_key="none")) as client:
+        connections = Connections(MOST_CONNECTIONS, patience=patience)
+        config = guarded(
+            _Webhooks(client, secrets, push).application(),
+            connections,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        server = Server(config, connections)
+        thread = threading.Thread(target=server.run, args=([bound],), name="webhooks", daemon=True)
+        thread.start()
+        try:
+            shown = f"[{host}]" if ":" in host else host
+            yield f"http://{shown}:{bound.getsockname()[1]}{PATH}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens already: what comes before the thread does waits in it."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{host} is no address to listen at: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        raise BackendError(
+            f"{host}:{port} cannot be listened at: {os.strerror(error.errno or 0)}",
+            hint="choose another port; 0 takes a free one",
+        ) from error
+
+
+class _Webhooks:
+    """The one route: what comes is checked with the backend's secret, and a batch that it tells of is passed on."""
+
+    def __init__(self, client: openai.OpenAI, secrets: Mapping[str, str], push: Push) -> None:
+        self._client = client
+        self._secrets = secrets
+        self._push = push
+        self._known: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
+        self._refused: set[tuple[str, str]] = set()
+
+    def application(self) -> Starlette:
+        """The application. Its answers are a status each: nothing of what came is in them."""
+        application = Starlette(routes=[Route(PATH + "{backend}", self._take, methods=["POST"])])
+        application.router.redirect_slashes = False
+        return application
+
+    async def _take(self, request: Request) -> Response:
+        backend = request.path_params["backend"]
+        secret = self._secrets.get(backend)
+        if secret is None:
+            return Response(status_code=404)
+        body = bytearray()
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY:
+                    return Response(status_code=413)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        try:
+            self._client.webhooks.verify_signature(bytes(body), request.headers, secret=secret)
+        except openai.InvalidWebhookSignatureError as error:
+            return self._refuse(backend, str(error))
+        except (ValueError, TypeError):
+            # A header that is missing or not ASCII, a body that is no UTF-8.
+            return self._refuse(backend, "it is not of the form that signed events have")
+        self._believe(backend, request.headers["webhook-id"], bytes(body))
+        return Response()
+
+    def _refuse(self, backend: str, reason: str) -> Response:
+        if (backend, reason) not in self._refused:
+            # Whoever reaches the address may send as many as they like; the log is not for them to fill.
+            self._refused.add((backend, reason))
+            log.warning("a webhook for %s was refused: %s (others like it are not told)", backend, reason)
+        return Response(status_code=400)
+
+    def _believe(self, backend: str, event_id: str, body: bytes) -> None:
+        """Pass on what a signed event tells of, once; others than of a batch's end are nothing to us."""
+        if (backend, event_id) in self._known:
+            return
+        self._known.append((backend, event_id))
+        try:
+            event = _decode_event(body)
+        except NO_JSON:
+            return
+        if event.type in ENDS:
+            log.info("%s tells %s of batch %s", backend, event.type, event.data.id)
+            self._push(event.data.id)

@@ -1,0 +1,149 @@
+"""What draws: results on stdout, live views on stderr. The only module that imports rich.
+
+Its texts are lines of `layout`, made for the width of the stream that they go to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+from orchestrator.cli.layout import Line, Span
+from orchestrator.cli.terminal import safe_output, under, width_of
+from orchestrator.core.sanitize import escape_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, Group, RenderableType
+    from rich.live import Live
+    from rich.segment import Segment
+
+View = Callable[[int | None], Sequence[Line]]
+"""The lines of a view in so many columns; None: as many as it takes."""
+
+
+class Output:
+    """A stream that lines are printed to, with styles where it is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.width = width_of(stream)
+
+    def print(self, lines: Iterable[Line]) -> None:
+        """Print lines. Raises BrokenPipeError where nobody reads them."""
+        if not self._stream.isatty():
+            self._stream.write("".join("".join(span.text for span in line) + "\n" for line in lines))
+            return
+        console = _console(self._stream)
+        console.print(_drawn(lines), crop=False)
+
+
+def out() -> Output:
+    """Results."""
+    return Output(sys.stdout)
+
+
+def err() -> Output:
+    """Messages."""
+    return Output(sys.stderr)
+
+
+def text_line(text: str, style: str = "") -> Line:
+    """A line of one text."""
+    return (Span(text, style),)
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Safe(Console):
+        """Writes past the safe stream, since styles and cursor moves are escape sequences; texts have none."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1; a reader that has enough is no failure of ours
+
+    return Safe(file=under(stream), highlight=False, markup=False, emoji=False)
+
+
+def _drawn(lines: Iterable[Line]) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    def drawn(line: Line) -> Text:
+        # A text of rich's drops some control characters, where they are to be seen.
+        spans = ((escape_controls(span.text), span.style) for span in line)
+        return Text.assemble(*spans, no_wrap=True, overflow="ignore")
+
+    return Group(*map(drawn, lines))
+
+
+class Screen:
+    """A view that is drawn anew in the same place of a terminal, no higher than that is."""
+
+    def __init__(self, stream: TextIO, *, transient: bool) -> None:
+        self._stream = stream
+        self._transient = transient
+        self._console: Console | None = None
+        self._live: Live | None = None
+        self._safe = safe_output()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is drawn."""
+        return self._live is not None
+
+    def start(self) -> None:
+        """Begin to draw; what is printed meanwhile stands above the view."""
+        from rich.live import Live
+
+        self._console = _console(self._stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=self._transient)
+        self._live.start()
+        # What rich puts in front of the streams obeys some escape sequences.
+        self._safe.__enter__()
+
+    def draw(self, view: View) -> None:
+        """Draw it as it is now, with as many lines as there is room for."""
+        if self._live is not None and self._console is not None:
+            height = max(3, self._console.size.height - 1)
+            lines = list(view(width_of(self._stream)))
+            if len(lines) > height:
+                lines[height - 1 :] = [text_line(f"… {len(lines) - height + 1:,} more lines", "dim")]
+            self._live.update(_drawn(lines), refresh=True)
+
+    def print(self, lines: Iterable[Line]) -> None:
+        """Lines that stay above the view."""
+        if self._console is not None:
+            self._console.print(_drawn(lines), crop=False)
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        if self._live is not None:
+            self._safe.__exit__(None, None, None)
+            self._live.stop()
+            self._live = None
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[View], None]]:
+    """A view on stdout that is drawn anew each time the given function is called; elsewhere the last is printed."""
+    screen, last = Screen(sys.stdout, transient=False), list[View]()
+
+    def draw(view: View) -> None:
+        last[:] = [view]
+        screen.draw(view)
+
+    if sys.stdout.isatty():
+        screen.start()
+    try:
+        yield draw
+    finally:
+        screen.stop()
+        if last and not sys.stdout.isatty():
+            out().print(last[0](out().width))

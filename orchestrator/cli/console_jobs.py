@@ -1,0 +1,241 @@
+"""Jobs and plans as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from orchestrator.cli.layout import Cell, Column, Line, Span, pairs, sentence, table
+from orchestrator.core.durations import duration
+from orchestrator.core.model import Happened, JobState
+from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route
+from orchestrator.reports.status import JobDetail, JobLine
+from orchestrator.reports.words import STATE_STYLE, money, tokens
+from orchestrator.store.quality import Quality
+
+EVENTS = 12
+"""The newest events of a job that are shown; what changed its course always is."""
+DECISIVE = frozenset({"cancel", "stopped", "rescued", "failed", "retry", "revised"})
+REROUTED, ROUTED = "rescued", "routed"
+
+
+def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
+    """One line a job."""
+    columns = (
+        Column("job"),
+        Column("state"),
+        Column("done", right=True),
+        Column("failed", right=True, rank=1),
+        Column("cost", right=True, rank=2),
+        Column("eta", right=True, rank=4),
+        Column("created", rank=5),
+        Column("deadline", rank=3),
+    )
+    rows: list[Sequence[Cell]] = []
+    for line in jobs:
+        counts = line.counts
+        rows.append(
+            (
+                line.job.id,
+                _state(line.state),
+                f"{line.processed:,}/{counts.total:,}",
+                _failed(line),
+                money(line.cost),
+                _eta(line),
+                _when(line.job.created_at),
+                _when(line.job.deadline_at),
+            )
+        )
+    return table(columns, rows, width)
+
+
+def _failed(line: JobLine) -> str:
+    failed, known = line.failed_so_far + line.counts.expired, line.failing.known + line.failing.acknowledged
+    return f"{failed:,}" + (f", {known:,} known" if known else "") if failed else "—"
+
+
+def _eta(line: JobLine) -> str:
+    return "—" if line.eta_seconds is None else duration(line.eta_seconds)
+
+
+def _when(at: datetime | None) -> str:
+    return "—" if at is None else at.astimezone().strftime("%m-%d %H:%M")
+
+
+def _state(state: JobState) -> Span:
+    return Span(state.value, STATE_STYLE.get(state, ""))
+
+
+def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
+    """One job: counts, shards, reasons, and the newest of what happened; None: all of it."""
+    line = detail.line
+    lines = _head(detail, width)
+    if detail.problem:
+        lines += sentence(f"! {detail.problem}", width, "yellow")
+    if line.job.error:
+        lines += sentence(f"! {line.job.error}", width, "red")
+    for shard in detail.held:
+        lines += sentence(f"! shard {shard.number:03d}: {shard.held}", width, "yellow")
+    if detail.shards:
+        lines += [(), *_shards(detail, width)]
+    if detail.reasons:
+        columns = (Column("rows", right=True), Column("code"), Column("reason", prose=True))
+        rows = [(f"{one.rows:,}", one.code, one.message) for one in detail.reasons]
+        lines += [(), *table(columns, rows, width)]
+    if detail.events and events != 0:
+        lines += [(), *_events(detail, events, width)]
+    return lines
+
+
+def _head(detail: JobDetail, width: int | None) -> list[Line]:
+    line = detail.line
+    counts, job = line.counts, line.job
+    told: list[tuple[str, Sequence[Cell] | Cell]] = [("job", (job.id, _state(line.state)))]
+    ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
+    of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
+    told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))
+    if line.failing.known or line.failing.acknowledged:
+        told.append(("failures", str(line.failing)))
+    if line.failed_so_far > counts.failed:
+        told.append(("so far", f"{line.failed_so_far - counts.failed:,} more have failed in batches that run"))
+    if job.limited_to is not None:
+        told.append(("limited", f"to {job.limited_to}"))
+    if detail.carried:
+        told.append(("reused", f"{detail.carried:,} rows have the answer of an earlier run or another job"))
+    told.append(("tokens", tokens(detail.usage)))
+    told.append(("cost", money(line.cost) + (f" of ${job.budget:f}" if job.budget is not None else "")))
+    if not line.state.is_final:
+        left = "" if line.eta_seconds is None else f", {_eta(line)} to go"
+        told.append(("rate", f"{line.rate:,.1f} rows/s{left}"))
+    if job.deadline_at is not None:
+        told.append(("deadline", job.deadline_at.astimezone().strftime("%a %Y-%m-%d %H:%M %Z")))
+    if detail.outlook is not None:
+        told.append(("outlook", _outlook(detail.outlook, dated=job.deadline_at is not None)))
+    if detail.quality is not None:
+        told.append(("quality", _quality(detail.quality)))
+    if detail.tags:
+        told.append(("tags", ", ".join(f"{key}={value}" for key, value in detail.tags.items())))
+    if job.output_path:
+        told.append(("results", job.output_path))
+    return pairs(told, width)
+
+
+def _outlook(outlook: Outlook, *, dated: bool) -> str:
+    told = [f"{chance(outlook.chance)} in time"] if dated else []
+    told.append(f"{money(outlook.expected)} more expected")
+    if outlook.rescue is not None:
+        told.append(f"what still runs at {_clock(outlook.rescue.at)} goes to {' and '.join(outlook.rescue.to)}")
+    return "; ".join(told)
+
+
+def _quality(found: Quality) -> Span:
+    told = f"{found.hits:,} of {found.fields:,} known fields are right"
+    if found.share is not None:
+        told = f"{found.share:.1%}: {told}"
+    if found.withheld is None:
+        return Span(told)
+    return Span(f"{told}; not delivered: {found.withheld}", "red")
+
+
+def _shards(detail: JobDetail, width: int | None) -> list[Line]:
+    columns = (
+        Column("shard"),
+        Column("state"),
+        Column("backend"),
+        Column("model", rank=1),
+        Column("rows", right=True),
+        Column("done", right=True),
+        Column("batch", rank=2),
+        Column("reason", prose=True),
+    )
+    rows = [
+        (
+            f"{shard.number:03d}",
+            shard.state.value if shard.provider_status is None else f"{shard.state.value} ({shard.provider_status})",
+            shard.backend,
+            detail.model_name(shard),
+            f"{shard.rows:,}",
+            f"{shard.provider_completed + shard.provider_failed:,}",
+            shard.batch_id or "—",
+            shard.reason,
+        )
+        for shard in detail.shards
+    ]
+    return table(columns, rows, width)
+
+
+def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line]:
+    events = detail.events
+    shown = events if most is None else chosen(events, most)
+    columns = (Column("when"), Column("what"), Column("reason", prose=True))
+    rows = [(f"{event.at.astimezone():%m-%d %H:%M:%S}", event.kind, event.reason) for event in shown]
+    lines = table(columns, rows, width)
+    if left := len(events) - len(shown):
+        told = (
+            f"{left:,} of {len(events):,} events are not shown: `orch status {detail.line.job.id} --all` shows them"
+        )
+        lines += sentence(told, width)
+    return lines
+
+
+def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
+    """The newest events, and before them those that changed the job's course: cancellations, and where rows went."""
+    rerouted = next((place for place, event in enumerate(events) if event.kind == REROUTED), len(events))
+    return [
+        event
+        for place, event in enumerate(events)
+        if place >= len(events) - most or event.kind in DECISIVE or (event.kind == ROUTED and place > rerouted)
+    ]
+
+
+def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list[Line]:
+    """Routes taken and refused, what it all costs, and what would hold where nothing does."""
+    chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
+    columns = (
+        Column(""),
+        Column("route"),
+        Column("rows", right=True),
+        Column("cost (p50–p95)", rank=1),
+        Column("done by (p50–p95)", rank=2),
+        *chances,
+        Column("reason", prose=True),
+    )
+
+    def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[Span]:
+        cost = "—" if one.cost is None else _span(one.cost)
+        likely = [] if deadline is None else ["—" if one.chance is None else chance(one.chance)]
+        told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
+        return [Span(text, style) for text in told]
+
+    rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
+    rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
+    lines = table(columns, rows, width)
+    if plan.rescue is not None and deadline is not None:
+        what = f"what still runs at {_clock(plan.rescue.at)} goes to {' and '.join(plan.rescue.to)}"
+        lines += sentence(f"rescue: {what}; needed {chance(plan.rescue.needed)}", width)
+    if plan.routes:
+        told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
+        told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"
+        lines += sentence(told, width)
+    if not plan.verdict.holds:
+        lines += sentence(f"! {plan.verdict.reason}", width, "red")
+        for option, value in plan.verdict.nearest():
+            lines += sentence(f"  would hold: {option} {value}", width)
+    return lines
+
+
+def _span(cost: Cost) -> str:
+    return money(cost.p50) if cost.p50 == cost.p95 else f"{money(cost.p50)}–{money(cost.p95).lstrip('$')}"
+
+
+def _until(p50: datetime | None, p95: datetime | None) -> str:
+    return "—" if p50 is None and p95 is None else f"{_clock(p50)}–{_clock(p95)}"
+
+
+def _clock(at: datetime | None) -> str:
+    return "later" if at is None else at.astimezone().strftime("%a %H:%M")
+
+
+def chance(share: float) -> str:
+    """A probability; never 100 % of what is not certain."""
+    return f"{min(share, 0.999):.1%}" if 0.99 < share < 1 else f"{share:.0%}"

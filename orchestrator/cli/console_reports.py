@@ -1,0 +1,106 @@
+"""Reports as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.cli.layout import Cell, Column, Line, Span, sentence, table
+from orchestrator.core.durations import moment_words
+from orchestrator.policy.calibration import Calibration
+from orchestrator.policy.diff import Difference
+from orchestrator.reports.cost import CostReport
+from orchestrator.reports.night import NightReport
+from orchestrator.reports.night_pages import Block, blocks, change_cells, headline, job_title, title_of
+from orchestrator.reports.words import (
+    CALIBRATION_COLUMNS,
+    COST_RANKS,
+    calibration_cells,
+    calibration_name,
+    cost_cells,
+    cost_notes,
+    cost_title,
+)
+
+FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later than p95")
+
+
+def cost_lines(report: CostReport, width: int | None) -> list[Line]:
+    """A cost report; what there is no room for is named below it."""
+    (by, *numbers), *lines, total = cost_cells(report)
+    columns = [Column(by), *(Column(name, right=True, rank=COST_RANKS.get(name, 0)) for name in numbers)]
+    rows: list[Sequence[Cell]] = [*lines, [Span(cell, "bold") for cell in total]]
+    notes = [line for note in cost_notes(report) for line in sentence(note, width)]
+    return [*sentence(cost_title(report), width, "bold"), (), *table(columns, rows, width), (), *notes]
+
+
+def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line]:
+    """Forecasts held against what came, and what to think of each."""
+    first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
+    title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
+    name, *others = CALIBRATION_COLUMNS
+    columns = [Column(name), *(Column(other, right=True) for other in others)]
+    verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines]
+    due = "due: half of what came below its p50, 95 % of it below its p95"
+    return [
+        *sentence(title, width, "bold"),
+        (),
+        *table(columns, [calibration_cells(line) for line in lines], width),
+        *sentence(due, width),
+        (),
+        *(line for verdict in verdicts for line in sentence(verdict, width)),
+    ]
+
+
+def night_lines(report: NightReport, width: int | None) -> list[Line]:
+    """The report of a night."""
+    lines = [*sentence(title_of(report), width, "bold"), *sentence(f"{headline(report)}.", width)]
+    if report.needs:
+        lines += [(), *sentence("Needs a person", width, "bold red")]
+        for job, need in report.needs:
+            lines += _item(f"{job}: {need}", width)
+    for job_report in report.jobs:
+        lines += [(), *sentence(job_title(job_report), width, "bold")]
+        for block in blocks(job_report):
+            lines += [(), *sentence(block.title, width, "underline"), *_block(block, width)]
+    return [*lines, (), *sentence(f"made {moment_words(report.made_at)}", width, "dim")]
+
+
+def _block(block: Block, width: int | None) -> list[Line]:
+    lines: list[Line] = []
+    if block.rows:
+        columns = [Column(name, right=name in FIGURES, prose=name not in FIGURES) for name in block.columns]
+        lines += table(columns, block.rows, width)
+    for note in block.notes:
+        lines += _item(note, width)
+    return lines
+
+
+def _item(text: str, width: int | None) -> list[Line]:
+    """A point of a list."""
+    first, *rest = sentence(text, None if width is None else width - 2)
+    return [(Span("• "), *first), *((Span("  "), *line) for line in rest)]
+
+
+def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
+    """What is different between two runs: counts, fields, and the first rows of each kind."""
+    added, removed = found.added.number, found.removed.number
+    lines = sentence(title, width, "bold")
+    lines += sentence(f"{added:,} rows added, {removed:,} removed, {found.changed:,} changed", width)
+    if found.unread:
+        lines += sentence(f"{found.unread:,} answers could not be compared: a result file is gone", width)
+    if found.by_field:
+        fields = [(name, f"{number:,}") for name, number in found.by_field.items()]
+        lines += [(), *table((Column("field"), Column("changed", right=True)), fields, width)]
+    rows: list[Sequence[Cell]] = [
+        (sign, one.document, one.task, "", "")
+        for sign, kind in (("+", found.added), ("-", found.removed))
+        for one in kind.first
+    ]
+    rows += [("~", *cells) for change in found.first for cells in change_cells(change)]
+    if rows:
+        prose = [Column(name, prose=True) for name in ("document", "field", "before", "after")]
+        lines += [(), *table((Column(""), *prose), rows, width)]
+    left = added + removed + found.changed - len(found.added.first) - len(found.removed.first) - len(found.first)
+    if left:
+        lines += sentence(f"and {left:,} more rows (--limit shows more)", width)
+    return lines

@@ -1,0 +1,98 @@
+"""A row's request and answer as lines for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from orchestrator.cli.layout import Cell, Line, Span, pairs, sentence
+from orchestrator.core.durations import duration, moment_words
+from orchestrator.reports.exchanges import Exchange
+from orchestrator.reports.words import money, tokens
+
+_ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
+
+
+def exchange_lines(found: Iterable[Exchange], width: int | None) -> list[Line]:
+    """Requests and their answers, one below the other."""
+    lines: list[Line] = []
+    for exchange in found:
+        lines += [*([()] if lines else []), *_exchange(exchange, width)]
+    return lines
+
+
+def _exchange(found: Exchange, width: int | None) -> list[Line]:
+    row = found.row
+    part = f", part {row.part} of {row.parts}" if row.part is not None else ""
+    whole = f", the answer of its {row.parts} parts" if row.stage == "reduce" else ""
+    title = f"{row.document}: {row.task}{part}{whole}" if row.task else row.document
+    lines = [*sentence(title, width, "bold"), *pairs(_facts(found), width)]
+    if not found.request:
+        lines += [(), *sentence("request: none was made", width, "dim")]
+    for role, text in _messages(found.body):
+        lines += [(), *sentence(role, width, "underline"), *_text(text, width)]
+    answer = found.merged["output"]
+    if answer is not None:
+        lines += [(), *sentence("answer", width, "underline"), *_text(_words(answer), width)]
+    if not row.state.is_final:
+        lines += [(), *sentence("no answer yet", width, "yellow")]
+    if row.error_code is not None:
+        lines += [(), *sentence(f"{row.error_code}: {row.error_message}", width, "red")]
+    for text in found.gone:
+        lines += sentence(f"! {text}", width, "yellow")
+    return lines
+
+
+def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
+    row, told = found.row, list[tuple[str, list[Cell] | Cell]]()
+    state: list[Cell] = [Span(row.state.value, _ROW_STYLE.get(row.state, ""))]
+    if row.carried_from is not None:
+        state.append(f"the answer is that of {row.carried_from}")
+    told.append(("state", state))
+    told.append(("id", row.custom_id))
+    if row.why is not None:
+        told.append(("asked", row.why.value))
+    if row.backend is not None:
+        batch = "" if row.batch_id is None else f", {row.batch_id}"
+        model = found.merged["provenance"]["model"]
+        told.append(("answered", f"{model} at {row.backend}{batch}, attempt {row.attempt + 1}"))
+    if row.usage.input_tokens:
+        told.append(("tokens", tokens(row.usage)))
+    if row.state.is_final and row.cost != Decimal(0):
+        told.append(("cost", money(row.cost)))
+    if row.latency_ms is not None:
+        told.append(("took", duration(row.latency_ms / 1000) if row.latency_ms >= 1000 else f"{row.latency_ms} ms"))
+    if row.settled_at is not None:
+        told.append(("at", moment_words(row.settled_at)))
+    if options := _options(found.body):
+        told.append(("with", options))
+    return told
+
+
+def _options(body: dict[str, Any]) -> str:
+    """The fields of a request beside its texts."""
+    rest = {name: value for name, value in body.items() if name not in ("messages", "model")}
+    return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
+
+
+def _messages(body: dict[str, Any]) -> list[tuple[str, str]]:
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return []
+    return [
+        (str(message.get("role", "message")), _words(message.get("content")))
+        for message in messages
+        if isinstance(message, dict)
+    ]
+
+
+def _words(value: Any, indent: int | None = 2) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=indent, ensure_ascii=False)
+
+
+def _text(text: str, width: int | None) -> list[Line]:
+    """A text of several lines, indented."""
+    room = None if width is None else width - 2
+    return [(Span("  "), *line) for line in sentence(text.replace("\r\n", "\n"), room)]

@@ -1,0 +1,245 @@
+"""Tables and paragraphs in so many columns of a terminal. Pure.
+
+Nothing is cut off: what has no room is wrapped, put below its row, or left out and named.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.sanitize import escape_controls, one_line
+
+GAP = 2
+PROSE = 30
+"""Sentences in fewer columns than these are put below their row."""
+WORD = 12
+"""Columns that a cell keeps at least, while others have more."""
+INDENT = 4
+NOTHING = ("", "—")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line, and how it is drawn."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Span, ...]
+Cell = str | Span
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `prose` is wrapped before anything else is.
+
+    Where there is no room, the column with the highest `rank` is left out first; those of rank 0 always stay.
+    """
+
+    name: str
+    right: bool = False
+    prose: bool = False
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Which columns are shown, how wide each is, and which cells stand below their row (-1: none)."""
+
+    shown: tuple[int, ...]
+    widths: tuple[int, ...]
+    below: int
+    left_out: tuple[str, ...]
+
+
+def cell_width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def wrap(text: str, width: int, *, words: bool = True) -> list[str]:
+    """The lines of a text, one at least, broken at blanks; with `words`, also within a word longer than a line."""
+    if "\n" not in text and cell_width(text) <= width:
+        return [text.rstrip(" ")]
+    return [line for paragraph in text.split("\n") for line in _wrapped(paragraph, max(1, width), words)]
+
+
+def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
+    line, used = "", 0
+    for blanks, word in re.findall(r"( *)([^ ]+)", paragraph):
+        size = cell_width(word)
+        # A word that stays whole and fits no line goes on where it stands.
+        if line.strip(" ") and used + len(blanks) + size > width and (words or size <= width):
+            yield line
+            line, used, blanks = "", 0, ""
+        line, used = line + blanks, used + len(blanks)
+        if used + size <= width or not words:
+            line, used = line + word, used + size
+            continue
+        for char in word:
+            step = _char_width(char)
+            if used + step > width and line.strip(" "):
+                yield line
+                line, used = "", 0
+            line, used = line + char, used + step
+    yield line
+
+
+def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
+    """A text for people, wrapped at blanks where there is a width; what goes on is indented.
+
+    A word stays whole however long it is: a path or a command that is broken cannot be copied.
+    """
+    safe = escape_controls(text)
+    if width is None:
+        return safe
+    lines = []
+    for line in safe.expandtabs(4).split("\n"):
+        first, *rest = wrap(line, width, words=False)
+        lead = indent + line[: len(line) - len(line.lstrip(" "))]
+        lines.append(first)
+        if rest:
+            tail = line[len(first) :].lstrip(" ")
+            lines += [lead + more for more in wrap(tail, width - len(lead), words=False)]
+    return "\n".join(lines)
+
+
+def pairs(rows: Sequence[tuple[str, Sequence[Cell] | Cell]], width: int | None) -> list[Line]:
+    """Names on the left, what is known of each on the right: a text, or several side by side."""
+    lead = max((cell_width(name) for name, _ in rows), default=0) + GAP
+    lines: list[Line] = []
+    for name, told in rows:
+        spans = [_span(cell) for cell in ([told] if isinstance(told, str | Span) else told)]
+        room = None if width is None else max(WORD, width - lead)
+        if room is None or _total([cell_width(span.text) for span in spans]) <= room:
+            apart = [replace(span, text=span.text + " " * GAP) for span in spans[:-1]]
+            lines.append((Span(f"{name:<{lead}}"), *apart, *spans[-1:]))
+            continue
+        parts = [Span(part, span.style) for span in spans for part in wrap(span.text, room)]
+        lines += [(Span(f"{name if not number else '':<{lead}}"), part) for number, part in enumerate(parts)]
+    return lines
+
+
+def _span(cell: Cell) -> Span:
+    return Span(one_line(cell)) if isinstance(cell, str) else replace(cell, text=one_line(cell.text))
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
+    """A table in at most `width` columns; None: as wide as it is. What is left out is named below it."""
+    spans = [[_span(cell) for cell in row] for row in rows]
+    fit = _fit(columns, spans, width)
+    head = [Span(column.name, "bold") for column in columns]
+    lines: list[Line] = []
+    for number, row in enumerate([head, *spans]):
+        lines += _row(columns, row, fit)
+        if number and fit.below >= 0 and row[fit.below].text not in NOTHING:
+            room = max(WORD, (width or 0) - INDENT)
+            below = row[fit.below]
+            lines += [(Span(" " * INDENT), replace(below, text=part)) for part in wrap(below.text, room)]
+    if fit.left_out:
+        lines += sentence(
+            f"no room here for: {', '.join(fit.left_out)} (a wider terminal and --json have it)", width, "dim"
+        )
+    return lines
+
+
+def sentence(text: str, width: int | None, style: str = "") -> list[Line]:
+    """A sentence on as many lines as it takes."""
+    told = escape_controls(text)
+    return [(Span(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
+
+
+def _row(columns: Sequence[Column], row: Sequence[Span], fit: _Fit) -> list[Line]:
+    cells = [wrap(row[place].text, size) for place, size in zip(fit.shown, fit.widths, strict=True)]
+    lines: list[Line] = []
+    for number in range(max(map(len, cells), default=0)):
+        line: list[Span] = []
+        for place, size, parts in zip(fit.shown, fit.widths, cells, strict=True):
+            text = parts[number] if number < len(parts) else ""
+            pad = " " * (size - cell_width(text))
+            text = pad + text if columns[place].right else text + pad
+            line.append(Span(text if place == fit.shown[-1] else text + " " * GAP, row[place].style))
+        lines.append(_trimmed(line))
+    return lines
+
+
+def _trimmed(line: list[Span]) -> Line:
+    """Without the blanks at its end."""
+    while line and not line[-1].text.strip():
+        line.pop()
+    return (*line[:-1], replace(line[-1], text=line[-1].text.rstrip(" "))) if line else ()
+
+
+def _fit(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: int | None) -> _Fit:
+    natural = [
+        max([cell_width(column.name), *(cell_width(row[place].text) for row in rows)])
+        for place, column in enumerate(columns)
+    ]
+    shown, below, left_out = list(range(len(columns))), -1, list[str]()
+    while True:
+        widths = [natural[place] for place in shown]
+        if width is None or _total(widths) <= width:
+            break
+        if (fitted := _with_prose(columns, natural, shown, width)) is not None:
+            widths = fitted
+            break
+        least = max(shown, key=lambda one: columns[one].rank)
+        if (place := _empty(columns, rows, shown)) is not None:
+            shown.remove(place)
+        elif columns[shown[-1]].prose and below < 0 and len(shown) > 1:
+            below = shown.pop()
+        elif len(shown) > 1 and columns[least].rank:
+            shown.remove(least)
+            left_out.append(columns[least].name)
+        else:
+            widths = _squeezed(widths, width)
+            break
+    in_order = [column.name for column in columns if column.name in left_out]
+    return _Fit(tuple(shown), tuple(widths), below, tuple(in_order))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _empty(columns: Sequence[Column], rows: Sequence[Sequence[Span]], shown: Sequence[int]) -> int | None:
+    """A column that may be left out and says nothing."""
+    places = (place for place in shown if columns[place].rank and all(row[place].text in NOTHING for row in rows))
+    return next(places, None) if len(shown) > 1 else None
+
+
+def _with_prose(
+    columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], width: int
+) -> list[int] | None:
+    """Widths where prose gives way; None where that leaves it too little room to be read."""
+    prose = [place for place in shown if columns[place].prose]
+    least = PROSE if len(prose) == 1 else WORD
+    left = width - _total([0 if place in prose else natural[place] for place in shown])
+    if not prose or sum(min(natural[place], least) for place in prose) > left:
+        return None
+    given = dict(
+        zip(prose, _squeezed([natural[place] for place in prose], left + GAP * (len(prose) - 1)), strict=True)
+    )
+    return [given.get(place, natural[place]) for place in shown]
+
+
+def _squeezed(widths: Sequence[int], width: int) -> list[int]:
+    """Widths of which the greatest give way until all have room; at least one column each."""
+    room = max(len(widths), width - GAP * (len(widths) - 1))
+    order = sorted(range(len(widths)), key=widths.__getitem__)
+    found, left = list(widths), room
+    for rank, place in enumerate(order):
+        share = left // (len(order) - rank)
+        found[place] = min(widths[place], share)
+        left -= found[place]
+    return found

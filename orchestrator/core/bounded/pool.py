@@ -1,0 +1,256 @@
+"""Worker processes that work through calls, several at a time, and give the results in the order of the calls."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from orchestrator.core.bounded import messages
+from orchestrator.core.bounded.messages import Kind, packed
+from orchestrator.core.bounded.process import Limits, Trip, Tripped, Worker
+from orchestrator.core.errors import StorageError
+
+BUFFER_BYTES = 64_000_000
+"""So many bytes of results are held for calls whose turn has not come; what is above that waits in its worker."""
+LOOK_SECONDS = 0.25
+AHEAD_SECONDS = 0.1
+"""Each worker has calls for about so long waiting with it, so that it need not wait for its parent."""
+LEAST_AHEAD, MOST_AHEAD = 2, 64
+STARTS = 3
+"""So many workers in a row that die before they have begun are no accident."""
+
+
+class Call(NamedTuple):
+    """A function, `package.module:name`, that gives values as a generator; and its arguments, plain values."""
+
+    function: str
+    arguments: tuple[Any, ...] = ()
+
+
+class Task:
+    """A call on its way. `Pool.results` gives its values."""
+
+    __slots__ = ("fault", "has_given", "is_over", "payloads", "request", "tries")
+
+    def __init__(self, call: Call) -> None:
+        self.request = packed(Kind.CALL, messages.dumps(tuple(call)))
+        self.payloads: deque[bytes] = deque()
+        self.has_given = False
+        self.is_over = False
+        self.fault: Tripped | None = None
+        self.tries = 0
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Pool:
+    """At most `workers` processes (default: one a core), started when there is work; for one thread at a time.
+
+    `check` is called every LOOK_SECONDS while results are waited for, and may raise to end the wait. Everything here
+    that waits raises StorageError where no process can be started.
+    """
+
+    def __init__(
+        self, workers: int | None = None, limits: Limits | None = None, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._most = workers or cores()
+        self._limits = limits or Limits()
+        self._check = check
+        self._workers: list[Worker] = []
+        self._waiting: deque[Task] = deque()
+        self._buffered = 0
+        self._failed_starts = 0
+        self._mean_seconds = AHEAD_SECONDS
+        self._ahead = LEAST_AHEAD  # calls that each worker may have with it
+        self._under_way = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers now."""
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+        self._waiting.clear()
+
+    def map(self, calls: Iterable[Call]) -> Iterator[Iterator[Any]]:
+        """The values of each call, in the order of the calls, which are taken as workers get free.
+
+        The values are those of `results`; what is not taken of them before the next are asked for is lost.
+        """
+        order: deque[Task] = deque()
+        for call in calls:
+            order.append(self.submit(call))
+            while order and (order[0].is_over or not self.has_room):
+                yield from self._first(order)
+        while order:
+            yield from self._first(order)
+
+    def _first(self, order: deque[Task]) -> Iterator[Iterator[Any]]:
+        values = self.results(order.popleft())
+        yield values
+        with suppress(Tripped):
+            deque(values, 0)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more calls are needed to keep every worker busy."""
+        return self._under_way < self._most * self._ahead and self._buffered < BUFFER_BYTES
+
+    def submit(self, call: Call) -> Task:
+        """Queue a call behind those that are queued."""
+        task = Task(call)
+        self._waiting.append(task)
+        self._under_way += 1
+        self._dispatch()
+        return task
+
+    def call(self, call: Call) -> Iterator[Any]:
+        """The values of a call that is made ahead of all that are queued; they raise as those of `results`."""
+        task = Task(call)
+        # Not behind a task whose results may not be taken before this one's are.
+        worker = next((worker for worker in self._workers if not worker.tasks), None) or self._started()
+        worker.give(task, task.request)
+        self._under_way += 1
+        return self.results(task)
+
+    def results(self, task: Task) -> Iterator[Any]:
+        """The values of a task as they come. Raises Tripped, behind its values, where it came to no end."""
+        while True:
+            while task.payloads:
+                payload = task.payloads.popleft()
+                self._buffered -= len(payload)
+                try:
+                    value = messages.loads(payload)
+                except ValueError:
+                    self._distrust(task)
+                    raise Tripped(Trip.CRASH, "garbled") from None
+                yield value
+            if task.is_over:
+                break
+            self._pump(task)
+        if task.fault is not None:
+            raise task.fault
+
+    def _dispatch(self) -> None:
+        """Give waiting tasks to workers: to the one with the fewest, and to a new one before any has to wait."""
+        while self._waiting:
+            worker = min(self._workers, key=lambda worker: len(worker.tasks), default=None)
+            if worker is None or (worker.tasks and len(self._workers) < self._most):
+                worker = self._started()
+            elif len(worker.tasks) >= self._ahead:
+                return
+            task = self._waiting.popleft()
+            worker.give(task, task.request)
+
+    def _started(self) -> Worker:
+        try:
+            worker = Worker(self._limits)
+        except OSError as error:
+            raise _cannot_start(error.strerror or str(error)) from error
+        self._workers.append(worker)
+        return worker
+
+    def _pump(self, awaited: Task) -> None:
+        """Wait for a while until something comes for one of the tasks, and take it in."""
+        self._check()
+        self._dispatch()
+        poll = select.poll()
+        by_number = {worker.fileno(): worker for worker in self._workers}
+        for number, worker in by_number.items():
+            wanted = worker.tasks and (awaited in worker.tasks or self._buffered < BUFFER_BYTES)
+            poll.register(number, (select.POLLIN if wanted else 0) | (select.POLLOUT if worker.has_unsent else 0))
+        for number, event in poll.poll(LOOK_SECONDS * 1000):
+            worker = by_number[number]
+            if event & select.POLLOUT:
+                worker.send()
+            if event & ~select.POLLOUT:
+                self._take_in(worker)
+        now = time.monotonic()
+        for worker in tuple(self._workers):
+            # One whose values are not taken is silent for that reason.
+            if worker.is_silent(now) and (awaited in worker.tasks or self._buffered < BUFFER_BYTES):
+                self._bury(worker)
+
+    def _take_in(self, worker: Worker) -> None:
+        try:
+            for kind, payload in worker.received():
+                self._heard(worker, kind, payload)
+        except EOFError:
+            self._bury(worker)
+
+    def _heard(self, worker: Worker, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.READY:
+            worker.is_ready = True
+            self._failed_starts = 0
+            return
+        if not worker.tasks or kind is Kind.ALIVE:
+            return
+        task = worker.tasks[0]
+        if kind is Kind.VALUE:
+            task.has_given = True
+            task.payloads.append(payload)
+            self._buffered += len(payload)
+            return
+        if kind is Kind.END:
+            with suppress(ValueError):
+                seconds, faults = payload.split()
+                worker.faults = int(faults)
+                self._mean_seconds += 0.2 * (max(float(seconds), 1e-6) - self._mean_seconds)
+                self._ahead = max(LEAST_AHEAD, min(MOST_AHEAD, int(AHEAD_SECONDS / self._mean_seconds)))
+        elif kind is Kind.TOO_LARGE:
+            task.fault = Tripped(Trip.VALUE)
+        else:
+            task.fault = Tripped(Trip.CRASH, payload.decode(errors="replace")[:80])
+        self._over(worker)
+
+    def _over(self, worker: Worker) -> None:
+        worker.tasks.popleft().is_over = True
+        self._under_way -= 1
+
+    def _bury(self, worker: Worker) -> None:
+        """A worker is gone: what it was at is tried once more, or has failed; what waited behind it goes on."""
+        tripped = worker.end()
+        self._workers.remove(worker)
+        if not worker.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts == STARTS:
+                raise _cannot_start(str(tripped))
+        elif worker.tasks:
+            task = worker.tasks[0]
+            # Once more in a fresh process: the task before may have left a library broken or the memory full, and
+            # where the machine runs out of memory the kernel ends whom it likes.
+            if tripped.trip is Trip.TIME or task.tries or task.has_given:
+                task.fault = tripped
+                self._over(worker)
+            task.tries += 1
+        self._waiting.extendleft(reversed(worker.tasks))
+
+    def _distrust(self, task: Task) -> None:
+        """End the worker of a task that gave no plain value, if it is still there."""
+        for worker in tuple(self._workers):
+            if task in worker.tasks:
+                worker.garbled()
+                self._bury(worker)
+
+
+def _cannot_start(why: str) -> StorageError:
+    return StorageError(
+        f"no process can be started to read documents in: {why}",
+        hint="make room for it (memory, processes of this user), then run the same command again",
+    )

@@ -1,0 +1,212 @@
+"""One worker process as its parent sees it: started, spoken to, and its end understood."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.bounded.messages import HEAD, Kind
+
+if TYPE_CHECKING:
+    from orchestrator.core.bounded.pool import Task
+
+OUT_OF_MEMORY = 77
+"""The exit code of a worker whose function ran into the memory limit."""
+FULL = 0.7
+"""A worker that dies with this share of its memory in use died of it: libraries in C abort where they get no more."""
+KILL_SECONDS = 5.0
+_READ = 1 << 20
+_KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
+# The package is found by path, and no folder of the user's is searched for modules. In `-I` mode Python also leaves
+# out what environment variables would change, and `-S` saves it a look at every installed package.
+_PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.worker import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may take.
+
+    `memory` is the private memory of the process in bytes, `seconds` the CPU time up to the next value of a function
+    (or its end), `patience` the same by the clock, for functions that wait; `value` the bytes of one value.
+    """
+
+    memory: int = 1_000_000_000
+    seconds: int = 120
+    patience: float = 600.0
+    value: int = 500_000_000
+
+
+class Trip(StrEnum):
+    """Why a function did not come to its end."""
+
+    TIME = "time_limit"  # it took more CPU time, or was silent for longer, than it may
+    MEMORY = "memory_limit"  # it needed more memory than it may have
+    CRASH = "reader_crashed"  # it, or a library that it uses, failed
+    VALUE = "value_limit"  # it gave a value that is larger than it may be
+
+
+class Tripped(Exception):
+    """A function did not come to its end; `detail` names the signal or the type of the error, and may be empty."""
+
+    def __init__(self, trip: Trip, detail: str = "") -> None:
+        super().__init__(f"{trip}: {detail}" if detail else trip.value)
+        self.trip = trip
+        self.detail = detail
+
+
+def verdict(status: int, peak: int, limits: Limits) -> Tripped:
+    """Why a worker died while a function ran: from its exit status (as `subprocess` gives it) and peak memory, bytes.
+
+    Who sends a SIGKILL is the kernel, where the machine runs out of memory.
+    """
+    if status == -signal.SIGXCPU:
+        return Tripped(Trip.TIME)
+    if status in (OUT_OF_MEMORY, -signal.SIGKILL) or peak >= FULL * limits.memory:
+        return Tripped(Trip.MEMORY)
+    if status < 0:
+        with suppress(ValueError):
+            return Tripped(Trip.CRASH, signal.Signals(-status).name)
+    return Tripped(Trip.CRASH, f"exit code {status}")
+
+
+class Worker:
+    """A worker and the tasks that it was given; the first of `tasks` is the one that it is at.
+
+    Raises OSError where no process can be started.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.tasks: deque[Task] = deque()
+        self.is_ready = False
+        self.faults = 0
+        """Its page faults up to the end of the last task."""
+        self._is_garbled = False
+        self.heard_at = time.monotonic()
+        self._inbox = bytearray()
+        self._outbox = bytearray()
+        # A child's peak, as the kernel counts it, is never less than that of the process that started it.
+        self._least_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = _start(theirs.fileno(), limits)
+            except OSError:
+                self._socket.close()
+                raise
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """Of the socket, for poll()."""
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something is still to be sent."""
+        return bool(self._outbox)
+
+    def give(self, task: Task, request: bytes) -> None:
+        """Queue a task; `request` is the message of its call."""
+        if not self.tasks:
+            self.heard_at = time.monotonic()
+        self.tasks.append(task)
+        self._outbox += request
+        self.send()
+
+    def send(self) -> None:
+        """Send what the worker takes now."""
+        # One that is gone is noticed where it is read from.
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._outbox:
+                del self._outbox[: self._socket.send(self._outbox)]
+
+    def received(self) -> Iterator[tuple[Kind, bytes]]:
+        """The messages that have come. Raises EOFError, after the last of them, where the worker is gone."""
+        is_gone = False
+        try:
+            data = self._socket.recv(_READ)
+            is_gone = not data
+        except BlockingIOError:
+            data = b""
+        except ConnectionResetError:
+            data, is_gone = b"", True
+        self.heard_at = time.monotonic()
+        self._inbox += data
+        at, end = 0, len(self._inbox)
+        while end - at >= HEAD.size:
+            kind, size = HEAD.unpack_from(self._inbox, at)
+            if size > self._limits.value + HEAD.size:
+                raise self.garbled()
+            if end - at < HEAD.size + size:
+                break
+            start = at + HEAD.size
+            at = start + size
+            yield self._kind(kind), bytes(memoryview(self._inbox)[start:at])
+        del self._inbox[:at]
+        if is_gone:
+            raise EOFError
+
+    def _kind(self, number: int) -> Kind:
+        try:
+            return Kind(number)
+        except ValueError:
+            raise self.garbled() from None
+
+    def garbled(self) -> EOFError:
+        """It said what no worker of ours says: a document may have taken it over. To be raised, and ended."""
+        self._is_garbled = True
+        return EOFError()
+
+    def is_silent(self, now: float) -> bool:
+        """Whether a task has given no sign of life for longer than it may."""
+        return bool(self.tasks) and now - self.heard_at > self._limits.patience
+
+    def end(self) -> Tripped:
+        """Make sure that the process is gone, and say why it went."""
+        is_silent = self.is_silent(time.monotonic())
+        os.kill(self._process.pid, signal.SIGKILL)  # not kill(), which collects a process that has ended
+        self._socket.close()
+        if is_silent:
+            # The kernel itself may be what holds it, in a file system that does not answer: then it goes when it can.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(KILL_SECONDS)
+            return Tripped(Trip.TIME)
+        try:
+            _, status, usage = os.wait4(self._process.pid, 0)
+        except ChildProcessError:  # somebody else collected it
+            return Tripped(Trip.CRASH)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._is_garbled:
+            return Tripped(Trip.CRASH, "garbled")
+        if usage.ru_maxrss > self._least_peak:
+            peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        else:  # it says nothing of the child; the pages that it asked for since the last task do
+            peak = (usage.ru_minflt - self.faults) * resource.getpagesize()
+        return verdict(self._process.returncode, peak, self._limits)
+
+
+def _start(fd: int, limits: Limits) -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).parents[3])
+    given = [f"{fd},{os.getpid()},{limits.memory},{limits.seconds},{limits.value}"]
+    keys = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, root, *filter(None, sys.path), *given],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=keys,  # no API key is where a stranger's bytes are parsed
+        pass_fds=[fd],
+        process_group=0,  # Ctrl-C in a terminal is the parent's alone
+    )

@@ -1,0 +1,40 @@
+"""One worker process for calls that come now and then, started with the first and kept."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import Any
+
+from orchestrator.core import interrupts
+from orchestrator.core.bounded.pool import Call, Pool
+from orchestrator.core.bounded.process import Limits
+
+
+class Single:
+    """For any thread; one call at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._turn = threading.Lock()
+        self._pool: Pool | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process."""
+        return self._pool is not None
+
+    def call(self, function: str, *arguments: object) -> list[Any]:
+        """The values that a function gives. Raises Tripped, StorageError; Interrupted where we are asked to end."""
+        with self._turn:
+            if self._pool is None:
+                self._pool = Pool(1, self.limits, interrupts.check)
+                atexit.register(self.close)
+            return list(self._pool.call(Call(function, arguments)))
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+            atexit.unregister(self.close)

@@ -1,0 +1,163 @@
+"""The program of a worker process: takes calls from its parent, one after the other, and gives back what they give.
+
+It holds itself to its limits by means of the kernel, which reach into libraries in C as well. It dies with its
+parent, has no environment, and writes no file.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from orchestrator.core.bounded import messages
+from orchestrator.core.bounded.messages import HEAD, Kind, packed
+
+OUT_OF_MEMORY = 77
+FLUSH_BYTES = 64 * 1024
+FLUSH_SECONDS = 0.25
+PR_SET_PDEATHSIG = 1
+_READ = 1 << 16
+
+
+def main() -> None:
+    """Serve until the parent hangs up. The last argument has the socket's number, the parent and the limits."""
+    fd, parent, memory, seconds, value = map(int, sys.argv.pop().split(","))
+    sys.argv = sys.argv[:1]
+    _leash(parent)
+    _confine(memory)
+    channel = Channel(fd, seconds, value)
+    channel.send(Kind.READY)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while (request := channel.request()) is not None:
+            try:
+                serve(channel, *messages.loads(request))
+            except MemoryError:
+                os._exit(OUT_OF_MEMORY)
+    os._exit(0)
+
+
+def _leash(parent: int) -> None:
+    """Die with the parent, also where it is killed while a library in C is at work here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _confine(memory: int) -> None:
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_FSIZE, 0)
+    # Private memory, as Linux counts it: address space that is only reserved, and files that are mapped, are free.
+    _lower(resource.RLIMIT_DATA, memory)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 (pathlib is not loaded)
+        file.write("1000")  # where the machine runs out of memory, this goes first
+
+
+def _lower(what: int, limit: int) -> None:
+    with suppress(ValueError, OSError):  # a limit that is lower already stays
+        _, hard = resource.getrlimit(what)
+        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+class Channel:
+    """The socket to the parent. Values are gathered, and sent when there are many of them, or after a while."""
+
+    def __init__(self, fd: int, seconds: int, most: int) -> None:
+        """`seconds` of CPU time may pass from one value to the next, and a value may have `most` bytes."""
+        self._fd = fd
+        self._seconds = seconds
+        self._most = most
+        self._inbox = bytearray()
+        self._outbox: list[bytes] = []
+        self._size = 0
+        self._sent_at = 0.0
+
+    def request(self) -> bytes | None:
+        """The next call, None where the parent has hung up."""
+        while True:
+            if len(self._inbox) >= HEAD.size:
+                _, size = HEAD.unpack_from(self._inbox)
+                if len(self._inbox) >= HEAD.size + size:
+                    found = bytes(self._inbox[HEAD.size : HEAD.size + size])
+                    del self._inbox[: HEAD.size + size]
+                    return found
+            data = os.read(self._fd, _READ)
+            if not data:
+                return None
+            self._inbox += data
+
+    def begin(self) -> None:
+        """A function begins: its time runs from here."""
+        self._sent_at = time.process_time()
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        until = int(self._sent_at) + self._seconds + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (until if hard == resource.RLIM_INFINITY else min(until, hard), hard))
+
+    def value(self, value: object) -> bool:
+        """Queue a value, or a sign of life where it is None; False where it is too large."""
+        if value is not None:
+            payload = messages.dumps(value)
+            if len(payload) > self._most:
+                return False
+            self._outbox.append(packed(Kind.VALUE, payload))
+            self._size += len(payload)
+        is_late = time.process_time() - self._sent_at > FLUSH_SECONDS
+        if is_late and not self._outbox:
+            self._outbox.append(packed(Kind.ALIVE))
+        if is_late or self._size > FLUSH_BYTES:
+            self.flush()
+            self.begin()
+        return True
+
+    def send(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a message behind what is queued."""
+        self._outbox.append(packed(kind, payload))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        data = memoryview(b"".join(self._outbox))
+        self._outbox.clear()
+        self._size = 0
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+def serve(channel: Channel, function: str, arguments: tuple[Any, ...]) -> None:
+    """Run a function to its end, and say how that was. Raises MemoryError."""
+    began = time.process_time()
+    channel.begin()
+    end, said = Kind.END, b""
+    try:
+        for value in _resolved(function)(*arguments):
+            if not channel.value(value):
+                end = Kind.TOO_LARGE
+                break
+    except MemoryError:
+        channel.flush()
+        raise
+    except Exception as error:  # noqa: BLE001 (told to the parent, who reports it for this call)
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError from None
+        end, said = Kind.FAULT, type(error).__name__.encode()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    channel.send(end, said or f"{time.process_time() - began!r} {faults}".encode())
+
+
+@cache
+def _resolved(function: str) -> Callable[..., Iterator[Any]]:
+    module, _, name = function.partition(":")
+    found: Callable[..., Iterator[Any]] = getattr(importlib.import_module(module), name)
+    return found

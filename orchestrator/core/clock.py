@@ -1,0 +1,50 @@
+"""The one clock. Tests and simulations set it, so that they can live through other nights.
+
+`ORCH_NOW` (an ISO time) is where it starts; it goes on from there with the process. `ORCH_CLOCK` names a file that
+several processes share and that may be changed while they run: `{"at": ISO time, "since": seconds of Unix time,
+"speed": factor}` stands for `at + (Unix time now - since) x speed`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from orchestrator.core.errors import InputError
+
+_STARTED = time.monotonic()
+
+
+def now() -> datetime:
+    """The time, in UTC. Raises InputError where ORCH_NOW or ORCH_CLOCK make no sense."""
+    if (shared := os.environ.get("ORCH_CLOCK")) is not None:
+        return _shared(shared)
+    fixed = os.environ.get("ORCH_NOW")
+    if fixed is None:
+        return datetime.now(UTC)
+    try:
+        return _utc(fixed) + timedelta(seconds=time.monotonic() - _STARTED)
+    except (ValueError, OverflowError):
+        raise InputError(f"{fixed!r} is no time such as 2026-12-01T06:00+01:00", field="ORCH_NOW") from None
+
+
+def day(at: datetime) -> str:
+    """A day by this machine's clocks: `Mon 9 Nov`."""
+    here = at.astimezone()
+    return f"{here:%a} {here.day} {here:%b}"
+
+
+def _shared(path: str) -> datetime:
+    try:
+        told = json.loads(Path(path).read_bytes())
+        return _utc(told["at"]) + timedelta(seconds=(time.time() - told["since"]) * told["speed"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise InputError(f"{path} holds no clock: {error}", field="ORCH_CLOCK") from None
+
+
+def _utc(text: str) -> datetime:
+    at = datetime.fromisoformat(text)
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)

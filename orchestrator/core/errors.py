@@ -1,0 +1,216 @@
+"""Every error that orch raises on purpose.
+
+    OrchError                exit code 1
+    ├── InputError           2  a file, line or field that the user can mend
+    ├── UsageError           2  a command that cannot be meant as it was given
+    ├── RefusedError         3  nothing is wrong, but doing it would break a promise (budget, deadline, location)
+    ├── BackendError         4  a backend or upstream is away, or answers what it must not
+    │   ├── NotSent          4  nothing reached the backend: the same call may be made again
+    │   ├── BackendRefused   4  it answered that it will not: nothing was made
+    │   │   ├── BackendBusy  4  ... now: a rate, a quota or an overload; later it may
+    │   │   └── AccountError 4  ... from this account: a bad key, no credit, no permission
+    │   └── Uncertain        4  the call left and no answer came: it may have been carried out
+    ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
+    │   └── JobFilesError    4  the same of one job's own files: other jobs are none the worse for it
+    │       ├── OutputError  4  the rows cannot be put where the job file wants them
+    │       └── NoRoom       4  the home may not take in another job now; those that are there go on
+    ├── DataRefused          4  the database cannot hold a value: what it belongs to is harmed, the home is not
+    └── StateConflict        1  a compare-and-set move found another state than it expected
+
+Libraries' own exceptions are translated where they enter: nothing above `store`, `backends` or `server`
+sees SQLAlchemy, openai or aiohttp errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+
+class OrchError(Exception):
+    """What went wrong, in words for the user; `hint` says what to do about it. `kind` is its name for programs."""
+
+    kind: str = "error"
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+class InputError(OrchError):
+    """Bad input. `file`, `line` (from 1) and `field` say where, as far as they are known.
+
+    `others` are further mistakes that were found with it.
+    """
+
+    kind = "bad_input"
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.line = line
+        self.field = field
+        self.others: Sequence[InputError] = ()
+
+    @property
+    def where(self) -> str:
+        """`file:line: field` with the parts that are known, or an empty string."""
+        place = "" if self.file is None else str(self.file)
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        return ": ".join(part for part in (place, self.field) if part)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        text = f"{text}\n  hint: {self.hint}" if self.hint else text
+        return "\n".join([text, *map(str, self.others)])
+
+
+class UsageError(OrchError):
+    """The command line cannot be carried out as it stands."""
+
+    kind = "bad_usage"
+    exit_code = 2
+
+
+class RefusedError(OrchError):
+    """The request is sound, but carrying it out would break the budget, the deadline or a location."""
+
+    kind = "refused"
+    exit_code = 3
+
+
+class BackendError(OrchError):
+    """A backend, an upstream or an engine cannot be reached or does not behave."""
+
+    kind = "backend"
+    exit_code = 4
+
+
+class NotSent(BackendError):
+    """The call did not reach the backend, so nothing was made there."""
+
+    kind = "not_sent"
+
+
+class BackendRefused(BackendError):
+    """The backend answered that it will not do it, so nothing was made there.
+
+    `status` is HTTP's, `code` the provider's own word; `retry_after` in seconds where it said so.
+    """
+
+    kind = "backend_refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+
+
+class BackendBusy(BackendRefused):
+    """It will not now: a rate limit, a quota, an overload. No fault of what was asked."""
+
+    kind = "backend_busy"
+
+
+class AccountError(BackendRefused):
+    """It will not for this account: the key is bad, the credit is spent, a permission is missing."""
+
+    kind = "account"
+
+
+class Uncertain(BackendError):
+    """The call left and no answer came: it may have been carried out, and only looking there can tell."""
+
+    kind = "uncertain"
+
+
+class StorageError(OrchError):
+    """The database or the disk refuses: full, locked, read-only, or migrated by another version."""
+
+    kind = "storage"
+    exit_code = 4
+
+
+class JobFilesError(StorageError):
+    """One job's own files are gone, or cannot be written."""
+
+    kind = "job_files"
+
+
+class OutputFault(StrEnum):
+    """Why rows cannot be put where a job file wants them."""
+
+    NOT_A_FILE = "output_not_a_file"  # a folder, a device, a loop of links, a database file that is none
+    NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
+    NO_PERMISSION = "output_no_permission"
+    NO_ROOM = "output_no_room"  # a full disk, a quota
+    UNREACHABLE = "output_unreachable"  # nobody answers, or it is busy
+    DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
+    EXISTS = "output_exists"  # a file that orch did not write
+    NOT_SET = "output_not_set"  # the variable that holds the address
+    NOT_INSTALLED = "output_not_installed"  # what writes to such an address
+    FAILED = "output_failed"  # anything else
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may be well later though nobody does anything."""
+        return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
+
+
+class OutputError(JobFilesError):
+    """A job's rows cannot be put where its job file wants them; they are kept in the home.
+
+    What a person has to mend is bad input (2); what may be well again by itself is the storage (4).
+    """
+
+    kind = "output"
+
+    def __init__(self, code: OutputFault, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.kind = code.value
+        self.exit_code = 4 if code.may_pass else 2
+
+
+class NoRoom(JobFilesError):
+    """`[retention]` lets the home take in no other job now."""
+
+    kind = "no_room"
+
+
+class DataRefused(OrchError):
+    """A value that no database takes as it is: a number too large, text that is none. The database itself is well."""
+
+    kind = "data_refused"
+    exit_code = 4
+
+
+class StateConflict(OrchError):
+    """A move `from -> to` found the record in another state; somebody else was there first."""
+
+    kind = "conflict"

@@ -1,0 +1,574 @@
+"""The words of the domain: states, the moves between them, and the facts that travel between modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NewType, Protocol
+
+from orchestrator.core.clock import day
+from orchestrator.core.errors import OutputFault
+
+JobId = NewType("JobId", str)
+ShardId = NewType("ShardId", str)
+
+MAX_TOKENS = 2**31 - 1
+"""Tokens that a request or an answer may have: what every database holds."""
+PICO = Decimal(10) ** -12
+"""Money is kept in whole picodollars: the cheapest cached token costs 2,500 of them, and sums stay exact."""
+
+
+class RequestState(StrEnum):
+    """Where one request stands. All but `pending` are outcomes, and an outcome never changes."""
+
+    PENDING = "pending"  # no outcome yet: waits for a shard, or is in one
+    SUCCEEDED = "succeeded"  # an answer is here and passed its checks
+    FAILED = "failed"  # rejected, or its answer failed a check, or its document could not be read
+    CANCELLED = "cancelled"  # the user, or the budget, ended the job before it ran
+    EXPIRED = "expired"  # the deadline passed, and the job said not to finish late
+
+    @property
+    def is_final(self) -> bool:
+        """Whether this is an outcome."""
+        return self is not RequestState.PENDING
+
+
+class ShardState(StrEnum):
+    """Where one shard (the rows of one batch) stands."""
+
+    PENDING = "pending"  # planned; nothing was sent
+    SUBMITTING = "submitting"  # the intent is committed: a batch may exist at the backend
+    SUBMITTED = "submitted"  # the batch's id is known
+    ENDED = "ended"  # the backend says that the batch is over, whatever the end
+    COLLECTED = "collected"  # every row has its outcome here, or went on to another shard
+    CANCELLED = "cancelled"  # given up before anything was sent
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the shard."""
+        return not TRANSITIONS[self]
+
+
+TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
+    ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
+    # The one move back: nothing is at the backend that carries the shard's id. To `ended`: it refused the batch.
+    ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING, ShardState.ENDED}),
+    ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
+    ShardState.ENDED: frozenset({ShardState.COLLECTED}),
+    ShardState.COLLECTED: frozenset(),
+    ShardState.CANCELLED: frozenset(),
+}
+
+
+class JobState(StrEnum):
+    """What a job is, told from its rows (see `job_state`); it is stored nowhere."""
+
+    WAITING = "waiting"  # for the job that it comes after
+    BUILDING = "building"  # documents are being read
+    QUEUED = "queued"  # built; nothing has been submitted yet
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    MERGING = "merging"  # every row has an outcome; the result file is not written yet
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"  # the job as a whole could not go on; `error` says why
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the job."""
+        return self in (JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED)
+
+
+class JobKind(StrEnum):
+    """What a job was made from."""
+
+    DOCUMENTS = "documents"  # a YAML job file
+    BATCH = "batch"  # a ready OpenAI batch file
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC.
+
+    `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
+    """
+
+    id: JobId
+    home: str
+    series: str
+    identity: str
+    name: str
+    kind: JobKind
+    source: str
+    spec: Mapping[str, Any]
+    options: Mapping[str, Any]
+    created_at: datetime
+    deadline_at: datetime | None = None
+    budget: Decimal | None = None
+    built_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_reason: str | None = None
+    finished_at: datetime | None = None
+    output_path: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    ignored: Mapping[str, Any] | None = None
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether its rows are done and kept, and could not be put where its file wants them."""
+        return self.finished_at is not None and self.error_code in set(OutputFault)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks some documents or tasks of its file alone; what it leaves out is not gone."""
+        return self.limited_to is not None
+
+    @property
+    def limited_to(self) -> str | None:
+        """What the job is limited to, for people; None where it is about all of its file."""
+        return scope_words(self.options)
+
+
+class JobFault(StrEnum):
+    """Why a job as a whole could not go on; a job whose rows are done, and are not where they belong, has an
+    `OutputFault` instead."""
+
+    INPUT = "bad_input"  # its file or its documents, and a person can mend them
+    INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
+    FILES = "job_files"  # its own files in the home are gone, or cannot be written
+    NO_ROOM = "no_room"  # [retention] lets the home take in no other job
+    AFTER = "after_failed"  # the job that it comes after did not finish well
+    REFUSED = "refused"  # no plan holds its deadline or its budget, or no backend may have it
+
+
+def scope_words(options: Mapping[str, Any]) -> str | None:
+    """What options of a job limit it to, for people; None where they do not."""
+    first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
+    told = [f"the first {first:,} documents"] if first else []
+    told += [f"documents {', '.join(only)}"] if only else []
+    told += [f"tasks {', '.join(tasks)}"] if tasks else []
+    return "; ".join(told) or None
+
+
+class Why(StrEnum):
+    """Why a build found something to ask, or nothing: a row against the one that the last run of its job file has."""
+
+    NEW = "new"  # the last run did not ask this of this document
+    DOCUMENT = "document changed"  # its text, or why it cannot be read
+    PROMPT = "prompt changed"  # the question or the system prompt
+    PARAMETERS = "parameters changed"  # schema, bound, temperature, clean-up and the like
+    MODEL = "model changed"  # another alias
+    READER = "reader changed"  # this version of orch reads documents in another way
+    FAILED = "failed before"
+    UNANSWERED = "no answer held"  # cancelled, expired, still open; or another job's answer that may not be used now
+    ASKED = "asked for (--new)"  # nothing changed, and it is asked again all the same
+    UNCHANGED = "unchanged"  # an earlier run has the outcome
+
+
+class NightState(StrEnum):
+    """Where one night of a schedule stands."""
+
+    DUE = "due"  # its time has come, and it has not begun: it waits, as its reason says
+    RUNNING = "running"  # begun: its job is being made, or runs
+    DONE = "done"  # its job is at its end, or nothing had changed
+    FAILED = "failed"  # the job could not be made, could not go on, or was cancelled
+    SKIPPED = "skipped"  # left out, by the schedule's rule
+    MISSED = "missed"  # nobody was there in time
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the night by itself."""
+        return self not in (NightState.DUE, NightState.RUNNING)
+
+
+class Misfire(StrEnum):
+    """What a schedule does with a night that is found late, but within its grace."""
+
+    RUN = "run"
+    SKIP = "skip"
+
+
+class Overlap(StrEnum):
+    """What a schedule does with a night that comes while a job of the same file is still going."""
+
+    SKIP = "skip"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
+
+    `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
+    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
+    another schedule, named by its id, has no `cron`.
+    """
+
+    id: str
+    name: str
+    home: str
+    config: str
+    file: str
+    cron: str
+    tz: str
+    deadline: str | None
+    budget: Decimal | None
+    misfire: Misfire
+    grace: timedelta
+    overlap: Overlap
+    created_at: datetime
+    since: datetime
+    paused_at: datetime | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One run of a schedule. `id` is 0 until the store has given it one.
+
+    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
+    `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
+    """
+
+    schedule_id: str
+    night: date
+    due_at: datetime
+    state: NightState
+    reason: str
+    created_at: datetime
+    job_id: JobId | None = None
+    ended_at: datetime | None = None
+    id: int = 0
+    slot: str = ""
+    code: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one answer.
+
+    `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (put into it),
+    `output_tokens` includes `reasoning_tokens`.
+    """
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a line lies: bytes `[offset, offset + length)` of a file, without its newline."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request as it is built: its place in the job, and who it is.
+
+    `problem` is `(code, message)` where the document could not be turned into a request; such a row fails at once.
+    `inputs` counts what an embedding row has; `max_output` bounds the answer, in tokens, where the row has a bound.
+    `cache_key` is the same for all requests that one answer would do for, None where it is asked for each by itself.
+    `trimmed_tokens` are those that the clean-up took off the document, estimated. `content` stands for the document's
+    bytes and text, None where it could not be read; `wording` for the question's prompts. Of a document that is asked
+    in `parts`, one row asks about their answers, and behind it there is one for each `part`, from 1.
+    """
+
+    seq: int
+    custom_id: str
+    document: str
+    task: str
+    endpoint: str
+    model: str
+    fingerprint: str
+    prompt_version: str
+    cut_from_tokens: int | None = None
+    problem: tuple[str, str] | None = None
+    inputs: int = 1
+    max_output: int | None = None
+    cache_key: str | None = None
+    trimmed_tokens: int = 0
+    content: str | None = None
+    wording: str = ""
+    part: int | None = None
+    parts: int | None = None
+
+
+class Happened(Protocol):
+    """An event of a job, as what decides by it sees it."""
+
+    @property
+    def at(self) -> datetime:
+        """When."""
+
+    @property
+    def kind(self) -> str:
+        """What."""
+
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+
+    @property
+    def shard_id(self) -> str | None:
+        """Of which shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What was foreseen when something was sent, and what came: `actual` is None until it is known.
+
+    `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job), `output` (tokens of an answer to a task,
+    on the mean), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; 1 came where it
+    did). `source` says where the figure is from. What was cut short is `censored`: it would have been more.
+    """
+
+    job_id: JobId
+    kind: str
+    backend: str
+    model: str
+    made_at: datetime
+    p50: float
+    p95: float
+    source: str
+    task: str = ""
+    shard_id: str = ""
+    actual: float | None = None
+    known_at: datetime | None = None
+    censored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
+
+    `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
+    `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
+    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
+    is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
+    first row was seen done, `seen_at` when the backend last answered for its batch. `sends` counts the times it was
+    asked for. `pulled_at` is when it was decided to take its rows back, and `pulled_for` why. `owed` counts the rows
+    that were let go though their answers may exist there: these are looked for until `cleaned_at`, when its remote
+    files were deleted or given up. `took_seconds` is how long the batch took by the provider's own clock. `failing`
+    counts rows that failed while the batch runs, by `new` or `known` and by code; None where its results cannot be
+    read before its end.
+    """
+
+    id: ShardId
+    job_id: JobId
+    number: int
+    backend: str
+    endpoint: str
+    model: str
+    state: ShardState
+    reason: str
+    rows: int
+    bytes: int
+    created_at: datetime
+    tokens: int = 0
+    max_output: int | None = None
+    intended_at: datetime | None = None
+    account: str | None = None
+    window_seconds: int = 86_400
+    input_file_id: str | None = None
+    batch_id: str | None = None
+    provider_status: str | None = None
+    status_at: datetime | None = None
+    started_at: datetime | None = None
+    seen_at: datetime | None = None
+    sends: int = 0
+    pulled_at: datetime | None = None
+    pulled_for: str | None = None
+    provider_completed: int = 0
+    provider_failed: int = 0
+    provider_input_tokens: int = 0
+    provider_output_tokens: int = 0
+    provider_seconds: float = 0.0
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    refusal: str | None = None
+    held: str | None = None
+    failing: Mapping[str, Mapping[str, int]] | None = None
+    submitted_at: datetime | None = None
+    ended_at: datetime | None = None
+    collected_at: datetime | None = None
+    first_at: datetime | None = None
+    took_seconds: float | None = None
+    owed: int = 0
+    cleaned_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job was at a backend of ours at a time: rows done there, their tokens, and rows `left` there.
+
+    `series` is its job file.
+    """
+
+    job_id: JobId
+    series: str
+    backend: str
+    at: datetime
+    done: int
+    left: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request in one shard, and where its result line lies.
+
+    `kind` is the result file (`output` or `error`), None where there is no line. `upstream_seconds` is the row's
+    share of the upstream's time, which is what a local row costs. `tier` is the service tier that the answer says it
+    was given. `uncertain` counts sends of the row that no answer came to, which may be billed all the same.
+    `status` is the HTTP status of the backend's answer to the row, None where it gave none. `answer_bytes` is the
+    length of an answer's text where it tells no tokens.
+    """
+
+    seq: int
+    state: RequestState
+    kind: str | None = None
+    span: Span | None = None
+    usage: Usage = Usage()
+    model: str | None = None
+    upstream: str | None = None
+    latency_ms: int | None = None
+    upstream_seconds: float = 0.0
+    tier: str | None = None
+    uncertain: int = 0
+    status: int | None = None
+    answer_bytes: int = 0
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRow:
+    """A row as the merge needs it. `result` is (shard, kind, span) of its result line, None where it has none."""
+
+    seq: int
+    custom_id: str
+    document: str
+    task: str
+    model: str
+    prompt_version: str
+    cut_from_tokens: int | None
+    state: RequestState
+    attempt: int
+    result: tuple[str, str, Span] | None
+    answered_by: str | None
+    upstream: str | None
+    latency_ms: int | None
+    usage: Usage
+    tier: str | None
+    cost: Decimal
+    error_code: str | None
+    error_message: str | None
+    carried_from: str | None
+    backend: str | None
+    batch_id: str | None
+    settled_at: datetime | None = None
+    why: Why | None = None
+    part: int | None = None
+    parts: int | None = None
+
+    @property
+    def stage(self) -> str | None:
+        """`map` for a part of a long document, `reduce` for the answers of its parts, None for a document at once."""
+        return None if self.parts is None else "reduce" if self.part is None else "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What an answer cost, in US dollars, and where that figure comes from."""
+
+    cost: Decimal
+    source: str
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many requests of a job are in which state; derived from the rows each time it is asked for."""
+
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return self.pending + self.succeeded + self.failed + self.cancelled + self.expired
+
+    @property
+    def done(self) -> int:
+        """Requests with an outcome."""
+        return self.total - self.pending
+
+
+class FailOn(StrEnum):
+    """For which failed rows a command ends with exit code 1. Rows that never ran always count."""
+
+    NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
+    UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """The failed rows of a job: new ones, those known from an earlier run, and those a person has acknowledged.
+
+    `since` is when the oldest of the known ones began.
+    """
+
+    new: int = 0
+    known: int = 0
+    acknowledged: int = 0
+    since: datetime | None = None
+
+    def counted(self, fail_on: FailOn) -> int:
+        """How many of them count."""
+        match fail_on:
+            case FailOn.NEW:
+                return self.new
+            case FailOn.UNACKNOWLEDGED:
+                return self.new + self.known
+            case FailOn.ANY:
+                return self.new + self.known + self.acknowledged
+
+    def __str__(self) -> str:
+        """`1 new, 1 known since Mon 9 Nov`; empty where no row failed."""
+        known = "known" if self.since is None else f"known since {day(self.since)}"
+        told = ((self.new, "new"), (self.known, known), (self.acknowledged, "acknowledged"))
+        return ", ".join(f"{number:,} {word}" for number, word in told if number)
+
+
+def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
+    """The state of a job, from its own facts, its rows, and whether anything of it was submitted."""
+    if job.error is not None:
+        return JobState.FAILED
+    if job.finished_at is not None:
+        return JobState.CANCELLED if job.cancel_requested_at else JobState.COMPLETED
+    if job.cancel_requested_at is not None:
+        return JobState.CANCELLING
+    if job.built_at is None:
+        return JobState.WAITING if job.options.get("after") and not counts.total else JobState.BUILDING
+    if counts.pending == 0:
+        return JobState.MERGING
+    return JobState.RUNNING if submitted else JobState.QUEUED

@@ -1,0 +1,375 @@
+"""JSON Schemas of answers: what is wrong with one, and answers checked by them, in bounded time. Pure.
+
+jsonschema does the checking. Left to itself it takes as long as a schema and an answer make it: twice as long for
+each level where a schema refers to itself twice, for ever in a backtracking pattern, the square of a list whose items
+must differ. So every step is counted, against a budget that is far above what an answer of its size needs; patterns
+go to RE2 (`patterns`), and what is compared is hashed first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import Any
+
+from orchestrator.core.bounded.process import Limits, Trip, Tripped
+from orchestrator.core.bounded.single import Single
+from orchestrator.core.patterns import PatternProblem, searcher
+
+MAX_DEPTH = 100
+"""Levels of lists and objects in an answer."""
+STEPS = 200_000
+STEPS_A_BYTE = 20
+"""What a check may take, a microsecond or so each: so many, and so many more for each byte of the answer."""
+MAX_SUBSCHEMAS = 50_000
+
+WORKER = Single(Limits(memory=1_000_000_000, seconds=10, patience=60.0))
+Place = tuple[str | int, ...]
+Keyword = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
+
+# Where a schema's parts are schemas themselves: as they are, in a list, by name.
+_ONE = frozenset(
+    ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",
+     "unevaluatedProperties")
+)  # fmt: skip
+_LIST = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
+# These judge the same value as the schema that they stand in.
+_IN_PLACE = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"))
+# jsonschema looks for what these leave over with steps that cannot be counted: a worker process does.
+_UNCOUNTED = frozenset(("unevaluatedItems", "unevaluatedProperties", "$dynamicRef"))
+
+
+class TooCostly(Exception):
+    """A check took its whole budget."""
+
+
+def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """What is wrong with a schema beyond its form: patterns that are not known, and references in a circle."""
+    for number, (place, part) in enumerate(_parts(schema, ())):
+        if number == MAX_SUBSCHEMAS:
+            yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
+            return
+        patterns = [] if not isinstance(part.get("pattern"), str) else [("pattern", part["pattern"])]
+        named = part.get("patternProperties")
+        if isinstance(named, dict):
+            patterns += [("patternProperties", name) for name in named]
+        for keyword, pattern in patterns:
+            try:
+                searcher(pattern)
+            except PatternProblem as problem:
+                yield (*place, keyword), str(problem)
+    if (circle := _circle(schema)) is not None:
+        yield circle, "refers to itself without going deeper into the answer, so no check would end"
+
+
+def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """A schema and all in it, each with its place; true and false are left out."""
+    pending = [(place, schema)]
+    while pending:
+        here, part = pending.pop()
+        if not isinstance(part, dict):
+            continue
+        yield here, part
+        pending.extend((inner, sub) for inner, sub in _inside(part, here))
+
+
+def _inside(part: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]]:
+    for keyword, value in part.items():
+        if keyword in _ONE:
+            yield (*place, keyword), value
+        elif keyword in _LIST and isinstance(value, list):
+            yield from (((*place, keyword, index), sub) for index, sub in enumerate(value))
+        elif keyword in _NAMED and isinstance(value, dict):
+            yield from (((*place, keyword, name), sub) for name, sub in value.items())
+
+
+def _circle(schema: Mapping[str, Any]) -> Place | None:
+    """Where a schema comes back to itself with the same value before it."""
+    from referencing import Registry
+    from referencing.jsonschema import DRAFT202012
+
+    resource = DRAFT202012.create_resource(dict(schema))
+    start = Registry().with_resource("", resource).resolver_with_root(resource)
+    done: set[int] = set()
+    for place, part in _parts(schema, ()):
+        if id(part) not in done and _comes_back(part, start, done):
+            return place
+    return None
+
+
+def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
+    """Whether a schema is in a circle with itself or others, depth first without recursion."""
+    open_: set[int] = {id(part)}
+    path = [(part, resolver, _beside(part, resolver))]
+    while path:
+        current, _, following = path[-1]
+        step = next(following, None)
+        if step is None:
+            path.pop()
+            open_.discard(id(current))
+            done.add(id(current))
+            continue
+        other, its = step
+        if id(other) in open_:
+            return True
+        if id(other) not in done and isinstance(other, dict):
+            open_.add(id(other))
+            path.append((other, its, _beside(other, its)))
+    return False
+
+
+def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
+    """The schemas that judge the same value; what a reference does not find is told elsewhere."""
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    if isinstance(part.get("$id"), str):
+        resolver = resolver.in_subresource(DRAFT202012.create_resource(dict(part)))
+    for keyword in ("$ref", "$dynamicRef"):
+        if isinstance(part.get(keyword), str):
+            with suppress(Unresolvable):
+                found = resolver.lookup(part[keyword])
+                yield found.contents, found.resolver
+    for place, sub in _inside(part, ()):
+        if place[0] in _IN_PLACE:
+            yield sub, resolver
+
+
+class Check:
+    """Whether answers fit a schema."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._is_counted = not any(_UNCOUNTED & part.keys() for _, part in _parts(schema, ()))
+        self._validator = _validator()(schema) if self._is_counted else None
+
+    def problem(self, value: Any, size: int) -> str | None:
+        """What is wrong with an answer of so many bytes, None where it fits. Never raises for what it is."""
+        if _is_deep(value):
+            return f"the answer is nested deeper than {MAX_DEPTH} levels"
+        if self._validator is None:
+            return self._elsewhere(value)
+        _budget.left = STEPS + STEPS_A_BYTE * size
+        try:
+            error = next(iter(self._validator.iter_errors(value)), None)
+        except TooCostly:
+            return "the answer takes too long to be checked: it is too large for its schema, or repeats too much"
+        except RecursionError:
+            return "the answer is nested too deeply to be checked"
+        except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way; that is the row's)
+            return f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]
+        return None if error is None else _worded(error)
+
+    def _elsewhere(self, value: Any) -> str | None:
+        try:
+            (found,) = WORKER.call(f"{__name__}:check_uncounted", dict(self._schema), value)
+        except Tripped as tripped:
+            what = "memory" if tripped.trip is Trip.MEMORY else "time"
+            return f"the answer takes too much {what} to be checked"
+        problem: str | None = found[0]
+        return problem
+
+
+def check_uncounted(schema: dict[str, Any], value: Any) -> Iterator[list[str | None]]:
+    """For a worker process: what is wrong with an answer."""
+    from jsonschema import Draft202012Validator
+
+    try:
+        error = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
+    except Exception as error:  # noqa: BLE001 (as above)
+        yield [f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]]
+        return
+    yield [None if error is None else _worded(error)]
+
+
+def _worded(error: Any) -> str:
+    return f"{'/'.join(map(str, error.path)) or 'the answer'}: {error.message}"
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level if isinstance(outer, list | dict)
+                 for inner in (outer.values() if isinstance(outer, dict) else outer)]  # fmt: skip
+        if not level:
+            return False
+    return True
+
+
+class _Budget(threading.local):
+    left = 0.0
+
+
+_budget = _Budget()
+
+
+def _spend(steps: float) -> None:
+    _budget.left -= steps
+    if _budget.left < 0:
+        raise TooCostly
+
+
+@cache
+def _validator() -> Any:
+    """jsonschema's validator with every step counted."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    known: dict[str, Keyword] = dict(Draft202012Validator.VALIDATORS)
+    known |= {
+        "pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items, "const": _const, "multipleOf": _multiple_of,
+    }  # fmt: skip
+    counted = {name: _counted(keyword) for name, keyword in known.items()}
+    return extend(Draft202012Validator, {**counted, "type": _type, "enum": _enum})  # type: ignore[no-untyped-call]
+
+
+def _counted(keyword: Keyword) -> Keyword:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _spend(1 + len(value) / 4 if type(value) in (list, dict) else 1)
+        for error in keyword(validator, value, instance, schema) or ():
+            _spend(len(error.message) / 50)  # it shows the whole value, and may be kept while others are looked at
+            yield error
+
+    return counted
+
+
+def _type(validator: Any, types: str | list[str], instance: Any, schema: Any) -> list[Any]:
+    """The keyword that nearly every schema has, without the cost of a generator."""
+    wanted = (types,) if isinstance(types, str) else types
+    for name in wanted:
+        if validator.is_type(instance, name):
+            return []
+    message = f"{instance!r} is not of type {', '.join(map(repr, wanted))}"
+    _spend(1 + len(message) / 50)
+    return [_error(message)]
+
+
+def _error(message: str) -> Any:
+    from jsonschema import ValidationError
+
+    return ValidationError(message)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    try:
+        found = searcher(pattern)
+    except PatternProblem:
+        return True  # of a job that was made before such patterns were refused
+    _spend(3 + len(text) * found.size / 100)
+    return found.found_in(text)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield _error(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[Any]:
+    if isinstance(instance, dict):
+        for pattern, subschema in patterns.items():
+            for name, value in instance.items():
+                if _matches(pattern, name):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, more: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    _spend(len(instance) / 10)
+    extras = [
+        name for name in instance
+        if name not in properties and not any(_matches(pattern, name) for pattern in patterns)
+    ]  # fmt: skip
+    if isinstance(more, dict):
+        for name in extras:
+            yield from validator.descend(instance[name], more, path=name)
+    elif more is False and extras:
+        names = ", ".join(map(repr, sorted(extras)))
+        was = "was" if len(extras) == 1 else "were"
+        yield _error(f"Additional properties are not allowed ({names} {was} unexpected)")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if unique and isinstance(instance, list):
+        seen = set()
+        for item in instance:
+            key = _key(item)
+            if key in seen:
+                yield _error(f"{instance!r} has non-unique elements")
+                return
+            seen.add(key)
+
+
+def _enum(validator: Any, values: list[Any], instance: Any, schema: Any) -> list[Any]:
+    if _key(instance) in _keys(_Held(values)):
+        return []
+    message = f"{instance!r} is not one of {values!r}"
+    _spend(1 + len(message) / 50)
+    return [_error(message)]
+
+
+def _const(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if _key(instance) != _constant(_Held(value)):
+        yield _error(f"{value!r} was expected")
+
+
+def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from fractions import Fraction
+
+    if isinstance(instance, bool) or not isinstance(instance, int | float):
+        return
+    if isinstance(divisor, int):
+        fits = instance % divisor == 0
+    else:
+        try:
+            quotient = instance / divisor
+            fits = int(quotient) == quotient
+        except OverflowError:  # more than a float holds: exactly, then
+            fits = (Fraction(instance) / Fraction(divisor)).denominator == 1
+    if not fits:
+        yield _error(f"{instance!r} is not a multiple of {divisor}")
+
+
+class _Held:
+    """A value of a schema, known by which object it is."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.value is self.value
+
+
+@lru_cache(maxsize=1024)
+def _keys(held: _Held) -> frozenset[Any]:
+    """The keys of an enum's values."""
+    return frozenset(_key(value, _free) for value in held.value)
+
+
+@lru_cache(maxsize=1024)
+def _constant(held: _Held) -> Any:
+    return _key(held.value, _free)
+
+
+def _free(steps: float) -> None:
+    """What a schema itself takes, once."""
+
+
+def _key(value: Any, spend: Callable[[float], None] = _spend) -> Any:
+    """The same for what JSON Schema calls equal, and hashable: 1 is 1.0, and true is not 1."""
+    spend(0.5)
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, list):
+        return list, tuple(_key(inner, spend) for inner in value)
+    if isinstance(value, dict):
+        return dict, frozenset((name, _key(inner, spend)) for name, inner in value.items())
+    return value

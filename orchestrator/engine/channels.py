@@ -1,0 +1,177 @@
+"""The ways on which reports and alerts reach people: webhook, mail, a folder. No error tells an address or a key."""
+
+from __future__ import annotations
+
+import os
+import smtplib
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Protocol
+
+import httpx2
+import msgspec
+
+from orchestrator.core import permissions
+from orchestrator.core.errors import BackendError, StorageError, UsageError
+from orchestrator.core.sanitize import escape_controls, one_line
+from orchestrator.settings.config import Config, Reports, Smtp
+
+SECONDS = 10.0
+MOST_CHARACTERS = 3000
+"""What a chat shows of a text before it cuts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is sent: `brief` for a chat, `text` (Markdown) and `page` (HTML, None where there is none) in full.
+
+    `name` is what a file of it is called, without its ending, and what makes it one message however often it is sent;
+    `at` is when it was written.
+    """
+
+    name: str
+    subject: str
+    brief: str
+    text: str
+    at: datetime
+    page: str | None = None
+
+
+class Channel(Protocol):
+    """A way on which messages go."""
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is kept what went on it."""
+
+    def send(self, message: Message) -> None:
+        """Send a message. Raises OrchError where it was not taken; then it is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """JSON as Slack's incoming webhooks take it, and what is made like them."""
+
+    variable: str
+    environ: Mapping[str, str]
+    name: str = "webhook"
+
+    def send(self, message: Message) -> None:
+        """POST it. Raises UsageError where the variable does not hold a URL, BackendError where it is not taken."""
+        url = _variable(self.variable, self.environ, "the address of the webhook")
+        text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:MOST_CHARACTERS]}…"
+        body = msgspec.json.encode({"text": text})
+        try:
+            with httpx2.Client(timeout=SECONDS) as client:
+                answer = client.post(url, content=body, headers={"content-type": "application/json"})
+        except httpx2.UnsupportedProtocol:
+            raise UsageError(f"what the environment variable {self.variable} holds is no http(s) URL") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            # Its words may have the address in them, and the address is the key.
+            raise BackendError(f"the webhook cannot be reached: {type(error).__name__}") from None
+        if not answer.is_success:
+            raise BackendError(f"the webhook answered {answer.status_code}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Mail over SMTP: the text, and the page beside it."""
+
+    to: tuple[str, ...]
+    server: Smtp
+    environ: Mapping[str, str]
+    name: str = "mail"
+
+    def send(self, message: Message) -> None:
+        """Hand it over. Raises UsageError where a variable is not set, BackendError where it is not taken."""
+        try:
+            self._hand_over(self._written(message))
+        except smtplib.SMTPResponseException as error:
+            # The server's words may repeat what was said to it.
+            raise BackendError(f"the mail server {self.server.host} answered {error.smtp_code}") from None
+        except (smtplib.SMTPException, OSError) as error:
+            raise BackendError(f"the mail server {self.server.host} failed: {type(error).__name__}") from None
+
+    def _written(self, message: Message) -> EmailMessage:
+        mail = EmailMessage()
+        domain = self.server.sender.rpartition("@")[2].rstrip("> ") or "localhost"
+        mail["Subject"], mail["From"], mail["To"] = one_line(message.subject), self.server.sender, ", ".join(self.to)
+        mail["Date"] = format_datetime(message.at)
+        # The same for the same report: where a kill makes it be sent twice, a mail program shows it once.
+        mail["Message-ID"] = f"<{message.name}@{domain}>"
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(escape_controls(message.text))
+        if message.page is not None:
+            mail.add_alternative(escape_controls(message.page), subtype="html")
+        return mail
+
+    def _hand_over(self, mail: EmailMessage) -> None:
+        server = self.server
+        login = None
+        if server.user_env is not None and server.password_env is not None:
+            named = ((server.user_env, "the user"), (server.password_env, "the password"))
+            login = [_variable(variable, self.environ, f"{what} of the mail server") for variable, what in named]
+        context = ssl.create_default_context()
+        connection = (
+            smtplib.SMTP_SSL(server.host, server.port, timeout=SECONDS, context=context)
+            if server.tls == "tls"
+            else smtplib.SMTP(server.host, server.port, timeout=SECONDS)
+        )
+        with connection as smtp:
+            if server.tls == "starttls":
+                smtp.starttls(context=context)
+            if login is not None:
+                smtp.login(*login)
+            smtp.send_message(mail)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Files, each there as a whole: the text, and the page beside it."""
+
+    path: Path
+    name: str = "folder"
+
+    def send(self, message: Message) -> None:
+        """Write it. Raises StorageError."""
+        try:
+            permissions.make_folders(self.path)
+            for ending, text in (("md", message.text), ("html", message.page)):
+                if text is not None:
+                    beside = self.path / f".{message.name}.{ending}.partial"
+                    permissions.write_text(beside, escape_controls(text))
+                    beside.replace(self.path / f"{message.name}.{ending}")
+        except OSError as error:
+            raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
+
+
+def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:
+    """The ways that orch.toml names."""
+    wanted: Reports = config.reports
+    found: list[Channel] = []
+    if wanted.webhook_env is not None:
+        found.append(Webhook(wanted.webhook_env, environ))
+    if wanted.smtp is not None:
+        found.append(Mail(wanted.email_to, wanted.smtp, environ))
+    if wanted.folder is not None:
+        beside = config.path.parent if config.path is not None else Path()
+        found.append(Folder(beside / Path(wanted.folder).expanduser()))
+    return found
+
+
+def _variable(name: str, environ: Mapping[str, str], what: str) -> str:
+    value = environ.get(name, "").strip()
+    if not value:
+        raise UsageError(f"the environment variable {name} is not set, which holds {what}")
+    return value
+
+
+def _slack(text: str) -> str:
+    return escape_controls(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

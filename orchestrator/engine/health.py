@@ -1,0 +1,33 @@
+"""What the batch servers of an engine say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from orchestrator.server.host import socket_path
+from orchestrator.settings.home import Home
+
+
+def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
+    """How a backend's server is, or None where none runs."""
+    socket: Path = socket_path(home.server(backend))
+    if not socket.exists():
+        return None
+    try:
+        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), timeout=5.0) as client:
+            found: dict[str, Any] = client.get("http://orch/health").json()
+            return found
+    except (httpx2.HTTPError, ValueError):
+        return None
+
+
+def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The upstream that failed last, of a server that has work and none of whose upstreams answers."""
+    upstreams: list[dict[str, Any]] = health["upstreams"]
+    if not upstreams or not health["running_batches"] or not all(one["problem"] for one in upstreams):
+        return None
+    return min(upstreams, key=lambda one: float(one["problem_seconds"]))

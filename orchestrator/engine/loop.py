@@ -1,0 +1,429 @@
+"""The engine: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
+
+`orch up` is it for as long as it runs; `orch run` and `orch submit --wait` are it themselves while they wait, unless
+another process is. A lock on the home, which the kernel drops with the process, says who.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
+from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.profiles import PROFILES
+from orchestrator.core.clock import now
+from orchestrator.core.errors import (
+    AccountError,
+    BackendError,
+    InputError,
+    JobFilesError,
+    OutputError,
+    OutputFault,
+    RefusedError,
+    StateConflict,
+    StorageError,
+    UsageError,
+)
+from orchestrator.core.model import Job, JobFault
+from orchestrator.engine.health import fetch_health as fetch_health
+from orchestrator.engine.health import lost
+from orchestrator.engine.in_force import digest_of, keep
+from orchestrator.engine.lock import Holder as Holder
+from orchestrator.engine.lock import engine_lock as engine_lock
+from orchestrator.engine.lock import running_engine as running_engine
+from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.engine.notices import Notices
+from orchestrator.engine.open_backends import OpenBackends, Opened
+from orchestrator.engine.reloading import Reloader
+from orchestrator.pipeline import Pipeline
+from orchestrator.pipeline.backend_handles import Lane, Lanes, down_for
+from orchestrator.pipeline.build.reuse import asked_of
+from orchestrator.pipeline.finish.outputs.faults import fault_of
+from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan.options import Memory
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.pipeline.provider_calls import Crew, Threads
+from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
+from orchestrator.policy.alerts import FAULT, AlertKind, Notice
+from orchestrator.policy.backoff import TRIES, Faults
+from orchestrator.server.host import ServerThread
+from orchestrator.server.settings import Settings
+from orchestrator.settings.config import (
+    AnthropicBackend,
+    Backend,
+    Config,
+    HostedBackend,
+    LocalBackend,
+    OwnBackend,
+    SyncBackend,
+)
+from orchestrator.settings.discovery import is_same_file
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+log = logging.getLogger(__name__)
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
+HEALTH_SECONDS = 1.0
+BUSY_SHARE = 4.0
+TIDY_SECONDS = 3.0
+
+
+class Engine:
+    """Runs jobs of a home; make it only while holding the home's lock.
+
+    `dispatch=False` serves what is there and cancels batches, but sends no row. The `crew` asks the providers;
+    without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
+    """
+
+    def __init__(self, config: Config, store: Store, *, dispatch: bool = True, crew: Crew | None = None) -> None:
+        self._config = config
+        self._store = store
+        self._home = Home(config.home)
+        self._dispatch = dispatch
+        self._backends = OpenBackends(config, self._make, self._serves)
+        self._stack = ExitStack()
+        self._reloader = Reloader(config, check)
+        self._look_at = 0.0
+        self._faults = Faults()
+        self.notices = Notices(now)
+        self._news: list[str] = []
+        self.listeners: list[Callable[[Config], None]] = []
+        """Who else is told of settings that hold from now on."""
+        self._health: dict[str, Any] = {}
+        self._health_at = 0.0
+        self._problems: dict[str, str] = {}
+        self.problem: str | None = None
+        self._budgets = budgets = SharedBudgets(store, config, now)
+        memory = Memory()
+        lanes = Lanes(
+            open=self.open,
+            planning=lambda job: Planning(
+                store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
+            ),
+            models=lambda job: models_of(self._config, job),
+            asked=lambda job: asked_of(self._config, job),
+            shortage=lambda: disk.shortage(self._home, self._config.retention),
+            down=self._given_up,
+            leaves=self._backends.leaves,
+            reading=lambda: self._config.documents,
+        )
+        self._crew = crew or Threads()
+        self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
+        self._watch = Watch(store, config)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._crew.close()
+        self._watch.close()
+        self._stack.close()
+
+    def run(
+        self,
+        until: Callable[[], bool],
+        tick: Callable[[Engine], None] = lambda engine: None,
+        *,
+        only: Job | None = None,
+        mine: Job | None = None,
+    ) -> None:
+        """Advance the home's jobs (or `only` one) until `until()`; `tick` is called after each round.
+
+        What keeps one job from going on keeps no other: it is noted, and raised only where that job is `mine`, the
+        one that the caller waits for; BackendError once no upstream of it answers for longer than the `patience`
+        of its backend. What the home itself suffers from is raised always: StorageError.
+        """
+        wait = SHORTEST_WAIT
+        self._reloader.begin(now())
+        keep(self._home, self._reloader.in_force)
+        while not until():
+            began = time.monotonic()
+            self._reload()
+            moved = self._round(only, mine)
+            self.pipeline.chores.tick()
+            self._look(mine)
+            if only is None and mine is None:
+                with self.notices.apart("deliveries"):
+                    self.pipeline.finisher.deliver_again()
+                # Who waits for a job sees it; who does not is told.
+                self._watch.tick(self._standstill, now())
+            tick(self)
+            wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
+            # Counting a million rows takes a while; looking must not take the time that the rows need.
+            if not moved:
+                wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
+            if not until():
+                self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+        self.tidy_up()
+
+    def tidy_up(self) -> None:
+        """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
+        over = time.monotonic() + TIDY_SECONDS
+        while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
+            self._crew.wait(SHORTEST_WAIT)
+
+    def _round(self, only: Job | None, mine: Job | None) -> bool:
+        moved = False
+        for job in self._store.jobs.unfinished(self._home.identity()):
+            if only is not None and job.id != only.id:
+                continue
+            made_under = job.options.get("config", str(self._config.path))
+            if only is None and not is_same_file(made_under, self._config.path):
+                # Names of backends and models mean what that file says; another's would send rows elsewhere.
+                self._say(job, f"waits for an engine under the settings it was made with: {made_under}")
+                continue
+            moved |= self._advance(job, mine is not None and mine.id == job.id)
+        return moved
+
+    def _advance(self, job: Job, is_mine: bool) -> bool:
+        if not self._faults.is_due(job.id, now(), hurry=job.cancel_requested_at is not None):
+            return False
+        try:
+            moved = self.pipeline.advance(job)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # somebody else moved it; the next round reads what is
+            return True
+        except JobFilesError as error:
+            if is_mine:
+                raise
+            if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
+                self._say(job, str(error))  # it goes on by itself, or ends by itself
+                return False
+            return self._caught(job, error, JobFault.FILES)
+        except (BackendError, UsageError, RefusedError) as error:
+            self._say(job, str(error))
+            passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
+            if is_mine and not passes:
+                raise
+            return False
+        except InputError as error:
+            if self._at_backend(job):
+                return self._caught(job, error, JobFault.INPUT)
+            self._fail(job, JobFault.INPUT, str(error))
+            return True
+        except StorageError:
+            raise  # the home's
+        except Exception as error:  # noqa: BLE001  (a defect harms its own job alone; it is logged, told and counted)
+            return self._caught(job, error)
+        if moved:
+            self._faults.cleared(job.id)  # a step in which nothing was due says nothing of what failed
+        if job.id not in self._faults:
+            self._problems.pop(job.id, None)
+        return moved
+
+    def _caught(self, job: Job, error: Exception, code: JobFault = JobFault.INTERNAL) -> bool:
+        """Something that is this job's alone: told, tried again, and after a while its end, where nothing is lost."""
+        log.exception("job %s: %s", job.id, code)
+        fault = self._faults.caught(job.id, error, now(), code)
+        cancelled = job.cancel_requested_at is not None
+        at_backend = self._at_backend(job)
+        if fault.times >= TRIES and (cancelled or not at_backend):
+            self._faults.cleared(job.id)
+            left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
+            self._fail(job, code, f"{fault.reason}; engine.log has the details{left}")
+            return True
+        if self._problems.get(job.id) != fault.told:
+            self._store.jobs.note(job.id, FAULT, fault.told, now())
+        self._say(job, fault.told)
+        return False
+
+    def _at_backend(self, job: Job) -> bool:
+        """Whether batches of a job are under way, whose answers are paid for."""
+        return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
+
+    def _fail(self, job: Job, code: str, error: str) -> None:
+        try:
+            self._store.jobs.fail(job.id, error, code)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # somebody else ended or removed it
+            return
+        self._problems.pop(job.id, None)
+        self._store.jobs.note(job.id, "failed", error, now())
+
+    def _standstill(self) -> Standstill:
+        return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
+
+    # --- settings
+
+    def _reload(self) -> None:
+        """Take up an edited orch.toml, looked at about once a second."""
+        if time.monotonic() - self._look_at < HEALTH_SECONDS:
+            return
+        self._look_at = time.monotonic()
+        with self.notices.apart("settings"):
+            if (news := self._reloader.look(now())) is None:
+                return
+            keep(self._home, self._reloader.in_force)
+            if (elsewhere := self._reloader.moves_to) is not None:
+                keep(Home(elsewhere), self._reloader.in_force)
+            if self._reloader.config is not self._config:
+                self.use(self._reloader.config)
+            self._news.append(news)
+            log.warning("%s", news)
+            for told in self._reloader.in_force.told:
+                what = digest_of(f"{now()}{told}".encode())
+                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "what held before holds until then"))
+
+    def news(self) -> list[str]:
+        """What was told of orch.toml since this was asked last."""
+        found, self._news = self._news, []
+        return found
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        self._config = config
+        for part in (self._budgets, self._watch, self._backends):
+            part.use(config)
+        self.pipeline.settings_changed()
+        for listener in self.listeners:
+            listener(config)
+
+    def _say(self, job: Job, problem: str) -> None:
+        if self._problems.get(job.id) != problem:
+            self._problems[job.id] = problem
+            self._store.jobs.note(job.id, "waiting", problem, now())
+
+    def _look(self, mine: Job | None) -> None:
+        """Ask the servers how they are, about once a second."""
+        if time.monotonic() - self._health_at < HEALTH_SECONDS:
+            return
+        self._health_at = time.monotonic()
+        self.problem = next(iter(self._problems.values()), None)
+        found: dict[str, Mapping[str, Any]] = {}
+        with self.notices.apart("health"):
+            for name, _ in self._backends.servers():
+                if (health := fetch_health(self._home, name)) is None:
+                    continue
+                self._health[name] = health
+                if health["status"] == "storage":
+                    told = "make room, then run the same command again; nothing is lost"
+                    raise StorageError(health["problem"], hint=told)
+                if (first := lost(health)) is not None:
+                    found[name] = first
+        for name, settings in self._backends.servers():
+            if name in found:
+                self._upstreams_down(name, settings, found[name], mine)
+
+    def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
+        seconds = float(first["problem_seconds"])
+        self.problem = f"waiting for {first['url']} ({first['problem']}, for {seconds:.0f} s)"
+        if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
+            raise BackendError(
+                f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
+                hint="start it, then run the same command again: the job goes on where it stopped",
+            )
+
+    def _is_stuck(self, job: Job, backend: str) -> bool:
+        """Whether a job has rows at a backend, and no other may take them."""
+        shards = self._store.shards.of_job(job.id)
+        is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
+        return is_there and not Planning(self._store, self._config, job, now()).has_other_than(*self._given_up())
+
+    def _given_up(self) -> frozenset[str]:
+        """The backends none of whose upstreams has taken a row for longer than their patience."""
+        settings = self._config.backends
+        return frozenset(
+            name
+            for name, seconds in down_for(self._health).items()
+            if isinstance(own := settings.get(name), LocalBackend | SyncBackend) and seconds > own.patience
+        )
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """The last answer of each server that was opened."""
+        return self._health
+
+    def open(self, name: str) -> Lane:
+        """A backend, its server started at the first use. Raises BackendError, UsageError."""
+        return self._backends.lane(name)
+
+    def _make(self, name: str, settings: Backend) -> Opened:
+        if not isinstance(settings, LocalBackend | SyncBackend):
+            return Opened(self._closing(hosted_lane(name, settings, self._config)), settings)
+        told = server_settings(name, settings, dispatch=self._dispatch)
+        server = self._stack.enter_context(ServerThread(self._home.server(name), told))
+        lane = self._closing(own_lane(name, settings, self._config, server.socket))
+        return Opened(lane, settings, server, told)
+
+    def _serves(self, name: str, settings: Backend) -> Settings | None:
+        if not isinstance(settings, LocalBackend | SyncBackend):
+            return None
+        return server_settings(name, settings, dispatch=self._dispatch)
+
+    def _closing(self, lane: Lane) -> Lane:
+        self._stack.callback(lane.api.close)
+        return lane
+
+
+def check(config: Config) -> None:
+    """Raises UsageError for settings of a backend that cannot be meant."""
+    for backend in config.backends.values():
+        prices_of(backend, config, now)
+
+
+def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
+    """A backend whose server, one of ours, listens on a socket."""
+    profile = PROFILES["orch"]
+    return Lane(
+        name=name,
+        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=0.0,
+        price=prices_of(settings, config, now),
+        is_own=True,
+        upstreams=len(settings.upstreams) if isinstance(settings, LocalBackend) else 0,
+    )
+
+
+def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
+    """A provider's Batch API. Raises UsageError where its key is not set."""
+    profile = profile_for(settings)
+    return Lane(
+        name=name,
+        api=open_backend(name, settings, os.environ),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=settings.poll_seconds or profile.poll_seconds,
+        price=prices_of(settings, config, now),
+        is_own=False,
+    )
+
+
+def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
+    """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
+    # A key that is not set is no fault of the job's: it stays as it is, for the next start that has the key.
+    api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
+    limits = limits_of(backend, PROFILES["orch"])
+    common = Settings(
+        upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),
+        api_key=api_key,
+        request_timeout=backend.request_timeout,
+        retry_delay=backend.retry_delay,
+        max_concurrency=backend.max_concurrency,
+        max_file_bytes=max(limits.max_bytes, 512 * 1024 * 1024),
+        max_rows=limits.max_rows,
+        dispatch=dispatch,
+    )
+    if isinstance(backend, LocalBackend):
+        return common
+    return replace(
+        common,
+        paid=True,
+        service_tier=backend.service_tier,
+        requests_per_minute=backend.requests_per_minute,
+        tokens_per_minute=backend.tokens_per_minute,
+    )

@@ -1,0 +1,252 @@
+"""Tells people: of jobs that run where something is wrong, and of those that are over by their report."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
+from orchestrator.core.errors import OrchError
+from orchestrator.core.model import Counts, Failing, Job, JobId
+from orchestrator.core.sanitize import shortened
+from orchestrator.engine.channels import Channel, Message, channels
+from orchestrator.engine.health import lost
+from orchestrator.pipeline.backend_handles import down_for
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.policy import alerts
+from orchestrator.policy.alerts import Alert, AlertKind, Notice, Trouble, Watched
+from orchestrator.reports.night import night_of
+from orchestrator.reports.night_pages import headline, markdown, page, subject_of
+from orchestrator.reports.night_reader import night_report
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.alerts import Told
+
+log = logging.getLogger(__name__)
+
+EVERY = timedelta(minutes=1)
+KEPT = timedelta(days=1)
+"""How long a report or alert that nobody takes is sent again, and how old a job's end may be that is told of."""
+REPORT = "report"
+MOST_SUBJECT = 100
+"""Characters of an alert that stand in a subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """What an engine says that rows do not run for: of jobs by their id, and what its servers tell by their name.
+
+    `notices` are what it has to tell besides.
+    """
+
+    jobs: Mapping[str, str]
+    servers: Mapping[str, Mapping[str, Any]]
+    notices: Sequence[Notice] = ()
+
+
+class Watch:
+    """Looks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
+
+    def __init__(self, store: Store, config: Config, ways: Sequence[Channel] | None = None) -> None:
+        self._store = store
+        self._config = config
+        self._home = Home(config.home)
+        self._given = ways
+        self._again: dict[str, tuple[datetime, float]] = {}
+        self._at: datetime | None = None
+        self._thread: threading.Thread | None = None
+
+    def use(self, config: Config) -> None:
+        """These settings hold from the next look on."""
+        self._config = config
+
+    @property
+    def _ways(self) -> Sequence[Channel]:
+        return channels(self._config) if self._given is None else self._given
+
+    def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
+        """Look where a minute has passed, and the look before is over."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self._at is not None and self._at <= now < self._at + EVERY:
+            return
+        self._at = now
+        self._thread = threading.Thread(target=self._look_safely, args=(standstill(), now), name="watch")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the look that is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look_safely(self, standstill: Standstill, now: datetime) -> None:
+        with _apart("jobs"):
+            self.look(standstill, now)
+
+    def look(self, standstill: Standstill, now: datetime) -> None:
+        """Find what there is to tell, and send what was not taken yet. Raises StorageError.
+
+        What goes wrong with one job, or on one way, is logged and keeps no other.
+        """
+        home = self._home.identity()
+        for notice in (*standstill.notices, *self._nights(home, now)):
+            self._notify(notice, home, now)
+        for job in self._store.jobs.unfinished(home):
+            with _apart(job.id):
+                self._look_at(job, standstill, now)
+        for job_id in self._store.alerts.ended_jobs(home, now - KEPT):
+            with _apart(job_id):
+                self._end(job_id, now)
+        self._send(home, now)
+
+    def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
+        # Of one that is not built only its events say anything.
+        watched = self._watched(job, standstill, now) if job.built_at is not None else None
+        watched = watched or Watched(job, Counts(), events=self._store.jobs.events(job.id))
+        for alert in alerts.due(watched, self._config.alerts, now):
+            self._raise(alert, now)
+
+    def _nights(self, home: str, now: datetime) -> Iterator[Notice]:
+        """Nights that failed before they had a job, which would be told of otherwise."""
+        for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
+            reason = night.reason.partition("\n")[0]
+            again = f"mend it, then `orch schedule run {name}` runs it"
+            what = f"{night.schedule_id}:{night.name}:{night.created_at:%Y%m%d%H%M%S}"
+            yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
+
+    def _end(self, job_id: JobId, now: datetime) -> None:
+        """Keep what there is to tell of a job that is over, its report for every way."""
+        quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
+        withheld = None if quality is None else quality.withheld
+        watched = Watched(job, *self._counts(job), events=self._store.jobs.events(job_id))
+        for alert in alerts.at_end(watched, self._config.alerts, withheld):
+            self._raise(alert, now)
+        for way in self._ways:
+            self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
+
+    def _watched(self, job: Job, standstill: Standstill, now: datetime) -> Watched:
+        shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
+        at = {shard.backend for shard in shards if not shard.state.is_final}
+        told = (trouble_at(name, health) for name, health in standstill.servers.items() if name in at)
+        troubles = [trouble for trouble in told if trouble is not None]
+        if (text := standstill.jobs.get(job.id)) is not None:
+            waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
+            troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
+        return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
+
+    def _counts(self, job: Job) -> tuple[Counts, Failing]:
+        return self._store.jobs.counts([job.id])[job.id], self._store.failures.of_jobs([job.id])[job.id]
+
+    def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
+        if job.deadline_at is None or job.deadline_at <= now:
+            return None
+        outlook = Planning(self._store, self._config, job, now, down=down_for(standstill.servers)).outlook()
+        return None if outlook is None else outlook.chance
+
+    def _raise(self, alert: Alert, now: datetime) -> None:
+        """Keep an alert, for every way; the first time, it is an event of its job."""
+        for way in self._ways:
+            key = f"{alert.key}|{way.name}"
+            self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
+        # Behind those: where this one is known, none of them is missing.
+        if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
+            told = f"{alert.kind}: {alert.message}; {alert.action}"
+            self._store.jobs.note(alert.job.id, "alert", told, now)
+            log.warning("%s: %s", alert.job.id, told)
+
+    def _notify(self, notice: Notice, home: str, now: datetime) -> None:
+        """Keep what no job is the matter of, for every way; the first time, it is logged."""
+        for way in self._ways:
+            key = f"{notice.key}:{home}|{way.name}"
+            self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
+        told = Told(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
+        if self._store.alerts.add(told):
+            log.warning("%s: %s; %s", notice.kind, notice.message, notice.action)
+
+    def _send(self, home: str, now: datetime) -> None:
+        ways = {way.name: way for way in self._ways}
+        for told in self._store.alerts.unsent(home, now - KEPT):
+            way = ways.get(told.key.rpartition("|")[2])
+            at, _ = self._again.get(told.key, (now, 0.0))
+            if way is None or now < at:
+                continue
+            with _apart(told.key):
+                self._send_one(told, way, now)
+
+    def _send_one(self, told: Told, way: Channel, now: datetime) -> None:
+        job = None if told.job_id is None else self._store.jobs.find(told.job_id)
+        if job is None and told.job_id is not None:
+            return
+        try:
+            way.send(self._message(told, job, now))
+        except OrchError as error:
+            self._put_off(told, error.message, now)
+        except Exception as error:
+            self._put_off(told, f"{type(error).__name__}: {error}", now)
+            raise
+        else:
+            self._again.pop(told.key, None)
+            self._store.alerts.sent(told.key, now)
+
+    def _put_off(self, told: Told, why: str, now: datetime) -> None:
+        """Send it again: after a minute, then after twice as long each time, up to an hour."""
+        _, pause = self._again.get(told.key, (now, 0.0))
+        if not pause:
+            what = REPORT if told.kind == REPORT else f"{told.kind} alert"
+            reason = f"the {what} was not taken, and is sent again for a day: {why}"
+            if told.job_id is not None:
+                self._store.jobs.note(told.job_id, "undelivered", reason, now)
+            log.warning("%s: %s", told.job_id or told.key, reason)
+        pause = min(HOUR, max(MINUTE, 2 * pause))
+        self._again[told.key] = now + timedelta(seconds=pause), pause
+
+    def _message(self, told: Told, job: Job | None, now: datetime) -> Message:
+        if told.kind == REPORT and job is not None:
+            return self._report(job, now)
+        whose = "orch" if job is None else f"{job.name}, {day_words(night_of(job.created_at))}"
+        of = f"Home {self._home.root}" if job is None else f"Job {job.id}"
+        what = f"{whose}: {told.kind} alert"
+        subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
+        brief = f"{told.message}\nWhat was done: {told.action}\n{of}, {moment_words(told.at)}"
+        # Two alerts of a second are two messages.
+        mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
+        name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
+        return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
+
+    def _report(self, job: Job, now: datetime) -> Message:
+        report = night_report(self._store, self._home, None, [job], now)
+        needs = "".join(f"\n• {need}" for _, need in report.needs)
+        day = night_of(job.created_at).isoformat()
+        return Message(
+            name=f"night-{day}-{job.id}",
+            subject=subject_of(report),
+            brief=headline(report) + needs,
+            text=markdown(report),
+            at=now,
+            page=page(report),
+        )
+
+
+@contextmanager
+def _apart(what: str) -> Iterator[None]:
+    """Whatever goes wrong here is logged, and what comes behind is done all the same."""
+    try:
+        yield
+    except OrchError as error:
+        log.warning("%s could not be watched: %s", what, error)
+    except Exception:
+        log.exception("%s could not be watched", what)
+
+
+def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
+    """What is wrong with a server of ours that has work, by what it says of itself: none of its upstreams answers."""
+    if (first := lost(health)) is None:
+        return None
+    return Trouble(f"{name}: {first['url']}: {first['problem']}", float(first["problem_seconds"]))

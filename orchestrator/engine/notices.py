@@ -1,0 +1,47 @@
+"""What an engine has to tell that no job is the matter of, and the border around each of its parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from orchestrator.core.errors import JobFilesError, StorageError
+from orchestrator.core.model import JobFault
+from orchestrator.policy.alerts import AlertKind, Notice
+
+log = logging.getLogger(__name__)
+
+
+class Notices:
+    """Kept until the watch takes them; each is told once."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._open: dict[str, Notice] = {}
+
+    def add(self, notice: Notice) -> None:
+        """Something to tell."""
+        self._open[notice.key] = notice
+
+    def taken(self) -> list[Notice]:
+        """What there is to tell, for who tells it."""
+        found, self._open = [*self._open.values()], {}
+        return found
+
+    @contextmanager
+    def apart(self, what: str) -> Iterator[None]:
+        """What goes wrong here keeps nothing else: it is logged, told, and done again later. Raises StorageError, the
+        home's.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
+                raise
+            log.exception("%s", what)
+            reason = f"{what} failed by {type(error).__name__}: {error}".partition("\n")[0]
+            action = "it is tried again; engine.log has the details; jobs go on"
+            kind = f"{what}:{type(error).__name__}:{self._now():%Y%m%d}"
+            self.add(Notice(AlertKind.ENGINE, kind, f"{JobFault.INTERNAL}: {reason}", action))

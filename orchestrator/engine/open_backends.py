@@ -1,0 +1,124 @@
+"""The backends that an engine has opened, and what becomes of them when orch.toml is edited."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from orchestrator.backends.open import limits_of
+from orchestrator.core.clock import now
+from orchestrator.core.errors import BackendError
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.server.host import ServerThread
+from orchestrator.server.settings import Settings
+from orchestrator.settings.config import Backend, Config, LocalBackend, SyncBackend
+
+SHORT_DRAIN = 10.0
+"""Seconds that rows in flight at upstreams of one's own are waited for before their server starts anew: they cost
+nothing but time when they run again. A provider's are billed, and waited for as long as one may take."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A backend in use: its lane, the settings that it was opened with, and its server where that is ours."""
+
+    lane: Lane
+    settings: Backend
+    server: ServerThread | None = None
+    runs_under: Settings | None = None
+    ending: threading.Thread | None = None
+
+
+class OpenBackends:
+    """Backends by name, each opened at its first use by `make`. `serves` says what the server of one is told."""
+
+    def __init__(
+        self,
+        config: Config,
+        make: Callable[[str, Backend], Opened],
+        serves: Callable[[str, Backend], Settings | None],
+    ) -> None:
+        self._config = config
+        self._make = make
+        self._serves = serves
+        self._opened: dict[str, Opened] = {}
+        self._lock = threading.RLock()
+
+    def lane(self, name: str) -> Lane:
+        """A backend, its server started at the first use. Raises BackendError, UsageError.
+
+        One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
+        thread.
+        """
+        with self._lock:
+            return self._lane(name)
+
+    def _lane(self, name: str) -> Lane:
+        found = self._opened.get(name)
+        if found is not None and found.ending is not None:
+            if found.ending.is_alive():
+                raise BackendError(
+                    f"the server of {name} starts anew with its new settings; rows in flight end first"
+                )
+            del self._opened[name]
+            found = None
+        if found is None:
+            settings = self._config.backends.get(name)
+            if settings is None:
+                raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
+            found = self._opened[name] = self._make(name, settings)
+        return found.lane
+
+    def servers(self) -> Iterator[tuple[str, LocalBackend | SyncBackend]]:
+        """The servers of ours that run, and their settings."""
+        for name, found in [*self._opened.items()]:
+            if found.ending is None and isinstance(found.settings, LocalBackend | SyncBackend):
+                yield name, found.settings
+
+    def leaves(self, name: str) -> str | None:
+        """Why rows are to come back from a server of ours that still runs; None where they may stay."""
+        found = self._opened.get(name)
+        if found is None or found.server is None or name in self._config.backends:
+            return None
+        return f"{name} is no longer in {self._config.path}"
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on."""
+        with self._lock:
+            self._config = config
+            for name, found in [*self._opened.items()]:
+                settings = config.backends.get(name)
+                if settings is not None and found.ending is None:
+                    self._renew(name, found, settings)
+
+    def _renew(self, name: str, found: Opened, settings: Backend) -> None:
+        """A backend whose API or server is told something else opens again at its next use; prices and limits change
+        where it stands.
+        """
+        if found.server is not None and self._serves(name, settings) != found.runs_under:
+            self._end(found.server, found, name)
+        elif found.server is None and settings != found.settings:
+            del self._opened[name]
+        else:
+            self._opened[name] = replace(found, settings=settings, lane=_relaned(found.lane, settings, self._config))
+
+    def _end(self, server: ServerThread, found: Opened, name: str) -> None:
+        settings = found.settings
+        assert isinstance(settings, LocalBackend | SyncBackend), "it has a server"
+        seconds = settings.request_timeout
+        if isinstance(settings, LocalBackend):
+            seconds = min(seconds, SHORT_DRAIN)
+        found.ending = threading.Thread(target=server.end, args=(seconds,), name=f"end-{name}")
+        found.ending.start()
+
+
+def _relaned(lane: Lane, settings: Backend, config: Config) -> Lane:
+    """The same API under the prices and limits that hold now."""
+    return replace(
+        lane,
+        limits=limits_of(settings, lane.profile),
+        poll_seconds=0.0 if lane.is_own else settings.poll_seconds or lane.profile.poll_seconds,
+        price=prices_of(settings, config, now),
+    )

@@ -1,0 +1,179 @@
+"""orch.toml while an engine runs under it: edits hold from the next look on, and what cannot be taken up is told.
+
+A file is believed once it reads the same at two looks: one that is being written is half a file. One that is broken,
+gone or empty is refused, and what held before goes on holding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import InputError, OrchError
+from orchestrator.engine.in_force import InForce, digest_of
+from orchestrator.settings import config as settings
+from orchestrator.settings.config import Backend, Config, Reports
+from orchestrator.settings.discovery import home_beside
+from orchestrator.settings.source_lines import text_of
+
+SECRETS = ("api_key_env", "webhook_secret_env")
+_PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
+"""Settings that say where the state is, and the variables that go before them."""
+
+
+class Reloader:
+    """Looks at the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
+
+    def __init__(
+        self,
+        config: Config,
+        check: Callable[[Config], None] = lambda config: None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.config = config
+        self._check = check
+        self._environ = environ
+        self._wanted = config
+        self._began = config.said
+        self._seen: str | InputError = config.text
+        self._refused: str | InputError | None = None
+        self.in_force = InForce(os.getpid(), str(config.home), None, "", "")
+
+    def begin(self, now: datetime) -> None:
+        """Say what holds from the start."""
+        self._hold(now, ())
+
+    @property
+    def moves_to(self) -> Path | None:
+        """The home that the file names by now, where it is another than this engine's."""
+        said, above = self._wanted.said.get("home"), self._environ.get(_PLACES["home"])
+        if above or said == self._began.get("home") or not isinstance(said, str):
+            return None
+        return home_beside(self.config.path, said)
+
+    def look(self, now: datetime) -> str | None:
+        """Take up what was edited; what is to be told of it, if anything. `config` is what holds then."""
+        if self.config.path is None:
+            return None
+        found = _read(self.config.path)
+        settled, self._seen = _same(found, self._seen), found
+        if not settled:
+            return None
+        if found == self._wanted.text:
+            return self._taken_back()
+        if self._refused is not None and _same(found, self._refused):
+            return None
+        try:
+            wanted = self._parsed(found)
+        except OrchError as error:
+            self._refused = found
+            self.in_force = replace(self.in_force, refused=str(error))
+            return "\n".join(self.in_force.told)
+        self._refused, self._wanted = None, wanted
+        self.config, restart = adopt(self.config, wanted, self._began, self._environ)
+        self._hold(now, tuple(restart))
+        return "\n".join([f"{self.config.path} was edited: what it says now holds", *self.in_force.told])
+
+    def _taken_back(self) -> str | None:
+        """The file is again as it was when it was taken up last."""
+        if self._refused is None:
+            return None
+        self._refused = None
+        self.in_force = replace(self.in_force, refused=None)
+        return f"{self.config.path} is again as it was: what it says holds"
+
+    def _parsed(self, found: str | InputError) -> Config:
+        if isinstance(found, InputError):
+            raise found
+        if not found.strip() and self._wanted.text.strip():
+            hint = "settings that are to go are taken out one by one"
+            raise InputError("is empty", file=self.config.path, hint=hint)
+        wanted = settings.parse(self.config.place, found)
+        self._check(wanted)
+        return wanted
+
+    def _hold(self, now: datetime, restart: tuple[str, ...]) -> None:
+        path = self.config.path
+        self.in_force = InForce(
+            pid=os.getpid(),
+            home=str(self.config.home),
+            file=None if path is None else str(path),
+            digest=digest_of(self._wanted.text.encode()),
+            read_at=now.isoformat(timespec="seconds"),
+            restart=restart,
+        )
+
+
+def adopt(
+    held: Config, wanted: Config, began: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[Config, list[str]]:
+    """The settings that hold from now on, and what of those that are wanted holds only after a restart.
+
+    `began` is what the file said of the place of the state when the process began: that it has for good, as it has
+    its environment. What names a variable that is not set there stays as it was, and a new backend without its key
+    is left out.
+    """
+    backends: dict[str, Backend] = {}
+    said = wanted.said
+    restart = [
+        name for name, above in _PLACES.items() if not environ.get(above) and began.get(name) != said.get(name)
+    ]
+    for name, backend in wanted.backends.items():
+        before = held.backends.get(name)
+        if not (missing := list(_unset(backend, before, environ))):
+            backends[name] = backend
+            continue
+        restart += [f"backends.{name}: {field} (the engine has no {variable})" for field, variable in missing]
+        if before is not None:
+            backends[name] = before
+    reports = wanted.reports
+    if missing := list(_unset_reports(reports, held.reports, environ)):
+        restart += [f"reports: {field} (the engine has no {variable})" for field, variable in missing]
+        reports = held.reports
+    return replace(wanted, place=held.place, backends=backends, reports=reports), restart
+
+
+def _unset(backend: Backend, before: Backend | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for field in SECRETS:
+        variable: str | None = getattr(backend, field, None)
+        if variable is None or variable == getattr(before, field, None):
+            continue
+        if not environ.get(variable, "").strip():
+            yield field, variable
+
+
+def _unset_reports(wanted: Reports, held: Reports, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    known = set(_variables(held))
+    for field, variable in _variables(wanted):
+        if (field, variable) not in known and not environ.get(variable, "").strip():
+            yield field, variable
+
+
+def _variables(reports: Reports) -> Iterator[tuple[str, str]]:
+    if reports.webhook_env is not None:
+        yield "webhook_env", reports.webhook_env
+    for field in ("user_env", "password_env"):
+        if (variable := getattr(reports.smtp, field, None)) is not None:
+            yield f"smtp.{field}", variable
+
+
+def _read(path: Path) -> str | InputError:
+    """What a settings file says now, or why nobody can tell."""
+    try:
+        return text_of(path.read_bytes(), path)
+    except FileNotFoundError:
+        return InputError("is gone", file=path, hint="put it back, or end the engine")
+    except OSError as error:
+        return InputError(f"cannot be read: {error.strerror}", file=path)
+    except InputError as error:
+        return error
+
+
+def _same(one: str | InputError, other: str | InputError) -> bool:
+    if isinstance(one, InputError) and isinstance(other, InputError):
+        return str(one) == str(other)
+    return one == other

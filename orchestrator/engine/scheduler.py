@@ -1,0 +1,257 @@
+"""The nights of a home's schedules, run by the engine that `orch up` is.
+
+`tick` is one idempotent step, called again and again: it records the nights whose time has come, begins those that
+may begin, and ends those whose job is over. A night is recorded before its job is made, and the job is found again by
+its file: a kill between the two makes neither two nights nor two jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from orchestrator.core.errors import (
+    DataRefused,
+    InputError,
+    JobFilesError,
+    NoRoom,
+    OrchError,
+    OutputError,
+    RefusedError,
+    StateConflict,
+    StorageError,
+)
+from orchestrator.core.model import Job, JobFault, JobKind, JobState, Night, NightState, Schedule
+from orchestrator.pipeline import after
+from orchestrator.pipeline.build.intake import How, Options, kind_of, submit
+from orchestrator.policy import nights
+from orchestrator.settings import job_file
+from orchestrator.settings.config import Config
+from orchestrator.settings.discovery import is_same_file
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What need not be computed again before `next_at`, while the schedule is the same and no clock was set back."""
+
+    schedule: Schedule
+    at: datetime
+    next_at: datetime
+
+
+class Scheduler:
+    """Runs the schedules of one home that were made under one configuration; by one engine at a time."""
+
+    def __init__(self, store: Store, home: Home, config: Config, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._home = home
+        self._config = config
+        self._now = now
+        self._looked: dict[str, _Looked] = {}
+        self._problems: dict[str, str] = {}
+
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self._config = config
+
+    def tick(self) -> list[str]:
+        """One step; what happened, a line each for people. Raises StorageError where the home itself suffers.
+
+        Whatever goes wrong with one schedule or night, by a defect too, is its own: the others come all the same.
+        """
+        told: list[str] = []
+        ours: dict[str, Schedule] = {}
+        home = self._home.identity()
+        for schedule in self._store.schedules.all():
+            if schedule.home != home:
+                continue
+            problem = self._problem(schedule)
+            if problem is None:
+                ours[schedule.id] = schedule
+            elif self._problems.get(schedule.id) != problem:
+                told.append(f"{schedule.name}: {problem}")
+            self._problems[schedule.id] = problem or ""
+        for night in self._store.schedules.unended():
+            if night.schedule_id in ours:
+                told += self._step(ours[night.schedule_id], night)
+        return told
+
+    def _problem(self, schedule: Schedule) -> str | None:
+        """Record the nights whose time has come; what keeps the schedule from having any, None where all is well."""
+        if not is_same_file(schedule.config, self._config.path):
+            return f"waits for an engine under the settings it was made with: {schedule.config}"
+        try:
+            if schedule.after is None:
+                self._record(schedule, self._now())
+            elif schedule.paused_at is None:
+                after.record(self._store, schedule, self._now())
+        except InputError as error:
+            return f"cannot be run: {error}"
+        except StorageError:
+            raise
+        except Exception as error:
+            log.exception("schedule %s", schedule.name)
+            return f"cannot be run: {JobFault.INTERNAL}: {type(error).__name__}: {error}"
+        return None
+
+    def _record(self, schedule: Schedule, now: datetime) -> None:
+        looked = self._looked.get(schedule.id)
+        if looked is not None and looked.schedule == schedule and looked.at <= now < looked.next_at:
+            return
+        if schedule.paused_at is None:
+            self._claim(schedule, now)
+        coming = nights.next_due(schedule, now)
+        self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
+
+    def _claim(self, schedule: Schedule, now: datetime) -> None:
+        """Several nights that nobody ran are one run, of the newest; the others are recorded as missed."""
+        first = (now - nights.look_back(schedule) - timedelta(days=2)).date()
+        known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
+        found = nights.due(schedule, now, known)
+        newest = nights.last_due(schedule, now) if found else None
+        for one in found:
+            if newest is not None and one.key == newest.key:
+                why = "its time has come"
+                night = Night(schedule.id, one.night, one.at, NightState.DUE, why, now, slot=one.slot)
+            else:
+                only = newest.name if newest else "none"
+                why = f"no engine ran at its time, and of several nights only the newest, that of {only}, is run"
+                night = Night(
+                    schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now, slot=one.slot
+                )
+            self._store.schedules.claim(night)
+
+    def _step(self, schedule: Schedule, night: Night) -> list[str]:
+        """Take a night on; what is to be told of it."""
+        try:
+            if night.state is NightState.DUE:
+                said = self._begin(schedule, night)
+            elif night.job_id is None:
+                said = self._make_job(schedule, night)
+            else:
+                said = self._look(night, self._store.jobs.find(night.job_id))
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # removed, or moved by somebody else; the next tick reads what is
+            return []
+        except OrchError as error:
+            if isinstance(error, StorageError) and not isinstance(error, JobFilesError):
+                raise
+            said = self._failed(night, str(error), _code_of(error))
+        except Exception as error:
+            log.exception("%s, night of %s", schedule.name, night.name)
+            why = f"{JobFault.INTERNAL}: {type(error).__name__}: {error}; engine.log has the details"
+            said = self._failed(night, why, JobFault.INTERNAL)
+        return [f"{schedule.name}, night of {night.name}: {text}" for text in said]
+
+    def _begin(self, schedule: Schedule, night: Night) -> list[str]:
+        now, due = self._now(), nights.Due(night.night, night.due_at, night.slot)
+        verdict = nights.verdict(
+            schedule,
+            due,
+            now,
+            found_at=night.created_at,
+            newest=self._newest(schedule, now) or due,
+            deadline=self._deadline(schedule, night),
+            running=self._running(schedule),
+        )
+        if verdict.state is NightState.RUNNING:
+            self._store.schedules.begun(night, verdict.reason)
+            return [f"begins, {verdict.reason}", *self._make_job(schedule, night)]
+        if verdict.state is not NightState.DUE:
+            return self._end(night, verdict.state, verdict.reason)
+        if verdict.reason == night.reason:
+            return []
+        self._store.schedules.waits(night, verdict.reason)
+        return [verdict.reason]
+
+    def _newest(self, schedule: Schedule, now: datetime) -> nights.Due | None:
+        """The schedule's latest night whose time has come."""
+        if schedule.after is None:
+            return nights.last_due(schedule, now)
+        found = self._store.schedules.nights(schedule.id)
+        return nights.Due(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
+
+    def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
+        """When a night must be done: what the schedule says, or the job file. Raises OrchError."""
+        text = schedule.deadline or file_deadline(Path(schedule.file))
+        return None if text is None else nights.deadline_at(text, night.due_at, nights.zone_of(schedule.tz))
+
+    def _running(self, schedule: Schedule) -> str | None:
+        """An unfinished job of the whole file, that somebody wants to run."""
+        file = os.path.realpath(schedule.file)
+        unfinished = self._store.jobs.unfinished(self._home.identity())
+        wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
+        return next((job.id for job in wanted if os.path.realpath(job.source) == file), None)
+
+    def _make_job(self, schedule: Schedule, night: Night) -> list[str]:
+        deadline = self._deadline(schedule, night)
+        options = Options(None if deadline is None else deadline.isoformat(), schedule.budget, unattended=True)
+        intake = submit(
+            self._store,
+            self._home,
+            self._config,
+            Path(schedule.file),
+            options,
+            self._now,
+            lambda documents, rows: None,
+        )
+        self._store.schedules.given(night, intake.job.id)
+        if intake.how is How.UNCHANGED:
+            return self._end(night, NightState.DONE, intake.reason)
+        return [f"job {intake.job.id}, {intake.reason}"]
+
+    def _look(self, night: Night, job: Job | None) -> list[str]:
+        """Whether a night's job is over."""
+        if job is None:
+            return self._end(night, NightState.FAILED, "its job was removed before it was at its end")
+        if job.error is not None:
+            return self._end(night, NightState.FAILED, job.error, job.error_code)
+        if job.finished_at is None:
+            return []
+        if job.cancel_requested_at is not None:
+            return self._end(night, NightState.FAILED, f"cancelled: {job.cancel_reason}", JobState.CANCELLED)
+        counts = self._store.jobs.counts([job.id])[job.id]
+        ends = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired")]
+        rows = ", ".join(f"{number:,} {name}" for name, number in ends if number)
+        return self._end(night, NightState.DONE, f"{counts.total:,} rows: {rows}")
+
+    def _failed(self, night: Night, reason: str, code: str) -> list[str]:
+        try:
+            return self._end(night, NightState.FAILED, reason, code)
+        except StateConflict as conflict:
+            log.info("%s", conflict)  # removed, or ended by somebody else
+            return []
+
+    def _end(self, night: Night, state: NightState, reason: str, code: str | None = None) -> list[str]:
+        self._store.schedules.ended(night, state, reason, self._now(), code)
+        return [f"{state}: {reason}"]
+
+
+def _code_of(error: OrchError) -> str:
+    """Why a night has no job, as a code."""
+    match error:
+        case OutputError():
+            return error.code
+        case RefusedError():
+            return JobFault.REFUSED
+        case NoRoom():
+            return JobFault.NO_ROOM
+        case JobFilesError():
+            return JobFault.FILES
+        case DataRefused():
+            return JobFault.INTERNAL
+        case _:
+            return JobFault.INPUT
+
+
+def file_deadline(file: Path) -> str | None:
+    """The deadline that a job file names, as text; None where it names none, or is a batch file. Raises OrchError."""
+    return job_file.load(file).deadline if kind_of(file) is JobKind.DOCUMENTS else None

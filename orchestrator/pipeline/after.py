@@ -1,0 +1,109 @@
+"""What comes after something else: schedules whose nights follow another's, and jobs that wait for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.core.errors import InputError, RefusedError, UsageError
+from orchestrator.core.model import Job, JobFault, Night, NightState, Schedule
+from orchestrator.policy.nights import LOOK_BACK
+from orchestrator.store import Store
+
+AFTER = "after"
+"""The option of a job that names the one it comes after, by its id."""
+
+
+class Before(StrEnum):
+    """How what comes before stands."""
+
+    OPEN = "open"  # not over yet
+    WELL = "well"  # completed, and its output delivered where it has one; rows may have failed
+    NOT_WELL = "not well"
+
+
+def standing(store: Store, job: Job | None) -> tuple[Before, str]:
+    """How a job stands for what comes after it, and why."""
+    if job is None:
+        return Before.NOT_WELL, "it was removed"
+    if job.error is not None:
+        return Before.NOT_WELL, f"{job.error_code}: {job.error}".partition("\n")[0]
+    if job.finished_at is None:
+        return Before.OPEN, "it is not over yet"
+    if job.cancel_requested_at is not None:
+        return Before.NOT_WELL, f"it was cancelled: {job.cancel_reason}"
+    quality = store.checked.quality(job.id)
+    if quality is not None and quality.withheld is not None:
+        return Before.NOT_WELL, f"its output was not delivered: {quality.withheld}"
+    return Before.WELL, "it has finished well"
+
+
+def named(store: Store, home: str, text: str) -> Job:
+    """The job that another is to come after: by its id, or the newest of that name. Raises UsageError."""
+    for job in store.jobs.newest():
+        if job.home == home and text in (job.id, job.name):
+            return job
+    raise UsageError(
+        f"there is no job {text!r} to come after", hint="`orch status` lists the jobs; name one by its id or its name"
+    )
+
+
+def require(store: Store, home: str, text: str) -> tuple[Job, Before]:
+    """The job that another is to come after, and how it stands.
+
+    Raises UsageError where there is none, RefusedError where it has not finished well.
+    """
+    job = named(store, home, text)
+    found, why = standing(store, job)
+    if found is Before.NOT_WELL:
+        raise RefusedError(f"job {job.id}, which this one comes after, has not finished well: {why}")
+    return job, found
+
+
+def record(store: Store, schedule: Schedule, now: datetime) -> None:
+    """Record the nights of a schedule that follow nights of another which are over. Raises InputError."""
+    if store.schedules.get(str(schedule.after)) is None:
+        raise InputError("the schedule that it comes after was removed")
+    for night in _following(store, schedule, now):
+        if night.id:
+            store.schedules.again(night, night.due_at, night.reason)
+        else:
+            store.schedules.claim(night)
+
+
+def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Night]:
+    """What has become due; several that nobody was there for are one run, of the newest."""
+    since = max(schedule.since, now - LOOK_BACK)
+    ended = store.schedules.over(str(schedule.after), since)
+    if not ended:
+        return
+    oldest = min(night.night for night in ended)
+    known = {(night.night, night.slot): night for night in store.schedules.nights(schedule.id, oldest)}
+    for night in ended:
+        mine, at = known.get((night.night, night.slot)), night.ended_at
+        assert at is not None, "it is over"
+        came, why = _of(store, night)
+        if mine is not None:
+            # What it comes after failed at first, and was run once more.
+            stale = mine.code == JobFault.AFTER and mine.ended_at is not None and mine.ended_at < at
+            if stale and came is NightState.DUE:
+                yield replace(mine, due_at=at, reason=why)
+            continue
+        if came is NightState.DUE and night is not ended[-1]:
+            came, why = NightState.MISSED, f"of several nights only the newest, that of {ended[-1].name}, is run"
+        ends = None if came is NightState.DUE else now
+        code = JobFault.AFTER if came is NightState.SKIPPED else None
+        yield Night(schedule.id, night.night, at, came, why, now, ended_at=ends, slot=night.slot, code=code)
+
+
+def _of(store: Store, night: Night) -> tuple[NightState, str]:
+    """What a night that is over means for the one that follows it."""
+    if night.state is not NightState.DONE:
+        return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
+    job = None if night.job_id is None else store.jobs.find(night.job_id)
+    found, why = standing(store, job)
+    if found is Before.NOT_WELL:
+        return NightState.SKIPPED, f"the job of the night that it comes after: {why}"
+    return NightState.DUE, "what it comes after has finished well"

@@ -1,0 +1,85 @@
+"""A backend as the pipeline uses it, and the choice among backends for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.backends import Backend
+from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.core.model import Job, Outcome, Price, Usage
+from orchestrator.settings.config import Reading
+
+if TYPE_CHECKING:
+    from orchestrator.pipeline.build.reuse import Asked
+    from orchestrator.pipeline.plan.planning import Planning
+
+Models = Mapping[str, str | dict[str, str]]
+
+
+class Prices(Protocol):
+    """What rows cost at a backend. Each raises UsageError where no price is known."""
+
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
+        """A row that was asked for under this name of the model there; `expected` stands in for tokens not told."""
+
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
+        """What sends of a row without an answer may have cost; None where they cost nothing beside the row."""
+
+    def of_time(self, seconds: float) -> Price:
+        """Seconds of upstream time; nothing where rows are paid by the token."""
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What a model costs there, in words."""
+
+    def at_most(self, model: str, usage: Usage) -> Price | None:
+        """Tokens that may be used, if none of them is cached; None where that cannot be known beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A backend: its API, what it takes, and what a row costs there.
+
+    `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
+    the endpoints behind it that are paid by the hour.
+    """
+
+    name: str
+    api: Backend
+    profile: Profile
+    limits: Limits
+    poll_seconds: float
+    price: Prices
+    is_own: bool
+    upstreams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
+
+    `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
+    upstreams has taken a row for longer than their patience; `leaves` says why rows are to come back from a backend,
+    None where they may stay; `reading` what documents may take.
+    """
+
+    open: Callable[[str], Lane]
+    planning: Callable[[Job], Planning]
+    models: Callable[[Job], Models]
+    asked: Callable[[Job], Asked]
+    shortage: Callable[[], str | None] = lambda: None
+    down: Callable[[], frozenset[str]] = frozenset
+    leaves: Callable[[str], str | None] = lambda name: None
+    reading: Callable[[], Reading] = Reading
+
+
+def down_for(health: Mapping[str, Any]) -> dict[str, float]:
+    """For how many seconds no upstream of a backend has taken rows, by what its server says; those where one does
+    are left out."""
+    found = {}
+    for name, told in health.items():
+        seconds = [float(one["problem_seconds"]) for one in told["upstreams"] if one["problem"]]
+        if seconds and len(seconds) == len(told["upstreams"]):
+            found[name] = min(seconds)
+    return found

@@ -1,0 +1,410 @@
+"""Stage 1: a job's documents, or a ready batch file, become request lines in a file and rows in the store.
+
+A build that is cut off leaves nothing that counts: it is done again from the start. Requests whose answer an earlier
+run of the same job file holds carry it over, so do those that another job has had answered word for word, and of
+requests that are the same in this job one is sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from orchestrator.core import wire
+from orchestrator.core.errors import InputError, StorageError
+from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
+from orchestrator.documents.ignored import Ignored, told
+from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.scan import CHUNK, Made, Memory, Sweep, chunks
+from orchestrator.pipeline.build.selection import Scope, Selection
+from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, too_large, variables
+from orchestrator.settings.config import Reading
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec, lines_of
+from orchestrator.settings.source_lines import line_of
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Readers
+
+MAX_ERRORS = 20
+GONE = 1000
+MANY = 5000
+"""Rows from which on the database looks at what was added: a tenth of a second, where it has to."""
+_TOLD = {
+    Why.NEW: "new",
+    Why.DOCUMENT: "of changed documents",
+    Why.PROMPT: "of a changed prompt",
+    Why.PARAMETERS: "of changed parameters",
+    Why.MODEL: "of another model",
+    Why.READER: "read in another way",
+    Why.FAILED: "failed before",
+    Why.UNANSWERED: "without an answer so far",
+    Why.ASKED: "asked for",
+}
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class BuildReport:
+    """What a build found: documents, requests, and documents that could not be read.
+
+    Not sent are requests that are `carried` over, those `cached` from other jobs' answers, and `twins` of requests
+    that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
+    documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
+    documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
+    long document's parts. What stands in the folders and is no document is `ignored`.
+    long document's parts. `limited_to` says what a limited run is about.
+    """
+
+    documents: int = 0
+    unread: int = 0
+    requests: int = 0
+    carried: int = 0
+    cached: int = 0
+    twins: int = 0
+    input_bytes: int = 0
+    trimmed_tokens: int = 0
+    later: int = 0
+    whys: Counter[Why] = field(default_factory=Counter)
+    removed: int = 0
+    limited_to: str | None = None
+    gone: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
+    problems: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[str]:
+        """What changed since the last run of the job file, for people; what is unchanged stands in `saved`."""
+        if self.whys.keys() == {Why.NEW} and not self.removed:
+            return []  # a first run, or a job file that asks for something else altogether
+        told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
+        return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
+
+    def __str__(self) -> str:
+        parts = [f"{self.requests:,} requests of {self.documents:,} documents", *self.saved, *self.changes]
+        parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
+        ignored = told(self.ignored.to_json())
+        return ", ".join(parts) + (f"; ignored: {ignored}" if ignored else "")
+
+    @property
+    def saved(self) -> list[str]:
+        """What is not sent, and why, for people."""
+        told = (
+            (self.carried, "unchanged since an earlier run"),
+            (self.cached, "answered before for other jobs"),
+            (self.twins, "the same as another row"),
+            (self.trimmed_tokens, "tokens cleaned out of documents"),
+            (self.later, "made later of the answers to parts, and not in the forecast"),
+        )
+        return [f"{number:,} {words}" for number, words in told if number]
+
+
+@contextmanager
+def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the right to build a job; False where another process has it, unless `wait`.
+
+    It ends with the process, however that dies.
+    """
+    with locked(home.build_lock(job.id), wait=wait) as mine:
+        yield mine
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock file; False where another process does and we do not wait for it. Raises StorageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise StorageError(f"cannot use {path}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
+    """The finished run that a build found again, row for row: then there is nothing to do. None where something is.
+
+    Its rows are those of this one: no document came or went, and every outcome still holds.
+    """
+    if not report.requests or report.requests != report.carried:
+        return None
+    for other in store.jobs.of_series(job.series):
+        if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
+            rows = store.jobs.counts([other.id])[other.id].total
+            alike = rows == report.requests == store.known.same(job.id, other.id)
+            return other if alike else None
+    return None
+
+
+def discard(store: Store, home: Home, job: Job) -> None:
+    """Leave nothing of a job that is not built; one that is stays."""
+    stays = False
+    try:
+        stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
+    finally:
+        # Also where the database refuses: an unbuilt job is built anew by whoever comes next.
+        if not stays:
+            _remove_files(home, job)
+
+
+def _remove_files(home: Home, job: Job) -> None:
+    home.requests(job.id).unlink(missing_ok=True)
+    home.build_lock(job.id).unlink(missing_ok=True)
+    folder = home.job(job.id)
+    if folder.is_dir():
+        with suppress(OSError):  # an engine may have looked in just now; an empty folder does no harm
+            folder.rmdir()
+
+
+def build(
+    store: Store,
+    home: Home,
+    job: Job,
+    now: datetime,
+    progress: Progress = lambda documents, rows: None,
+    *,
+    asked: reuse.Asked = lambda model: (),
+    remember: bool = True,
+    clock_ns: Callable[[], int] = time.time_ns,
+    reading: Reading | None = None,
+) -> BuildReport:
+    """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
+
+    `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
+    jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
+    stamped with, which no job's `now` is. `reading` is what documents may take to be read.
+    """
+    report = BuildReport(limited_to=job.limited_to)
+    recorder = _Recorder(store, job, asked, report, now)
+    memory = Memory(store, job, now, remember=remember)
+    if job.kind is JobKind.DOCUMENTS:
+        lines = _from_documents(store, job, recorder.runs, asked, memory, report, clock_ns, reading or Reading())
+    else:
+        lines = _from_batch_file(job, report)
+    store.rows.clear(job.id)
+    path = home.requests(job.id)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for chunk in chunks(lines, CHUNK):
+                recorder.record(file, chunk)
+                progress(report.documents, report.requests)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}",
+            hint="make room, then run the same command again; nothing is lost",
+        ) from error
+    memory.flush()
+    if report.requests >= MANY:
+        store.rows.loaded()
+    recorder.compare()
+    if job.kind is JobKind.DOCUMENTS:
+        store.jobs.ignored(job.id, report.ignored.to_json())
+    store.failures.trace(job)
+    return report
+
+
+class _Recorder:
+    """Puts requests into the job's file and the store, with what earlier runs and other jobs know of each."""
+
+    def __init__(self, store: Store, job: Job, asked: reuse.Asked, report: BuildReport, now: datetime) -> None:
+        self._store = store
+        self._job = job
+        self._asked = asked
+        self._report = report
+        self._now = now
+        self.runs = reuse.earlier_runs(store, job)
+        self._last = reuse.last_run(store, job)
+
+    def record(self, file: BinaryIO, chunk: list[Made]) -> None:
+        """Write and record requests. Raises InputError, StorageError, OSError."""
+        store, job, report = self._store, self._job, self._report
+        rows, spans = [made.built.row for made in chunk], _written(file, chunk)
+        carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
+        unknown = [made.built.row for made in chunk if made.earlier is None]
+        carried |= reuse.to_carry(store, self._asked, self.runs, unknown)
+        others = [row for row in rows if row.custom_id not in carried]
+        cached = reuse.answered(store, job, self._asked, others)
+        twins = reuse.twins(store, job, [row for row in others if row.custom_id not in cached])
+        whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | reuse.whys(store, job, self._last, others)
+        try:
+            store.rows.add(job.id, list(zip(rows, spans, strict=True)), carried | cached, self._now, twins, whys)
+        except InputError:
+            raise _twice(store, job, rows) from None
+        left = {row.seq for row in others if row.custom_id not in cached and row.seq not in twins}
+        sent = [made.built for made in chunk if made.built.row.seq in left]
+        report.requests += len(rows)
+        report.carried += len(carried)
+        report.cached += len(cached)
+        report.twins += len(twins)
+        report.whys.update(whys.values())
+        report.input_bytes += sum(len(built.line) for built in sent)
+        report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
+        report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
+
+    def compare(self) -> None:
+        """Tell which documents of the last run are gone; what a limited run leaves out is not."""
+        last = None if self._job.is_limited else self._last
+        gone = () if last is None else self._store.known.gone(self._job.id, last)
+        for key in gone:
+            self._report.removed += 1
+            if len(self._report.gone) < GONE:
+                self._report.gone.append(key)
+
+
+def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
+    spans, offset = [], file.tell()
+    for made in chunk:
+        line = made.built.line
+        spans.append(Span(offset, len(line)))
+        if line:
+            file.write(line + b"\n")
+            offset += len(line) + 1
+    return spans
+
+
+def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
+    """Says which document two sources of the job file name."""
+    known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
+    for row in rows:
+        if row.custom_id in known:
+            break
+        known.add(row.custom_id)
+    return InputError(
+        f"the document {row.document} is named by two sources",
+        file=job.source,
+        field="documents",
+        hint="give the sources `include` or `exclude` patterns that do not overlap",
+    )
+
+
+def _from_documents(
+    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: Memory, report: BuildReport,
+    clock_ns: Callable[[], int], reading: Reading,
+) -> Iterator[Made]:  # fmt: skip
+    from orchestrator import documents
+
+    spec = JobSpec.model_validate(job.spec)
+    base = Path(job.source).parent
+    scope = Scope.of(job)
+    selection = Selection(scope)
+    with documents.Readers.of(reading) as readers:
+        check_variables(spec, Path(job.source), readers)
+        builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
+        for source in spec.documents:
+            if tasks := scope.tasks_of(spec, source):
+                asking = builder.asking(tasks)
+                sweep = Sweep(store, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
+                yield from sweep.made(source, base)
+    selection.check()
+
+
+def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
+    """Raises InputError for a template variable that no document has, with the nearest name that one has."""
+    from orchestrator import documents
+
+    fields = {source: documents.fields_of(source, file.parent, readers) for source in spec.documents}
+    for index, task in enumerate(spec.tasks):
+        of_task = [fields[source] for source in spec.sources_of(task)]
+        known = frozenset[str]().union(*(found for found in of_task if found is not None))
+        if None in of_task:
+            continue  # only the rows themselves can tell; a row that lacks one is reported by name
+        for name in sorted(variables(task) - known):
+            near = get_close_matches(name, [*known, "text"], 1)
+            raise InputError(
+                f"the template uses {{{{ {name} }}}}, which no document has",
+                file=file,
+                line=line_of(("tasks", index, "prompt"), lines_of(file)),
+                field=f"tasks[{index}].prompt",
+                hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
+            )
+
+
+def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
+    selection, number = Selection(Scope.of(job)), count()
+    for checked, raw in batch_lines(Path(job.source)):
+        if selection.takes(checked.custom_id, checked.custom_id):
+            report.documents += 1
+            yield Made(Built(_batch_row(next(number), checked, raw), raw))
+    selection.check()
+
+
+def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
+    """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
+    problems: list[InputError] = []
+    seen: set[int] = set()
+    number_of_lines = 0
+    for number, raw in _numbered(path):
+        checked = wire.check_line(raw)
+        if isinstance(checked, wire.CheckedLine):
+            key = wire.id_key(checked.custom_id)
+            if key in seen:
+                checked = _duplicate(path, checked.custom_id)
+            elif (large := too_large(raw, checked.url, checked.body)) is not None:
+                checked = wire.LineError("integer_above_max_value", large[1], large[0])
+            seen.add(key)
+        if isinstance(checked, wire.LineError):
+            problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
+            if len(problems) == MAX_ERRORS:
+                break
+            continue
+        number_of_lines += 1
+        if not problems:
+            yield checked, raw
+    if problems:
+        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
+        raise joined(problems)
+    if number_of_lines == 0:
+        raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
+
+
+def _duplicate(path: Path, custom_id: str) -> wire.LineError:
+    error = wire.duplicate_error(custom_id)
+    for number, raw in _numbered(path):
+        first = wire.check_line(raw)
+        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
+            return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
+    return error
+
+
+def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
+    mark = sha256(raw).hexdigest()[:32]
+    inputs, most = bounds(line.url, line.body)
+    return Row(
+        seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most,
+        cache_key=line_cache_key(line.url, line.body), content=mark,
+    )  # fmt: skip
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, _, raw in wire.lines(file):
+                yield number, raw
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def joined(problems: list[InputError]) -> InputError:
+    """Several mistakes as one error: the first, and the others below it."""
+    first, *first.others = problems
+    return first

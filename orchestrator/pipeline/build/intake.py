@@ -1,0 +1,382 @@
+"""Stage 0: a command's file becomes a job, or is found to be one already.
+
+The same file again takes up the job that is unfinished; a finished one of which nothing changed sends nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
+from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.pipeline import after
+from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build.selection import EVERYTHING, Scope
+from orchestrator.pipeline.finish import output_check, outputs
+from orchestrator.pipeline.finish.output_check import OVERWRITE
+from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.pipeline.submit import canary
+from orchestrator.policy.planner import Plan
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec, deadline_at, lines_of, load
+from orchestrator.settings.source_lines import line_of, spell
+from orchestrator.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line adds to a job. `new` starts another job though one is unfinished or nothing changed.
+
+    With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
+    output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
+    again by itself is waited for.
+    """
+
+    deadline: str | None = None
+    budget: Decimal | None = None
+    backend: str | None = None
+    new: bool = False
+    verify: bool = False
+    scope: Scope = EVERYTHING
+    overwrite: bool = False
+    after: str | None = None
+    unattended: bool = False
+
+
+class How(StrEnum):
+    """What became of a submit."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    UNCHANGED = "unchanged"
+    WAITING = "waiting"  # recorded; it is built once the job that it comes after has finished well
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """The job that a submit stands for, and how it came to be that one."""
+
+    job: Job
+    how: How
+    reason: str
+    report: builder.BuildReport | None = None
+    plan: Plan | None = None
+
+
+def kind_of(path: Path) -> JobKind:
+    """What a file is, told by its ending. Raises UsageError."""
+    if path.suffix in (".yaml", ".yml"):
+        return JobKind.DOCUMENTS
+    if path.suffix == ".jsonl":
+        return JobKind.BATCH
+    raise UsageError(f"{path}: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)")
+
+
+def read_spec(path: Path, config: Config) -> JobSpec:
+    """A job file, also checked against the aliases and backends that orch.toml declares. Raises InputError."""
+    spec = load(path)
+    known = {**config.models, **spec.models}
+    for index, task in enumerate(spec.tasks):
+        for place, alias in task.aliases.items():
+            if alias in known:
+                continue
+            names = ", ".join(sorted(known)) or "none is declared"
+            raise InputError(
+                f"the model alias {alias!r} is not declared (known: {names})",
+                file=path,
+                line=line_of(("tasks", index, *place), lines_of(path)),
+                field=spell(("tasks", index, *place)),
+                hint=f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}",
+            )
+    for name in spec.allow.backends or ():
+        if name not in config.backends:
+            raise InputError(
+                f"there is no backend {name!r} in {config.path or 'orch.toml'}",
+                file=path,
+                line=line_of(("allow", "backends"), lines_of(path)),
+                field="allow.backends",
+                hint=f"known: {', '.join(config.backends) or 'none'}",
+            )
+    if spec.output is not None:
+        outputs.check(spec.output)
+    return spec
+
+
+def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
+    """The job that a file would make; nothing is recorded. Raises InputError, RefusedError, UsageError."""
+    kind = kind_of(path)
+    if not path.is_file():
+        raise InputError("there is no such file", file=path)
+    path = path.absolute()
+    if options.backend is not None and config.backends and options.backend not in config.backends:
+        known = ", ".join(config.backends)
+        raise UsageError(
+            f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
+        )
+    spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
+    return _drafted(path, spec, config, home.identity(), options, now)
+
+
+def sketch(
+    path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
+) -> Job:
+    """The job that a file would make, of which only what its spec says matters. Raises UsageError."""
+    return _drafted(path.absolute(), spec, config, home_id, options, now)
+
+
+def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, options: Options, now: datetime) -> Job:
+    kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
+    scope = options.scope
+    if spec is not None:
+        scope.check_tasks(spec)
+    elif scope.tasks:
+        raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
+    data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
+    name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
+    series = _digest(home_id, kind, os.path.realpath(path))
+    content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
+    deadline = options.deadline or (spec.deadline if spec else None)
+    more = {OVERWRITE: True} if options.overwrite else {}
+    return Job(
+        id=JobId(f"{name}-{os.urandom(4).hex()}"),
+        home=home_id,
+        series=series,
+        identity=_digest(series, content, *([json.dumps(told)] if (told := scope.to_options()) else [])),
+        name=name,
+        kind=kind,
+        source=str(path),
+        spec=data,
+        options={
+            "backend": options.backend,
+            "carry": not options.new,
+            "verify": options.verify,
+            "config": str(config.path),
+            **scope.to_options(),
+            **more,
+        },
+        created_at=now,
+        deadline_at=_deadline(deadline, now),
+        budget=options.budget if options.budget is not None else (spec.budget if spec else None),
+    )
+
+
+def _deadline(text: str | None, now: datetime) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return deadline_at(text, now)
+    except ValueError as error:
+        raise UsageError(f"--deadline: {error}") from None
+
+
+def check_deadline(job: Job) -> None:
+    """For new jobs alone: one that is unfinished is taken up and finished late."""
+    if job.deadline_at is not None and job.deadline_at <= job.created_at:
+        raise RefusedError(
+            f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has passed already",
+            hint="give a later one, in the job file or with --deadline (8h, 06:00)",
+        )
+
+
+def submit(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: builder.Progress,
+) -> Intake:  # fmt: skip
+    """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
+    job = draft(path, config, home, options, now())
+    route_for(config, job)
+    before = options.after or job.spec.get("after")
+    if before is not None:
+        first, stands = after.require(store, job.home, before)
+        if stands is after.Before.OPEN:
+            return _queue(store, home, replace(job, options={**job.options, after.AFTER: first.id}), now())
+    with ExitStack() as claimed:
+        try:
+            unfinished = _record(store, home, job, claimed, look=not options.new)
+            if unfinished is not None:
+                reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
+                return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
+            disk.require_room(home, config.retention)
+            check_output(store, job, unattended=options.unattended)
+            asked = reuse.asked_of(config, job)
+            report = builder.build(store, home, job, now(), progress, asked=asked, reading=config.documents)
+            same = builder.same_as(store, job, report)
+            if same is not None:
+                builder.discard(store, home, job)
+                return _unchanged(store, same, report, options)
+            canary.mark(store, job, now())
+            planning = Planning(store, config, job, now())
+            plan = _fitting(planning)
+        except (Exception, KeyboardInterrupt):
+            builder.discard(store, home, job)
+            raise
+        # Behind the clearing away: a commit whose answer was lost may have made the job one that an engine runs.
+        store.jobs.mark_built(job.id, now())
+    if plan is not None:
+        store.forecasts.made(planning.forecasts(plan))
+    store.jobs.note(job.id, "built", str(report), now())
+    return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
+
+
+def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
+    """Raises OutputError, with file and line, where the rows could not be put where the job file wants them.
+
+    Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
+    """
+    try:
+        output_check.require(store, job)
+    except OutputError as error:
+        if unattended and error.code.may_pass:
+            return
+        file, field = Path(job.source), "output"
+        told = InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
+        raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
+
+
+def _unchanged(store: Store, same: Job, report: builder.BuildReport, options: Options) -> Intake:
+    """Nothing is to be asked; rows that the job which has them could not deliver are delivered now."""
+    reason = f"nothing changed since job {same.id}: {report.requests:,} rows, none sent"
+    if not same.is_undelivered:
+        return Intake(same, How.UNCHANGED, reason, report)
+    store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
+    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are put where they belong now", report)
+
+
+def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
+    """Record a job that is built once the one that it comes after has finished well."""
+    with builder.locked(home.intake_lock, wait=True):
+        found = _unfinished(store, job)
+        if found is not None and (found.built_at is not None or after.AFTER in found.options):
+            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
+        check_deadline(job)
+        store.jobs.add(job, _tags(job))
+    reason = f"waits for job {job.options[after.AFTER]} to finish well"
+    store.jobs.note(job.id, "waiting", reason, now)
+    return Intake(job, How.WAITING, reason)
+
+
+def _fitting(planning: Planning) -> Plan | None:
+    """The plan of a job that was just built, None where nothing is to be sent.
+
+    Raises RefusedError where it is known not to keep the deadline or the budget, with the nearest that would hold.
+    """
+    if not planning.work:
+        return None
+    plan = planning.plan()
+    if planning.is_refused(plan):
+        nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
+        hint = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route and its figures"
+        raise RefusedError(plan.verdict.reason, hint=hint)
+    return plan
+
+
+def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
+    """The unfinished job, with the deadline and budget that this command names."""
+    terms: dict[str, datetime | Decimal] = {}
+    if options.deadline is not None and wanted.deadline_at is not None:
+        terms["deadline_at"] = wanted.deadline_at
+    if options.budget is not None:
+        terms["budget"] = options.budget
+    if terms:
+        store.jobs.revise(job.id, **terms)
+        store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+    if options.overwrite:
+        store.jobs.allow(job.id, **{OVERWRITE: True})
+    return store.jobs.get(job.id)
+
+
+def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:
+    """Record a job and claim its build, or give the built one of the same content that is unfinished.
+
+    Looking and recording are one step under a lock: the same command twice at once is one job. A build that another
+    process is at is waited for, one that was cut off is cleared away.
+    """
+    while True:
+        with builder.locked(home.intake_lock, wait=True):
+            found = _unfinished(store, job) if look else None
+            if found is None:
+                check_deadline(job)
+                # Claimed before it can be seen: an engine that runs would build it as well.
+                claimed.enter_context(builder.claim(home, job))
+                store.jobs.add(job, _tags(job))
+                return None
+        if found.built_at is not None or after.AFTER in found.options:
+            return found
+        with builder.claim(home, found, wait=True):
+            current = store.jobs.find(found.id)
+            if current is not None and current.built_at is None:
+                builder.discard(store, home, found)
+
+
+def _tags(job: Job) -> dict[str, str]:
+    return {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
+
+
+def rehearse(
+    store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
+    progress: builder.Progress,
+) -> Intake:  # fmt: skip
+    """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
+    job = draft(path, config, home, options, now())
+    route_for(config, job)
+    check_deadline(job)
+    with _rehearsed(store, home, config, job, now(), progress) as (job, report):
+        return Intake(
+            job,
+            How.NEW,
+            "nothing was queued",
+            report,
+            Planning(store, config, job, now()).plan(),
+        )
+
+
+@contextmanager
+def _rehearsed(
+    store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
+) -> Iterator[tuple[Job, builder.BuildReport]]:
+    """A job that is built for the length of a block; no engine runs it, and nothing is left of it."""
+    job = replace(job, options={**job.options, "dry_run": True})
+    with builder.claim(home, job):
+        try:
+            store.jobs.add(job, {})
+            asked = reuse.asked_of(config, job)
+            report = builder.build(
+                store, home, job, now, progress, remember=False, asked=asked, reading=config.documents
+            )
+            yield job, report
+        finally:
+            builder.discard(store, home, job)
+
+
+def _unfinished(store: Store, job: Job) -> Job | None:
+    open_jobs = store.jobs.unfinished(job.home)
+    return next((other for other in open_jobs if other.identity == job.identity), None)
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    digest = sha256()
+    try:
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+    return digest.hexdigest()

@@ -1,0 +1,213 @@
+"""A pass over a job's documents: of files that did not move the answers are looked up, the others are read.
+
+What is remembered of a document is a fact about its file, whichever job found it: this stamp, hence this content.
+From that the fingerprints follow without the text, and with them the answers of earlier runs. A document that lacks
+one of its answers is read after all, so the rows are the same as if every file had been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from orchestrator.core import interrupts
+from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.documents.readers import Rows
+from orchestrator.pipeline.build.reuse import Asked, may_take
+from orchestrator.policy.requests import Builder, Built
+from orchestrator.store import Store
+from orchestrator.store.jobs import SeenDocument
+from orchestrator.store.records import Earlier
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Document, Listed, Readers, UnreadableDocument
+    from orchestrator.documents.readers import Documents
+    from orchestrator.pipeline.build.builder import BuildReport
+    from orchestrator.pipeline.build.selection import Selection
+    from orchestrator.settings.job_file import DocumentSource
+
+CHUNK = 500
+KEPT = 5000
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A request, and the earlier outcome that it is known to carry over; None where that was not looked up."""
+
+    built: Built
+    earlier: Earlier | None = None
+
+
+class Memory:
+    """What a build learned of documents, recorded a part at a time; nothing where it is not to remember."""
+
+    def __init__(self, store: Store, job: Job, now: datetime, *, remember: bool) -> None:
+        self._store = store
+        self._series = job.series
+        self._now = now
+        self._remember = remember
+        self._seen: list[SeenDocument] = []
+        self._kept: list[str] = []
+
+    def saw(self, document: SeenDocument) -> None:
+        """A document was read, or could not be."""
+        self._seen.append(document)
+        if len(self._seen) >= CHUNK:
+            self.flush()
+
+    def kept(self, key: str) -> None:
+        """A document's file is as it was."""
+        self._kept.append(key)
+        if len(self._kept) >= KEPT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Record what was held back."""
+        if self._remember:
+            self._store.jobs.saw_documents(self._series, self._seen, self._now)
+            if self._kept:
+                self._store.jobs.still_there(self._series, self._kept, self._now)
+        self._seen.clear()
+        self._kept.clear()
+
+
+class Sweep:
+    """The requests of a source: `builder` makes those of the documents that `selection` takes.
+
+    `runs` are those whose answers hold; without any, all is read.
+    """
+
+    def __init__(
+        self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], asked: Asked,
+        memory: Memory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._series = job.series
+        self._builder = builder
+        self._selection = selection
+        self._runs = runs
+        self._asked = asked
+        self._memory = memory
+        self._report = report
+        self._clock_ns = clock_ns
+        self._readers = readers
+        self._trusts = bool(runs) and not job.options.get("verify")
+
+    def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
+        """The requests of the source in its order. Raises InputError, StorageError."""
+        from orchestrator import documents
+
+        selection = self._selection
+        listed = documents.listed(source, base, self._clock_ns(), self._readers, self._report.ignored)
+        chosen = (found for found in listed if selection.may_hold(found.key, is_table=found.is_table))
+        for part in chunks(chosen, CHUNK):
+            contents = self._unmoved(part)
+            answers = self._answers(
+                (found.key, contents[found.key]) for found in part if found.key in contents and not found.is_table
+            )
+            moved = [one for one in part if one.key not in answers and not (one.is_table and one.key in contents)]
+            texts = self._readers.read(found.order for found in moved)
+            for found in part:
+                interrupts.check()
+                if selection.is_over:
+                    return
+                if found.key in answers:
+                    selection.takes(found.key, found.key)
+                    yield from self._keep(found.key, contents[found.key] or "", answers[found.key])
+                elif found.is_table and found.key in contents:
+                    yield from self._table(found)
+                else:
+                    yield from self._read(found, next(texts))
+
+    def _unmoved(self, part: Sequence[Listed]) -> dict[str, str | None]:
+        """The content of each file of which what is remembered holds; None for a table, whose rows have theirs."""
+        stamps = {found.key: found.stamp for found in part if found.stamp is not None}
+        marks = self._store.jobs.marks(self._series, list(stamps)) if self._trusts and stamps else {}
+        return {key: mark.content for key, mark in marks.items() if mark.stamp == stamps[key]}
+
+    def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
+        """The answers to every question about each document, by its key; those that lack one are left out."""
+        asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
+        every = {one.custom_id: one for identities in asked.values() for one in identities}
+        held = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
+        # A failure, even one that holds, keeps its request, so that `orch retry` can send it.
+        good = {
+            name: row
+            for name, row in held.items()
+            if row.state is RequestState.SUCCEEDED
+            and may_take(row, self._asked, every[name].model, caches=every[name].caches)
+        }
+        return {
+            key: [good[one.custom_id] for one in identities]
+            for key, identities in asked.items()
+            if all(one.custom_id in good for one in identities)
+        }
+
+    def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[Made]:
+        self._report.documents += 1
+        self._report.unread += 1
+        self._memory.kept(key)
+        cuts = [answer.cut_from_tokens for answer in answers]
+        for built, answer in zip(self._builder.unread(key, content, cuts), answers, strict=True):
+            yield Made(built, answer)
+
+    def _table(self, table: Listed) -> Iterator[Made]:
+        """The rows of a table that did not move: from the first one on that lacks an answer it is read."""
+        place = 0
+        while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
+            answers = self._answers(part)
+            if len(answers) < len(part):
+                assert isinstance(table.order, Rows)
+                yield from self._read(table, self._readers.rows(table.order, place), place)
+                return
+            for key, content in part:
+                if self._selection.takes(key, table.key):
+                    yield from self._keep(key, content or "", answers[key])
+            place += len(part)
+            if self._selection.is_over:
+                return
+        self._memory.kept(table.key)
+
+    def _read(self, found: Listed, texts: Documents, first: int = 0) -> Iterator[Made]:
+        place, whole = first, True
+        for document in texts:
+            # A table that cannot be read gives a problem of its own.
+            is_row = document.key != found.key
+            whole = whole and is_row
+            if (is_row or not found.is_table) and not self._selection.takes(document.key, found.key):
+                whole, place = False, place + 1
+                if self._selection.is_over:
+                    break
+                continue
+            made = [Made(built) for built in self._builder.build(document)]
+            self._report.documents += 1
+            self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
+            yield from made
+            place += 1
+        if found.is_table and whole:
+            self._memory.saw(SeenDocument(found.key, "", None, None, found.stamp))
+
+    def _seen(
+        self, found: Listed, document: Document | UnreadableDocument, content: str | None, place: int
+    ) -> SeenDocument:
+        from orchestrator.documents import UnreadableDocument
+
+        of_table = (found.key, place) if document.key != found.key else (None, None)
+        if isinstance(document, UnreadableDocument):
+            self._report.problems.append((document.key, document.code.value, document.message))
+            # Without a stamp: what is wrong may be mended with no change of the file, and is looked at each time.
+            stamp = found.stamp if of_table[0] else None
+            return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
+        return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)
+
+
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of so many items, the last one shorter."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

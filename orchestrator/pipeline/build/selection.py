@@ -1,0 +1,107 @@
+"""A part of a job file's documents and tasks: what `--limit`, `--only` and `--task` name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import Job
+from orchestrator.settings.job_file import DocumentSource, JobSpec
+
+MOST_NAMES = 20_000
+"""Names of documents that are kept, to find the one that was meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run is about: the first so many documents, documents by name or pattern, tasks. Empty: all of it."""
+
+    limit: int | None = None
+    only: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, job: Job) -> Scope:
+        """What a job was made to be about."""
+        told = job.options
+        return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
+
+    def to_options(self) -> dict[str, object]:
+        """What a job keeps of it; nothing where it is about everything."""
+        told = {"limit": self.limit, "only": list(self.only), "tasks": list(self.tasks)}
+        return {name: value for name, value in told.items() if value}
+
+    def check_tasks(self, spec: JobSpec) -> None:
+        """Raises UsageError for a task that the job file does not have."""
+        known = [task.id for task in spec.tasks]
+        for name in self.tasks:
+            if name not in known:
+                raise UsageError(f"--task {name}: the job file has no such task", hint=f"known: {', '.join(known)}")
+
+    def tasks_of(self, spec: JobSpec, source: DocumentSource) -> list[str]:
+        """The tasks that are asked of the documents of a source."""
+        asked = [task.id for task in spec.tasks_of(source)]
+        return [name for name in asked if not self.tasks or name in self.tasks]
+
+
+EVERYTHING = Scope()
+
+
+def names_document(wanted: str, key: str) -> bool:
+    """Whether a user who says `wanted` means a document: its key, the end of its path, or a pattern that fits it."""
+    return key == wanted or key.endswith(f"/{wanted}") or fnmatchcase(key, wanted)
+
+
+def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
+    """The documents that a user may have meant who says `wanted`, and means none: three at most."""
+    having = [key for key in keys if wanted in key]
+    by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
+    return having[:3] or [by_name[name] for name in get_close_matches(wanted, by_name, 3, 0.5)]
+
+
+class Selection:
+    """Chooses documents one after the other, in the order of the job file."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._taken = 0
+        self._unmatched = set(scope.only)
+        self._seen: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether as many documents were taken as may be."""
+        return self._scope.limit is not None and self._taken >= self._scope.limit
+
+    def may_hold(self, key: str, *, is_table: bool) -> bool:
+        """Whether a file is to be looked at: it is chosen, or rows of it may be."""
+        return not self.is_over and (is_table or self._is_named(key, key))
+
+    def takes(self, key: str, file: str) -> bool:
+        """Whether a document of this file is taken; it counts from then on."""
+        if self.is_over or not self._is_named(key, file):
+            return False
+        self._taken += 1
+        return True
+
+    def _is_named(self, key: str, file: str) -> bool:
+        if not self._scope.only:
+            return True
+        if len(self._seen) < MOST_NAMES:
+            self._seen.append(key)
+        found = [one for one in self._scope.only if names_document(one, key) or names_document(one, file)]
+        self._unmatched.difference_update(found)
+        return bool(found)
+
+    def check(self) -> None:
+        """Raises UsageError for a name that no document has, with the nearest that one has."""
+        if self._unmatched and not self.is_over:
+            name = min(self._unmatched)
+            near = nearest(name, self._seen)
+            raise UsageError(
+                f"--only {name}: there is no such document",
+                hint=f"did you mean {' or '.join(near)}?" if near else "write its name as reports do, or a pattern",
+            )

@@ -1,0 +1,301 @@
+"""What `orch validate` finds: everything a submit would trip over, with nothing recorded and nothing sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import InputError, OrchError
+from orchestrator.core.model import Job, JobKind
+from orchestrator.documents.ignored import Ignored
+from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.intake import (
+    Options,
+    check_deadline,
+    check_output,
+    kind_of,
+    read_spec,
+    sketch,
+)
+from orchestrator.pipeline.build.scan import CHUNK, chunks
+from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
+from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.settings import known_answers
+from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec, Task, lines_of
+from orchestrator.settings.known_answers import Gold
+from orchestrator.settings.source_lines import line_of, spell
+from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Document, UnreadableDocument
+
+MOST_KINDS = 1000
+"""So many mistakes are told apart; those of a table of a million bad rows are alike but for their numbers."""
+MOST_NAMED = 3
+BAD_TEMPLATE = "template"
+"""The code of a request that its task's template cannot be made into."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """Why documents would fail: `message` is that of the first of them, and `first` names some of `documents`."""
+
+    code: str
+    message: str
+    documents: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, document: str) -> None:
+        """One document more."""
+        self.documents += 1
+        if len(self.first) < MOST_NAMED:
+            self.first.append(document)
+
+    def __str__(self) -> str:
+        more = f" (and {self.documents - 1:,} like it)" if self.documents > 1 else ""
+        return f"{self.first[0]}: {self.code}: {self.message}{more}"
+
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A file that is sound; `problems` are why some of its documents would fail.
+
+    `ignored` is what stands in the folders and is not a document; None for a batch file.
+    """
+
+    kind: JobKind
+    documents: int
+    requests: int
+    problems: Sequence[Problem]
+    warnings: Sequence[str]
+    ignored: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class _Read:
+    """What reading all documents came to. `known` are the documents that known answers are of, as far as they were
+    found; `names` are some that are there.
+    """
+
+    documents: int = 0
+    requests: int = 0
+    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, Problem] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    names: list[str] = field(default_factory=list)
+    ignored: Ignored = field(default_factory=Ignored)
+
+    def failure(self, document: str, task: str, code: str, message: str) -> None:
+        """A request that cannot be made."""
+        key = code, re.sub(r"\d+", "#", message)
+        if key not in self.problems and len(self.problems) == MOST_KINDS:
+            key = code, ""
+        found = self.problems.setdefault(key, Problem(code, message))
+        if not found.first or found.first[-1] != document:
+            found.add(document)  # once, however many tasks it fails
+        self.failed.setdefault(task, Problem(code, message)).add(document)
+
+
+def check_file(
+    path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
+    progress: builder.Progress = lambda documents, rows: None,
+) -> Finding:  # fmt: skip
+    """Read a job file and its documents, or a batch file, and try its output.
+
+    Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
+    wrote before. With a `scope`, only these documents and tasks; `progress` is told documents and requests so far.
+    """
+    kind = kind_of(path)
+    home = "" if store is None else Home(config.home).identity()
+    if kind is JobKind.BATCH:
+        selection = Selection(scope)
+        ids = (checked.custom_id for checked, _ in builder.batch_lines(path))
+        number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
+        selection.check()
+        _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
+        return Finding(kind, number, number, (), [*_of_backends(config)])
+    spec = read_spec(path, config)
+    scope.check_tasks(spec)
+    known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, [task.id for task in spec.tasks])
+    read = _read(path, spec, config, {one.document for one in known}, scope, progress)
+    job = sketch(path, spec, config, Options(scope=scope), now(), home)
+    is_whole = scope == EVERYTHING
+    mistakes = [
+        *_unaskable(path, spec, read),
+        *_wrong_gold(path, spec, known, read, is_whole=is_whole),
+        *_tried(lambda: _routed(config, job)),
+        *_tried(lambda: check_deadline(job)),
+        *_tried(lambda: check_output(store, job)),
+    ]
+    if mistakes:
+        raise _joined(mistakes)
+    absent = _absent(spec, known, read) if is_whole else ()
+    warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
+    return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json())
+
+
+def _read(
+    path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
+) -> _Read:
+    from orchestrator import documents
+    from orchestrator.policy.requests import Builder
+
+    builder, read = Builder(spec, documents.EXTRACTOR_VERSION), _Read()
+    for tasks, document in _chosen(path, spec, config, scope, read.ignored):
+        read.documents += 1
+        for built in builder.asking(tasks).build(document):
+            row = built.row
+            read.requests += 1
+            if row.document in known:
+                read.known.add(row.document)
+            if len(read.names) < MOST_KINDS:
+                read.names.append(row.document)
+            if row.problem is None:
+                read.asked[row.task] = read.asked.get(row.task, 0) + 1
+            else:
+                read.failure(row.document, row.task, *row.problem)
+        progress(read.documents, read.requests)
+    return read
+
+
+def _chosen(
+    path: Path, spec: JobSpec, config: Config, scope: Scope, ignored: Ignored
+) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
+    """The documents that are meant, each with the tasks that are asked of it."""
+    from orchestrator import documents
+
+    selection = Selection(scope)
+    with documents.Readers.of(config.documents) as readers:
+        builder.check_variables(spec, path, readers)
+        for source in spec.documents:
+            tasks = scope.tasks_of(spec, source)
+            listed = documents.listed(source, path.parent, 0, readers, ignored) if tasks else ()
+            chosen = (one for one in listed if selection.may_hold(one.key, is_table=one.is_table))
+            for part in chunks(chosen, CHUNK):
+                for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
+                    taken = (document for document in texts if selection.takes(document.key, found.key))
+                    yield from ((tasks, document) for document in taken)
+    selection.check()
+
+
+def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
+    """Tasks that can be asked of no document; where the documents are at fault, that is told once."""
+    never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
+    if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
+        why = [*read.problems.values()][:MOST_NAMED]
+        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be asked", why)
+        return
+    for index, task in enumerate(spec.tasks):
+        if task.id in never:
+            why = [read.failed[task.id]]
+            text = f"{task.id!r} can be asked of none of {read.documents:,} documents"
+            yield _mistake(path, ("tasks", index, "prompt"), text, why)
+
+
+def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[Problem]) -> InputError:
+    return InputError(
+        f"{text}: {'; '.join(map(str, why))}", file=path, line=line_of(place, lines_of(path)), field=spell(place)
+    )
+
+
+def _wrong_gold(
+    path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read, *, is_whole: bool
+) -> Iterator[InputError]:
+    """Known answers that nothing could ever be compared with; of some documents only, those are not missed."""
+    if not known:
+        return
+    file = path.parent / str(spec.gold)
+    if is_whole and not read.known:
+        near = get_close_matches(known[0].document, read.names, 1, 0.3)
+        yield InputError(
+            f"none of its {len(known):,} known answers is of a document that is there, such as {known[0].document!r}",
+            file=file,
+            field="document",
+            hint=f"a document is called as in the results: {near[0]}" if near else None,
+        )
+    tasks, told = {task.id: task for task in spec.tasks}, set[str]()
+    for one in known:
+        why = _never_right(one, tasks[one.task])
+        if why is not None and why not in told:
+            told.add(why)
+            number = sum(_never_right(other, tasks[other.task]) == why for other in known)
+            count = f" ({number:,} lines)" if number > 1 else ""
+            yield InputError(f"{why}{count}", file=file, field="expect")
+
+
+def _never_right(one: Gold, task: Task) -> str | None:
+    """Why no answer can be what a line expects; None where one may be."""
+    schema = task.output_schema
+    if isinstance(one.expect, str):
+        return None
+    if schema is None:
+        return f"expects fields of {task.id!r}, whose answers are texts: it has no schema"
+    if schema.get("additionalProperties") is False and "properties" in schema:
+        strange = sorted(one.expect.keys() - schema["properties"].keys())
+        if strange:
+            return f"expects {', '.join(map(repr, strange))} of {task.id!r}, and its schema has no such field"
+    return None
+
+
+def _absent(spec: JobSpec, known: Sequence[Gold], read: _Read) -> Iterator[str]:
+    absent = list(dict.fromkeys(one.document for one in known if one.document not in read.known))
+    if absent:
+        named = ", ".join(absent[:MOST_NAMED]) + (" …" if len(absent) > MOST_NAMED else "")
+        yield f"{spec.gold} has known answers for {len(absent):,} documents that are not there: {named}"
+
+
+def _routed(config: Config, job: Job) -> None:
+    if config.backends:
+        route_for(config, job)
+
+
+def _of_backends(config: Config) -> Iterator[str]:
+    if not config.backends:
+        yield f"no backend is configured ({config.path or 'there is no orch.toml'}): nothing can run it yet"
+
+
+def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
+    """Backends that an alias has a name for, and that orch.toml has not."""
+    for alias, ladder in spec.models.items() if config.backends else ():
+        names = [ladder] if isinstance(ladder, (str, Mapping)) else ladder
+        strange = {backend for one in names if isinstance(one, Mapping) for backend in one} - config.backends.keys()
+        if strange:
+            known = ", ".join(config.backends)
+            yield f"models.{alias}: there is no backend {', '.join(sorted(strange))} (known: {known})"
+
+
+def _tried(check: Callable[[], None]) -> Iterator[OrchError]:
+    try:
+        check()
+    except OrchError as error:
+        yield error
+
+
+def _joined(mistakes: Sequence[OrchError]) -> OrchError:
+    """Several mistakes as one error: the first, and the others below it."""
+    first, *rest = mistakes
+    first.message += "".join(f"\n{mistake}" for mistake in rest)
+    return first
+
+
+def _warnings(spec: JobSpec) -> Iterator[str]:
+    from orchestrator.policy.requests import places_text_late
+
+    for index, task in enumerate(spec.tasks):
+        if places_text_late(task):
+            yield (
+                f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "
+                "reads a document once a task instead of once; leave {{ text }} out and it goes first"
+            )

@@ -1,0 +1,112 @@
+"""Which rows of a batch have failed while it still runs, where its results can be read so far.
+
+A backend's own count knows only of requests that it refused. An answer that fails its check is found by reading it,
+so what a running batch has written is read a part at a time, from where the last look ended. Nothing is settled by
+it: the rows get their outcomes when the batch is collected. What was read is kept in memory, and read again after a
+start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from orchestrator.core.errors import BackendError
+from orchestrator.core.model import Job, Outcome, RequestState, Shard
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect import reask
+from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.policy import results
+from orchestrator.policy.reask import MENDABLE
+from orchestrator.policy.results import Found
+from orchestrator.policy.row_errors import BAD_ANSWERS
+from orchestrator.store import Store
+from orchestrator.store.records import InShard
+
+EVERY = timedelta(seconds=15)
+MOST_BYTES = 4 << 20
+"""Read at one look; where there is more, the next look goes on at once."""
+KINDS = ("output", "error")
+Failing = dict[str, dict[str, int]]
+
+
+@dataclass(slots=True)
+class _Read:
+    """How far a batch's files were read, what failed in them (by `new` or `known` and code), and when to go on."""
+
+    due: datetime
+    most: int = MOST_BYTES
+    ends: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    failing: dict[str, Counter[str]] = field(default_factory=lambda: {"new": Counter(), "known": Counter()})
+
+
+class Progress:
+    """What running batches have written, as far as it was read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._by_shard: dict[str, _Read] = {}
+
+    def look(
+        self, job: Job, shard: Shard, lane: Lane, has_stronger: Callable[[], bool], now: datetime
+    ) -> Failing | None:
+        """What has failed by now, None where nothing was looked at: too soon, or the backend does not say.
+
+        `has_stronger` says whether a bad answer goes on with a stronger model.
+        """
+        read = self._by_shard.setdefault(shard.id, _Read((shard.submitted_at or now) + EVERY))
+        if shard.batch_id is None or now < read.due:
+            return None
+        read.due = now + EVERY
+        for kind in KINDS:
+            with suppress(BackendError):  # the look itself was answered; the next one may read them
+                part = lane.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
+                if part is None:
+                    return None
+                whole = part[: part.rfind(b"\n") + 1]
+                self._count(job, shard, kind, whole, read, has_stronger)
+                read.ends[kind] += len(whole)
+                if len(part) == read.most:
+                    read.due = now
+                    # A line that is longer than that is read whole the next time.
+                    read.most = MOST_BYTES if whole else read.most * 2
+        is_behind = read.due == now
+        return None if is_behind else {name: dict(sorted(codes.items())) for name, codes in read.failing.items()}
+
+    def forget(self, shard: Shard) -> None:
+        """Its batch is over: what became of its rows is told by them."""
+        self._by_shard.pop(shard.id, None)
+
+    def _count(
+        self, job: Job, shard: Shard, kind: str, lines: bytes, read: _Read, has_stronger: Callable[[], bool]
+    ) -> None:
+        found = {one.line.custom_id: one for one in results.parsed(lines) if one.line and one.line.custom_id}
+        rows = self._store.rows.named(shard, found) if found else {}
+        failed = {row.custom_id: outcome for row, outcome in _failed(job, kind, rows, found)}
+        if any(outcome.error_code in BAD_ANSWERS for outcome in failed.values()):
+            retries, goes_up = reask.retries_of(job), has_stronger()
+            failed = {name: one for name, one in failed.items() if not _goes_on(rows[name], one, retries, goes_up)}
+        codes = {name: outcome.error_code or "error" for name, outcome in failed.items()}
+        known = self._store.failures.known(job, codes) if codes else frozenset()
+        for name, code in codes.items():
+            read.failing["known" if name in known else "new"][code] += 1
+
+
+def _failed(
+    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, Found]
+) -> Iterator[tuple[InShard, Outcome]]:
+    checks = checks_of(job)
+    for name, row in rows.items():
+        outcome = results.outcome(row.seq, kind, found[name], checks.get(row.task))
+        if isinstance(outcome, Outcome) and outcome.state is RequestState.FAILED:
+            yield row, outcome
+
+
+def _goes_on(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
+    """Whether a row will be asked again for its bad answer, so that it has not failed yet."""
+    if outcome.error_code not in BAD_ANSWERS:
+        return False
+    return goes_up or (outcome.error_code in MENDABLE and row.again < retries.get(row.task, 0))

@@ -1,0 +1,152 @@
+"""The result files of a batch that is over, read until they are whole, or until nothing more comes of them.
+
+What was read best is kept beside its place and put there when it is believed: a later reading may be shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+
+from orchestrator.backends import Download
+from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
+from orchestrator.core.model import Shard
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect.track import Came, Watched
+from orchestrator.policy import evidence, results
+from orchestrator.policy.evidence import Reading
+from orchestrator.settings.home import Home
+
+KINDS = ("output", "error")
+GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The files are there. `lost` are those that the backend has named and does not have; `short` is how many rows
+    they lack of those that it counts."""
+
+    lost: tuple[str, ...] = ()
+    short: int = 0
+
+
+def fetch(
+    home: Home, shard: Shard, lane: Lane, rows: Collection[str], watched: Watched, until: datetime, now: datetime
+) -> Fetched | str:
+    """Bring a batch's result files, or say what is waited for; `rows` are the ids of the shard's rows.
+
+    Raises BackendError where our own server fails, AccountError, StorageError.
+    """
+    if lane.is_own:
+        for kind, file_id in _wanted(home, shard):
+            _download(lane, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
+        return Fetched()
+    expected = expected_rows(shard)
+    reading = _read(home, shard, lane, rows, watched.came, is_last=now >= until)
+    if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
+        reading = replace(reading, told=_told(lane, _wanted(home, shard)))
+    if reading.is_more_than(watched.reading):
+        watched.reading, watched.unchanged_since = reading, now
+    verdict = evidence.whole(reading, expected, watched.unchanged_since or now, until, now)
+    if verdict.why is not None:
+        return verdict.why
+    for kind in KINDS:
+        path = home.results(shard.id, kind)
+        with suppress(FileNotFoundError):
+            _beside(path).replace(path)
+    return Fetched(reading.absent, max(0, expected - reading.rows))
+
+
+def expected_rows(shard: Shard) -> int:
+    """How many rows the files of a shard's batch must have: all of one that is completed, else those it counts."""
+    if shard.provider_status == BatchStatus.COMPLETED:
+        return shard.rows
+    return min(shard.rows, shard.provider_completed + shard.provider_failed)
+
+
+def discard(home: Home, shard: Shard) -> None:
+    """Forget what came and was not needed; a kill may have left more of it."""
+    for kind in KINDS:
+        path = home.results(shard.id, kind)
+        for left in path.parent.glob(f"{path.name}.*"):
+            left.unlink(missing_ok=True)
+
+
+def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
+    """The files that are named and not there yet, by their kind."""
+    named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
+    return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
+
+
+def _beside(path: Path) -> Path:
+    """Where a file lies that came and is not believed to be whole yet."""
+    return path.with_name(f"{path.name}.came")
+
+
+def _read(
+    home: Home, shard: Shard, lane: Lane, rows: Collection[str], came: dict[str, Came], *, is_last: bool
+) -> Reading:
+    """Read each file once more, keep the best of each, and say what all of them have.
+
+    Raises AccountError, unless this is the last time.
+    """
+    absent, cut, wanted = [], None, _wanted(home, shard)
+    for kind, file_id in wanted:
+        path = home.results(shard.id, kind)
+        try:
+            came[kind] = _bring(lane, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
+        except BackendError as error:
+            if isinstance(error, AccountError) and not is_last:
+                raise
+            is_gone = isinstance(error, BackendRefused) and error.status in GONE
+            if is_gone and kind not in came:
+                absent.append(kind)
+            else:
+                cut = error.message
+    paths = [path for kind in KINDS for path in (home.results(shard.id, kind), _beside(home.results(shard.id, kind)))]
+    found = results.survey(paths, rows)
+    is_completed = shard.provider_status == BatchStatus.COMPLETED
+    brought = [came[kind] for kind, _ in wanted if kind in came]
+    cut = cut or next((one.cut for one in brought if one.cut is not None), None)
+    has = len(found.told if is_completed else found.executed)
+    return Reading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
+
+
+def _bring(
+    lane: Lane, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
+) -> Came:
+    """Read a file; what came before stays where it has more rows. Raises BackendError, StorageError."""
+    brought = path.with_name(f"{path.name}.next")
+    download = _download(lane, file_id, brought, input_path)
+    found = Came(download.bytes, len(results.survey([brought], rows).told), download.cut)
+    if before is not None and _beside(path).exists() and before.rows > found.rows:
+        brought.unlink()
+        return before
+    brought.replace(_beside(path))
+    return found
+
+
+def _download(lane: Lane, file_id: str, path: Path, input_path: Path) -> Download:
+    try:
+        return lane.api.download(file_id, path, input_path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
+
+
+def _told(lane: Lane, files: list[tuple[str, str]]) -> int | None:
+    """The size of files as their backend tells it, None where it does not."""
+    sizes = []
+    for _, file_id in files:
+        try:
+            sizes.append(lane.api.size_of(file_id))
+        except AccountError:
+            raise
+        except BackendError:
+            return None
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

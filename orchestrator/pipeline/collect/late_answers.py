@@ -1,0 +1,182 @@
+"""Answers that turn up after all: of a batch that was taken for gone, or of files that came too late.
+
+Their rows were let go and perhaps asked again. What still waits for an answer takes this one; what has one by now
+keeps it, and this one is booked: it was paid for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.backends.files import durable
+from orchestrator.core.errors import AccountError, BackendRefused
+from orchestrator.core.model import Job, Outcome, RequestState, Shard, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect.fetch import GONE, KINDS
+from orchestrator.pipeline.collect.settling import abandon, settled
+from orchestrator.policy import results
+from orchestrator.policy.evidence import ANSWERS_KEPT
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.records import InShard, Settled
+
+LATE = "late"
+"""The kind of the file in which a shard's late answers are kept."""
+CHUNK = 1000
+LONGEST_PAUSE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What came late: `taken` answers that rows still waited for, `booked` that were paid for in vain."""
+
+    taken: int = 0
+    booked: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.taken:,} answers came after all"] if self.taken else []
+        if self.booked:
+            parts.append(f"{self.booked:,} came when their rows had ended without them, and are booked")
+        return ", ".join(parts) or "its files came after all, and have nothing new"
+
+
+def is_waited_for(shard: Shard, now: datetime) -> bool:
+    """Whether answers of a shard that is over are still looked for."""
+    return shard.owed > 0 and now < _until(shard)
+
+
+def _until(shard: Shard) -> datetime:
+    return (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+
+
+def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Path | None:
+    """Look for the late answers of a shard; the file in which they are, or None while they are not all there.
+
+    A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
+    shard's, and are deleted with its others. The last look takes what there is. Raises BackendError.
+    """
+    path = home.results(shard.id, LATE)
+    if path.exists():
+        return path
+    assert shard.batch_id is not None, "a batch that was never known owes nothing"
+    batch = lane.api.retrieve(shard.batch_id)
+    if batch is None:
+        return None
+    if not batch.status.is_final:
+        with suppress(BackendRefused):
+            lane.api.cancel(batch.id)
+        return None
+    named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
+    if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
+        store.shards.note(shard, **found)
+    is_last = now >= _until(shard) - LONGEST_PAUSE
+    return _brought(store, home, shard, lane, batch, path, is_last=is_last)
+
+
+def _brought(
+    store: Store, home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Path, *, is_last: bool
+) -> Path | None:
+    parts: list[Path] = []
+    try:
+        for kind, file_id in (("output", batch.output_file_id), ("error", batch.error_file_id)):
+            if file_id is None:
+                continue
+            part = path.with_name(f"{path.name}.{kind}")
+            try:
+                if lane.api.download(file_id, part, home.shard_input(shard.id)).cut is not None:
+                    return None
+            except AccountError:
+                raise
+            except BackendRefused as refusal:
+                if refusal.status not in GONE:
+                    raise
+                return None
+            parts.append(part)
+        if not parts or (not is_last and _lacks_some(store, home, shard, batch, parts)):
+            return None
+        with durable(path) as file:
+            for part in parts:
+                with part.open("rb") as came:
+                    shutil.copyfileobj(came, file)
+        return path
+    finally:
+        for left in path.parent.glob(f"{path.name}.*"):
+            left.unlink(missing_ok=True)
+
+
+def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:
+    """Whether files lack answers that the shard is owed: they may be as short as they were."""
+    named = {found.line.custom_id for part in parts for found in results.read(part) if found.line is not None}
+    names = store.rows.named(shard, {name for name in named if name is not None}, anywhere=True)
+    before = results.survey([home.results(shard.id, kind) for kind in KINDS], names).executed
+    owed = shard.owed
+    if batch.status is not BatchStatus.COMPLETED:
+        owed = min(owed, batch.completed + batch.failed - len(before))
+    return len(results.survey(parts, names).executed - before) < owed
+
+
+def take(
+    store: Store,
+    home: Home,
+    job: Job,
+    shard: Shard,
+    lane: Lane,
+    model: str,
+    checks: Mapping[str, OutputCheck],
+    now: datetime,
+) -> Late:
+    """Give late answers to the rows that have none yet, and book them all. Doing it again changes nothing."""
+    for other in store.shards.of_job(job.id):
+        if other.state is ShardState.PENDING:
+            # Some of its rows may be answered now: what is left of them is planned anew.
+            abandon(home, other)
+            store.shards.dissolve(other, f"answers of {shard.id} came after all")
+    before = [home.results(shard.id, kind) for kind in KINDS]
+    found_lines = results.read(home.results(shard.id, LATE))
+    taken = booked = 0
+    while some := list(islice(found_lines, CHUNK)):
+        names = {
+            found.line.custom_id for found in some if found.line is not None and found.line.custom_id is not None
+        }
+        names -= results.survey(before, names).executed
+        rows = store.rows.named(shard, names, anywhere=True)
+        answers = list(_answers(some, rows, checks, lane, model))
+        # An answer that fails its check is booked: its row is asked again by somebody else already.
+        good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
+        taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
+        bad = {one.outcome.seq: one.price for one in answers if one not in good and one.price is not None}
+        store.ledger.book(shard, "late", bad, now)
+        booked += sum(one.price is not None and one.price.cost > 0 for one in answers)
+    return Late(taken, max(0, booked - taken))
+
+
+def _answers(
+    some: Iterable[results.Found],
+    rows: Mapping[str, InShard],
+    checks: Mapping[str, OutputCheck],
+    lane: Lane,
+    model: str,
+) -> Iterable[Settled]:
+    told: set[str] = set()
+    for found in some:
+        row = rows.get((found.line.custom_id if found.line is not None else None) or "")
+        if row is None or row.custom_id in told:
+            continue
+        told.add(row.custom_id)
+        said = results.outcome(row.seq, LATE, found, checks.get(row.task))
+        if isinstance(said, Outcome):
+            yield settled(lane, model, row, said)
+
+
+def next_look(times: int) -> timedelta:
+    """How long to wait until late answers are looked for again."""
+    return min(LONGEST_PAUSE, timedelta(minutes=5 * 2 ** min(times, 5)))

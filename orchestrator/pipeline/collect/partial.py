@@ -1,0 +1,82 @@
+"""What is done so far of a job that still runs: rows that are collected, and rows that its batches have finished."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.backends import Backend
+from orchestrator.core.model import FinishedRow, Job, Outcome, Shard, ShardState
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.finish import merge
+from orchestrator.policy import results
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+OpenLane = Callable[[str], Lane]
+PREVIEW = "#preview"
+"""What a shard's id is followed by where its copy of a running batch's results is meant."""
+
+
+@contextmanager
+def partial_lines(
+    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], lanes: OpenLane, *, style: str
+) -> Iterator[Iterator[bytes]]:
+    """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
+    with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
+        folder = Path(name)
+        found: dict[int, tuple[Shard, Outcome]] = {}
+        for shard in store.shards.of_job(job.id):
+            if shard.state is ShardState.SUBMITTED:
+                found.update(_of_shard(store, shard, lanes(shard.backend).api, checks, folder))
+
+        def locate(shard_id: str, kind: str) -> Path:
+            # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
+            return folder / f"{shard_id}.{kind}" if shard_id.endswith(PREVIEW) else home.results(shard_id, kind)
+
+        def rows() -> Iterator[FinishedRow]:
+            for row in store.rows.finished(job.id):
+                yield _with(row, *found[row.seq], lanes) if row.seq in found and not row.state.is_final else row
+
+        yield merge.lines(locate, rows(), checks, style=style, partial=True)
+
+
+def _of_shard(
+    store: Store, shard: Shard, api: Backend, checks: Mapping[str, OutputCheck], folder: Path
+) -> Iterator[tuple[int, tuple[Shard, Outcome]]]:
+    assert shard.batch_id is not None
+    rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
+    for kind in ("output", "error"):
+        path = folder / f"{shard.id}{PREVIEW}.{kind}"
+        if not api.partial(shard.batch_id, kind, path):
+            continue
+        for line in results.read(path):
+            row = rows.get(line.line.custom_id or "") if line.line is not None else None
+            if row is None:
+                continue
+            outcome = results.outcome(row.seq, kind, line, checks.get(row.task))
+            if isinstance(outcome, Outcome):
+                yield row.seq, (shard, outcome)
+
+
+def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> FinishedRow:
+    assert outcome.kind is not None
+    assert outcome.span is not None
+    return replace(
+        row,
+        state=outcome.state,
+        result=(f"{shard.id}{PREVIEW}", outcome.kind, outcome.span),
+        answered_by=outcome.model,
+        upstream=outcome.upstream,
+        latency_ms=outcome.latency_ms,
+        usage=outcome.usage,
+        cost=lanes(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
+        error_code=outcome.error_code,
+        error_message=outcome.error_message,
+        backend=shard.backend,
+        batch_id=shard.batch_id,
+    )

@@ -1,0 +1,73 @@
+"""Answers that failed their check go back to their model with what was wrong, as requests of their own.
+
+The new lines are put behind the job's others before the rows name them: a kill in between leaves lines that nobody
+names, and the same answers are found and asked about again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from orchestrator.core import wire
+from orchestrator.core.errors import JobFilesError
+from orchestrator.core.model import Job, Outcome, Shard, Span
+from orchestrator.policy import reask, results
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.records import InShard, Settled
+
+_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
+
+
+def retries_of(job: Job) -> Mapping[str, int]:
+    """How often a model is shown what was wrong with its answer, by task."""
+    return {task["id"]: task.get("retries", 0) for task in job.spec.get("tasks", ())}
+
+
+def ask_again(
+    store: Store, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]], now: datetime
+) -> None:
+    """Book these answers, and let their rows wait with a request that says what was wrong. Raises JobFilesError."""
+    if not failed:
+        return
+    path = home.requests(shard.job_id)
+    try:
+        spans = _written(path, home, shard, failed)
+    except OSError as error:
+        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+    store.climbs.ask_again(shard, [settled for _, settled in failed], spans, now)
+
+
+def _written(
+    path: Path, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]]
+) -> dict[int, Span]:  # fmt: skip
+    spans: dict[int, Span] = {}
+    with path.open("rb") as source, path.open("ab") as target:
+        for row, settled in failed:
+            outcome = settled.outcome
+            original = _read(source, row.first or row.span)
+            line = reask.mended(
+                original, _answer(home, shard, outcome), outcome.error_code or "", outcome.error_message or ""
+            )
+            spans[row.seq] = Span(target.tell(), len(line))
+            target.write(line + b"\n")
+        target.flush()
+        os.fsync(target.fileno())
+    return spans
+
+
+def _read(file: BinaryIO, span: Span) -> bytes:
+    file.seek(span.offset)
+    return file.read(span.length)
+
+
+def _answer(home: Home, shard: Shard, outcome: Outcome) -> str | None:
+    assert outcome.span is not None, "an answer has a line"
+    with home.results(shard.id, outcome.kind or "output").open("rb") as file:
+        return results.text_of(_decode_result(_read(file, outcome.span)))

@@ -1,0 +1,85 @@
+"""Long documents: when every part has its answer, the request for the document's own answer is made of these.
+
+Its line is put behind the job's others before the row names it: a kill in between leaves a line that nobody names,
+and it is made again. A part without an answer ends the row too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.core import wire
+from orchestrator.core.errors import JobFilesError
+from orchestrator.core.model import FinishedRow, Job, RequestState, Span
+from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.policy import results
+from orchestrator.policy.requests import reduce_line
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec, Task
+from orchestrator.store import Store
+from orchestrator.store.stages import Fault, Unmade
+
+CHUNK = 100
+_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
+
+
+def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
+    """Make the requests of documents whose parts are all there; whether any row moved.
+
+    Raises JobFilesError, StorageError; then what was made so far stays made.
+    """
+    if not any(task.get("long") for task in job.spec.get("tasks", ())):
+        return False
+    tasks = {task.id: task for task in JobSpec.model_validate(job.spec).tasks}
+    moved = 0
+    while complete := store.stages.complete(job.id, CHUNK):
+        made = {of.seq: _made(store, home, job, of, tasks[of.task]) for of in complete}
+        faults = [fault for fault in made.values() if isinstance(fault, Fault)]
+        spans = _written(home.requests(job.id), {seq: line for seq, line in made.items() if isinstance(line, bytes)})
+        moved += store.stages.made(job.id, spans, faults, now)
+    return bool(moved)
+
+
+def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | Fault:
+    """The request of a document, or why it has none."""
+    parts = list(store.stages.parts(job.id, of))
+    for part in parts:
+        if part.state is not RequestState.SUCCEEDED:
+            why = f"part {part.part} of {of.parts} is {part.state}: {part.error_code}: {part.error_message}"
+            return Fault(of.seq, part.state, "part_failed", why)
+    assert of.max_output is not None, "a task's rows have a bound"
+    line = reduce_line(task, of.custom_id, of.max_output, list(_answers(home, parts)))
+    return line if isinstance(line, bytes) else Fault(of.seq, RequestState.FAILED, *line)
+
+
+def _answers(home: Home, parts: Sequence[FinishedRow]) -> Iterator[str]:
+    lines = ResultLines(home.results)
+    try:
+        for part in parts:
+            line = lines.read(part)
+            assert line is not None, "what succeeded has a line"
+            yield results.text_of(_decode_result(line)) or ""
+    finally:
+        lines.close()
+
+
+def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
+    """Put request lines behind the others; where they lie."""
+    if not lines:
+        return {}
+    spans: dict[int, Span] = {}
+    try:
+        with path.open("ab") as file:
+            for seq, line in lines.items():
+                spans[seq] = Span(file.tell(), len(line))
+                file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+    return spans

@@ -1,0 +1,182 @@
+"""What is left to do at a backend for shards that are over: to delete their files, and to look for late answers.
+
+A chore never holds up a job. It is done as soon as its shard is over, again later where that fails, and given up with
+a note after two days. It survives kills: a shard is unclean in the store until it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from orchestrator.core.errors import (
+    AccountError,
+    BackendBusy,
+    BackendError,
+    BackendRefused,
+    OrchError,
+    UsageError,
+)
+from orchestrator.core.model import Job, JobId, Shard, ShardId, ShardState
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect import late_answers
+from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.policy.evidence import ANSWERS_KEPT
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
+"""Files are tried to be deleted for so long after their shard was collected; then they are left, and told of."""
+EVERY = timedelta(minutes=1)
+AT_ONCE = 20
+
+INLINE = Inline()
+
+Note = Callable[[Job, str, str, Shard], None]
+TakeLate = Callable[[Job, Shard, Lane], late_answers.Late]
+
+
+@dataclass(slots=True)
+class _Due:
+    at: datetime
+    times: int = 0
+
+
+class Chores:
+    """The chores of a home. `take` gives late answers to the rows of a job, `note` tells of what happened."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        lane_of: Callable[[str], Lane],
+        crew: Crew,
+        now: Callable[[], datetime],
+        note: Note,
+        take: TakeLate,
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._lane_of = lane_of
+        self._crew = crew
+        self._now = now
+        self._note = note
+        self._take = take
+        self._due: dict[str, _Due] = {}
+        self._shards: dict[str, Shard] = {}
+        self._read_at: datetime | None = None
+
+    def add(self, shard_id: ShardId) -> None:
+        """A shard is over: see to it as soon as may be."""
+        shard = self._shards[shard_id] = self._store.shards.get(shard_id)
+        self._step(shard)
+
+    def tick(self) -> bool:
+        """Do what is due; whether anything is left that may be done soon."""
+        now = self._now()
+        if self._read_at is None or not self._read_at <= now < self._read_at + EVERY:
+            self._shards = {one.id: one for one in self._store.shards.unclean(self._home.identity())}
+            self._due = {name: due for name, due in self._due.items() if name in self._shards}
+            self._read_at = now
+        due = [one for one in self._shards.values() if self._is_due(one, now)][:AT_ONCE]
+        for shard in due:
+            self._step(shard)
+        return bool(due)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is under way."""
+        return any(self._crew.is_busy(_key(shard)) for shard in self._shards.values())
+
+    def _is_due(self, shard: Shard, now: datetime) -> bool:
+        known = self._due.get(shard.id)
+        return known is None or now >= known.at or self._crew.is_busy(_key(shard))
+
+    def _step(self, shard: Shard) -> None:
+        job = self._store.jobs.find(JobId(shard.job_id))
+        if job is None:
+            self._shards.pop(shard.id, None)
+            return
+        if not _files_of(shard) and not shard.owed:
+            self._is_clean(shard)
+            return
+        try:
+            lane = self._lane_of(shard.backend)
+            stage = self._look if late_answers.is_waited_for(shard, self._now()) else self._delete
+            crew = INLINE if lane.is_own else self._crew
+            done = crew.do(lane.name, _key(shard), lambda: stage(job, shard, lane))
+        except OrchError as error:
+            self._failed(job, shard, error)
+            return
+        if done is not None and done.value is not None:
+            self._settle(job, shard, lane, done.value)
+
+    def _look(self, job: Job, shard: Shard, lane: Lane) -> bool | None:
+        """Look for late answers: True where there are some, None where there are none yet."""
+        if late_answers.look(self._store, self._home, shard, lane, self._now()) is None:
+            self._put_off(shard, late_answers.next_look(self._times(shard)))
+            return None
+        return True
+
+    def _delete(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        """Delete the files of a shard at its backend. Raises BackendError; do it again then."""
+        for file_id in _files_of(shard):
+            try:
+                lane.api.forget_file(file_id)
+            except (BackendBusy, AccountError):
+                raise
+            except BackendRefused as refusal:
+                self._left(job, shard, file_id, refusal.message)
+        return False
+
+    def _settle(self, job: Job, shard: Shard, lane: Lane, has_come: bool) -> None:
+        """What the last step brought: late answers, or all files are deleted."""
+        if not has_come:
+            self._is_clean(shard)
+            return
+        told = self._take(job, shard, lane)
+        self._store.shards.note(shard, owed=0)
+        self._note(job, "late", str(told), shard)
+        self._again(shard)
+
+    def _again(self, shard: Shard) -> None:
+        self._shards[shard.id] = current = self._store.shards.get(shard.id)
+        self._due.pop(shard.id, None)
+        self._step(current)
+
+    def _failed(self, job: Job, shard: Shard, error: OrchError) -> None:
+        over = (shard.collected_at or shard.created_at) + KEPT_AT
+        if self._now() < over or not isinstance(error, BackendError | UsageError):
+            self._put_off(shard, late_answers.next_look(self._times(shard)))
+            return
+        if files := _files_of(shard):
+            self._left(job, shard, ", ".join(files), error.message)
+        self._is_clean(shard)
+
+    def _left(self, job: Job, shard: Shard, what: str, why: str) -> None:
+        told = f"left at {shard.backend}: {what}, which cannot be deleted: {why}"
+        self._note(job, "left", f"{told}; `orch reconcile --delete-files` tries it again", shard)
+
+    def _is_clean(self, shard: Shard) -> None:
+        if shard.state is ShardState.COLLECTED:
+            self._home.shard_input(shard.id).unlink(missing_ok=True)
+        self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
+        self._shards.pop(shard.id, None)
+        self._due.pop(shard.id, None)
+
+    def _times(self, shard: Shard) -> int:
+        known = self._due.get(shard.id)
+        return 0 if known is None else known.times
+
+    def _put_off(self, shard: Shard, pause: timedelta) -> None:
+        self._due[shard.id] = _Due(self._now() + pause, self._times(shard) + 1)
+
+
+def _key(shard: Shard) -> str:
+    return f"{shard.id} chore"
+
+
+def _files_of(shard: Shard) -> list[str]:
+    """The files of a shard at its backend."""
+    return [name for name in (shard.input_file_id, shard.output_file_id, shard.error_file_id) if name is not None]

@@ -1,0 +1,211 @@
+"""Stage 5: an ended batch's files become outcomes, by this one path whether it completed, failed, expired or
+was cancelled. `fetch` has brought the files.
+
+Each row of the shard is ticked off once. What the files do not say of a row is decided here, with its reason: it goes
+on in a new shard, or it ends. A row whose answer fails its check is asked again with what was wrong, as often as its
+task says, and then goes on with the next model of its alias's list.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from orchestrator.backends import BATCH_GONE
+from orchestrator.core import tokens
+from orchestrator.core.model import Outcome, RequestState, Shard, ShardState, Usage
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect import reask
+from orchestrator.pipeline.collect.fetch import KINDS, discard
+from orchestrator.pipeline.collect.unanswered import (
+    CHUNK,
+    Ended,
+    Ends,
+    Rest,
+    Tally,
+    decide,
+    goes_on,
+    release,
+    unrecognised,
+)
+from orchestrator.policy import results, row_errors
+from orchestrator.policy.reask import MENDABLE
+from orchestrator.policy.results import Found, NotExecuted
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.records import InShard, Settled
+
+log = logging.getLogger(__name__)
+
+
+def collect(store: Store, home: Home, ended: Ended) -> Tally:
+    """Settle, and decide on the rest. Doing it again after a crash changes nothing."""
+    shard, now = ended.shard, ended.now
+    tally, step = Tally(lost=ended.fetched.lost), ended.standing.step
+    tally.climbed_to = " or ".join(step.models) if step is not None else ""
+    rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
+    pending: list[Settled] = []
+    climbing: list[Settled] = []
+    mending: list[tuple[InShard, Settled]] = []
+
+    def settle() -> None:
+        store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
+        pending.clear()
+        reask.ask_again(store, home, shard, mending, now)
+        mending.clear()
+        if step is not None:
+            store.climbs.climb(shard, climbing, step, now)
+            climbing.clear()
+
+    rest = Rest()
+    for row, outcome in _outcomes(home, ended, rows, tally, rest):
+        code = _bad_answer(ended, outcome)
+        if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
+            mending.append((row, _settled(ended, row, outcome)))
+            tally.asked_again[code] += 1
+        elif code is not None and step is not None:
+            climbing.append(_settled(ended, row, outcome))
+            tally.climbed[code] += 1
+        else:
+            pending.append(_settled(ended, row, outcome))
+            tally.settled[outcome.state] += 1
+        if len(pending) + len(climbing) + len(mending) >= CHUNK:
+            settle()
+    settle()
+    _book_taken_back(store, ended, rest)
+    _book_nobodys(store, ended, rest)
+    tally.released = release(store, ended, rest, tally)
+    if not ended.lane.is_own:
+        is_lost = shard.refusal is not None and shard.refusal.startswith(BATCH_GONE)
+        tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
+    return tally
+
+
+def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
+    """Have done with a collected shard, but for its files at its backend and the answers that are `owed`."""
+    if not owed:
+        home.shard_input(shard.id).unlink(missing_ok=True)
+    discard(home, shard)
+    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed)
+
+
+def abandon(home: Home, shard: Shard) -> None:
+    """Delete the files here of a shard that is not sent after all."""
+    path = home.shard_input(shard.id)
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made of it, too
+        left.unlink(missing_ok=True)
+
+
+def _book_taken_back(store: Store, ended: Ended, rest: Rest) -> None:
+    """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
+    shard, price = ended.shard, ended.lane.price
+    spent, sent = {}, {}
+    for row, said in rest.taken_back:
+        spent[row.seq] = price.of_time(said.upstream_seconds)
+        if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
+            sent[row.seq] = cost
+    store.ledger.book(shard, "taken_back", spent, ended.now)
+    store.ledger.book(shard, "uncertain", sent, ended.now)
+
+
+def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
+    """Book answers that were paid for and of which nobody can tell whose they are, with the rows that they may be."""
+    prices = {}
+    for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
+        said = _outcome(ended, row, kind, found)
+        if isinstance(said, Outcome) and (price := _settled(ended, row, said).price) is not None:
+            prices[row.seq] = price
+    store.ledger.book(ended.shard, "unmatched", prices, ended.now)
+
+
+def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
+    """The code of the check for which a row may be asked again, None where its outcome stands."""
+    job = ended.job
+    late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
+    if job.cancel_requested_at is not None or late:
+        return None
+    is_answer = outcome.status is not None and 200 <= outcome.status < 300
+    return outcome.error_code if is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
+
+
+def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
+    return settled(ended.lane, ended.model, row, outcome)
+
+
+def settled(lane: Lane, model: str, row: InShard, outcome: Outcome) -> Settled:
+    """An outcome with what it costs at a backend that calls the model so."""
+    if outcome.span is None:
+        return Settled(outcome, None)
+    price, expected = lane.price, _expected(row, outcome)
+    # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
+    cost, uncertain = price.of_row(model, outcome, expected), None
+    if outcome.uncertain and (lane.is_own or lane.profile.is_orch):
+        told = outcome.usage if outcome.usage.input_tokens else expected
+        uncertain = price.of_uncertain(model, outcome.uncertain, told)
+    return Settled(outcome, cost, uncertain)
+
+
+def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
+    """What a row uses as far as we know it where nobody says: its prompt, and the most that its answer may have; of
+    an answer that is here, what its text has."""
+    output = row.max_output or 0
+    if outcome is not None and outcome.answer_bytes:
+        said = tokens.estimate(outcome.answer_bytes)
+        output = min(output, said) if output else said
+    return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=output)
+
+
+def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: Rest) -> Ends:
+    """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
+    told: set[str] = set()
+    paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
+    whose = None if ended.lane.is_own else results.survey(paths.values(), rows).recognised
+    for kind, path in paths.items():
+        for found in results.read(path):
+            if found.line is None or (custom_id := found.line.custom_id) is None:
+                tally.broken += 1
+                continue
+            name = custom_id if whose is None else whose.row(custom_id)
+            if (row := rows.get(name or "")) is None:
+                tally.unknown, tally.odd = tally.unknown + 1, custom_id
+                if len(rest.nobodys) < len(rows):
+                    rest.nobodys.append((kind, found))
+                continue
+            if row.custom_id in told:
+                tally.duplicates += 1
+                continue
+            said = _outcome(ended, row, kind, found)
+            if isinstance(said, NotExecuted):
+                if said.upstream_seconds or said.uncertain:
+                    rest.taken_back.append((row, said))
+                continue  # otherwise as if the file did not name it: decided below
+            told.add(row.custom_id)
+            is_answer = said.status is not None and 200 <= said.status < 300
+            if is_answer or not goes_on(ended, row, results.refusal(found.line), tally, rest):
+                yield row, said
+    doubtful = {} if whose is None else whose.ambiguous
+    for name, odd in doubtful.items():
+        yield rows[name], results.ambiguous(rows[name].seq, odd)
+    untold = [row for custom_id, row in rows.items() if custom_id not in told and custom_id not in doubtful]
+    tally.open = sum(row.state is RequestState.PENDING for row in untold)
+    is_nobodys = whose is not None and not told and not doubtful and tally.odd is not None
+    rest.doubtful = [rows[name] for name in doubtful] or untold
+    if not is_nobodys:
+        rest.nobodys = [one for one in rest.nobodys if whose is not None and whose.is_doubtful(_id(one[1]))]
+    if is_nobodys:
+        yield from unrecognised(ended, untold, tally, rest)
+    else:
+        yield from decide(ended, list(rows.values()), untold, tally, rest)
+
+
+def _id(found: Found) -> str:
+    return (found.line.custom_id if found.line is not None else None) or ""
+
+
+def _outcome(ended: Ended, row: InShard, kind: str, found: Found) -> Outcome | NotExecuted:
+    """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
+    try:
+        return results.outcome(row.seq, kind, found, ended.checks.get(row.task))
+    except Exception as error:
+        log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
+        return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")

@@ -1,0 +1,275 @@
+"""Stage 4: batches that run are looked at, as often as makes sense, until they are over and their files are there."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendError, UsageError
+from orchestrator.core.model import Job, Shard
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.policy import evidence, poll_schedule
+from orchestrator.policy.evidence import Course, Denied, Named, Reading, Verdict
+from orchestrator.store import Store
+
+UNKNOWN = poll_schedule.Usual()
+SEEN_EVERY = timedelta(seconds=30)
+PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
+MOST_PUSHED = 10_000
+"""Batches that were told of and not looked at; they may be other programs', which use the same account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """The best reading of one result file: its bytes, the rows that it names, and why it broke off."""
+
+    bytes: int
+    rows: int
+    cut: str | None = None
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
+    when it has been so.
+
+    `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
+    it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
+    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so. `uploads` counts
+    those of its input that could not be used, `unseen` the lists that did not show its batch, `refused_since` is when
+    the first was told of the present upload, `uploaded_at` when it was first seen to be there.
+    """
+
+    due: datetime
+    seen: object
+    changed: datetime
+    looks: int = 0
+    denied: Denied | None = None
+    asked_at: datetime | None = None
+    failing_since: datetime | None = None
+    came: dict[str, Came] = field(default_factory=dict)
+    reading: Reading | None = None
+    unchanged_since: datetime | None = None
+    busy_since: datetime | None = None
+    uploads: int = 0
+    unseen: int = 0
+    uploaded_at: datetime | None = None
+    refused_since: datetime | None = None
+
+
+@dataclass(slots=True)
+class Looks:
+    """When each shard is due for a look. Kept in memory: after a start, everything is looked at once."""
+
+    _by_shard: dict[str, Watched] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pushed: dict[str, None] = field(default_factory=dict)
+    _hurried: set[str] = field(default_factory=set)
+
+    def push(self, batch_id: str) -> None:
+        """The provider says that a batch has changed: look at once. May be called from any thread.
+
+        It may be told before the shard knows its batch's id, so it is kept until then.
+        """
+        with self._lock:
+            self._pushed[batch_id] = None
+            if len(self._pushed) > MOST_PUSHED:
+                del self._pushed[next(iter(self._pushed))]
+
+    def of(self, shard: Shard, now: datetime) -> Watched:
+        """What is known of a shard."""
+        return self._by_shard.setdefault(shard.id, Watched(now, None, now))
+
+    def is_due(self, shard: Shard, lane: Lane, now: datetime) -> bool:
+        """Whether to look at a shard now; our own server may always be asked."""
+        if lane.is_own:
+            return True
+        look = self._by_shard.get(shard.id)
+        # What is told from here on may be news that the look does not bring: it counts for another one.
+        if self._take(shard) and look is not None:
+            look.due = now
+        return look is None or now >= look.due
+
+    def _take(self, shard: Shard) -> bool:
+        """Whether the provider has told of the shard's batch since this was asked last."""
+        with self._lock:
+            if shard.batch_id not in self._pushed:
+                return False
+            del self._pushed[shard.batch_id]
+            return True
+
+    def looked(
+        self, shard: Shard, lane: Lane, now: datetime, *, seen: object = None, usual: poll_schedule.Usual = UNKNOWN
+    ) -> datetime:
+        """A shard was looked at, and was `seen` like this; gives since when it has been so."""
+        look = self.of(shard, now)
+        look.failing_since = look.busy_since = None
+        if look.seen != seen:
+            look.seen, look.changed, look.looks = seen, now, 0
+        else:
+            look.looks += 1
+        ends_in = None
+        if usual.is_known and shard.submitted_at is not None:
+            ends_in = usual.total_p50 - (now - shard.submitted_at).total_seconds()
+        wait = poll_schedule.next_look(
+            lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}", ends_in=ends_in
+        )
+        look.due = now + timedelta(seconds=wait)
+        return look.changed
+
+    def failed(
+        self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None, *, is_busy: bool = False
+    ) -> None:
+        """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
+
+        A backend that `is_busy` has answered: it does not fail.
+        """
+        look = self.of(shard, now)
+        look.looks += 1
+        if is_busy:
+            look.busy_since, look.failing_since = look.busy_since or now, None
+        else:
+            look.failing_since = look.failing_since or now
+        wait = poll_schedule.next_look(lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}")
+        look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
+
+    def hurry(self, shard: Shard, now: datetime) -> None:
+        """Look at once, for a reason of our own: once, however often it is said."""
+        if shard.id not in self._hurried and (look := self._by_shard.get(shard.id)) is not None:
+            look.due = now
+        self._hurried.add(shard.id)
+
+    def forget(self, shard: Shard) -> None:
+        """What comes next for the shard is something else, and due at once."""
+        self._by_shard.pop(shard.id, None)
+
+
+def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
+    """The shard, with the account whose key is set now, where that is its own or sees the same batches.
+
+    A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
+    once it shows a batch of ours. Raises UsageError where it does not.
+    """
+    if shard.account is None:
+        return shard
+    account = lane.api.account()
+    if account == shard.account:
+        return shard
+    of_orgs = account.startswith("org:") and shard.account.startswith("org:")
+    if not lane.is_own and not of_orgs and _sees_the_same(store, shard, lane):
+        store.shards.adopt_account(shard.backend, shard.account, account)
+        return replace(shard, account=account)
+    what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
+    raise UsageError(
+        f"{what} was made by the account {shard.account} of {lane.name}; the key that is set now "
+        f"is of {account}, which cannot see it",
+        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {lane.name}` shows more",
+    )
+
+
+def _sees_the_same(store: Store, shard: Shard, lane: Lane) -> bool:
+    """Whether the key that is set now shows a batch that the shard's account has made."""
+    assert shard.account is not None
+    for other in [shard, *store.shards.of_account(lane.name, shard.account)]:
+        if other.batch_id is None:
+            continue
+        try:
+            batch = lane.api.retrieve(other.batch_id)
+        except AccountError:
+            raise
+        except BackendError:
+            continue
+        if batch is not None and batch.shard in (None, other.id) and (batch.rows or 0) <= other.rows:
+            return True
+    return False
+
+
+def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
+    """What a look tells of a shard, by column; only what differs from what is recorded."""
+    facts: dict[str, object] = {
+        "provider_status": batch.status,
+        "provider_completed": batch.completed,
+        "provider_failed": batch.failed,
+        "provider_input_tokens": batch.input_tokens,
+        "provider_output_tokens": batch.output_tokens,
+        # A batch that is over is told without its seconds: what was seen last stands until its rows are booked.
+        "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
+    }
+    if batch.status != shard.provider_status:
+        facts["status_at"] = now
+    has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
+    if shard.started_at is None and has_begun:
+        facts["started_at"] = now
+    if shard.first_at is None and (batch.completed or (batch.failed and not batch.status.is_final)):
+        facts["first_at"] = now
+    if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
+        facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
+    found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
+    # Our own server is asked many times a minute: that it answers need not be written each time.
+    if found or shard.seen_at is None or now - shard.seen_at >= SEEN_EVERY:
+        found["seen_at"] = now
+    return found
+
+
+def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave: bool) -> Course:
+    """A batch's course so far; `may_leave` says whether another backend takes its rows."""
+    made = shard.submitted_at or shard.created_at
+    ends = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
+    return Course(
+        made=made,
+        window=timedelta(seconds=shard.window_seconds),
+        overruns=lane.profile.overruns,
+        shown=shard.seen_at or made,
+        failing_since=watched.failing_since,
+        ends_from=max(made, min(ends)) if ends else None,
+        asked=watched.asked_at,
+        is_needed=shard.pulled_at is not None and may_leave,
+    )
+
+
+def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Denied:
+    """Its backend has said once more that it does not know a batch."""
+    known = watched.denied
+    if known is None:
+        watched.denied = Denied(now, is_unlisted=is_unlisted)
+    else:
+        told = known.is_unlisted if is_unlisted is None else is_unlisted
+        watched.denied = replace(known, times=known.times + 1, is_unlisted=told)
+    return watched.denied
+
+
+def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> Verdict:
+    """Whether a batch that is over may be collected: its files may be named some time later."""
+    since = shard.status_at if shard.provider_status == batch.status else now
+    named = Named(
+        batch.status,
+        batch.completed,
+        batch.failed,
+        batch.is_counted,
+        batch.output_file_id is not None,
+        batch.error_file_id is not None,
+        shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
+    )
+    return evidence.named(named, since or now, until, now)
+
+
+def waits_for(
+    shard: Shard, lane: Lane, batch: RemoteBatch, moved_at: datetime, usual: poll_schedule.Usual, now: datetime
+) -> str | None:
+    """What about a batch takes longer than is usual, for people; `moved_at` is when it was last seen to get on."""
+    if lane.is_own or shard.submitted_at is None:
+        return None
+    since = shard.status_at if batch.status == shard.provider_status else now
+    counts = batch.completed or batch.failed
+    return poll_schedule.stall(
+        batch.status,
+        in_status=(now - (since or shard.submitted_at)).total_seconds(),
+        since_submission=(now - shard.submitted_at).total_seconds(),
+        since_progress=(now - moved_at).total_seconds() if counts else None,
+        window=shard.window_seconds,
+        overruns=lane.profile.overruns,
+        usual=usual,
+    )

@@ -1,0 +1,281 @@
+"""What becomes of the rows of an ended batch that its files say nothing final of: they go on in a new shard, here or
+elsewhere, or they end; each with its reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from orchestrator.backends import BATCH_GONE, LineProblem
+from orchestrator.core.model import Job, Outcome, RequestState, Shard
+from orchestrator.core.wire import BatchStatus
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect.fetch import Fetched
+from orchestrator.policy import results, row_errors
+from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
+from orchestrator.policy.row_errors import INPUT_LOST, BatchFault, BatchVerdict, Disposition
+from orchestrator.settings.model_lists import Standing, keep_from
+from orchestrator.store import Store
+from orchestrator.store.records import InShard
+
+CHUNK = 1000
+MAX_ATTEMPTS = 3
+BLAMELESS_FOR = timedelta(days=7)
+"""So long a row goes on that is refused for no fault of its own: behind this, each try counts."""
+ODD = 9
+
+Ends = Iterator[tuple[InShard, Outcome]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a shard's files held, for the event log; and what they taught of the backend.
+
+    `asked_again` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
+    go on with a stronger model, `climbed_to` its name.
+    `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
+    refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
+    no outcome from the files, `owed` how many of them may be answered at the backend all the same.
+    """
+
+    settled: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = field(default_factory=Counter)
+    asked_again: Counter[str] = field(default_factory=Counter)
+    climbed: Counter[str] = field(default_factory=Counter)
+    climbed_to: str = ""
+    duplicates: int = 0
+    unknown: int = 0
+    broken: int = 0
+    released: int = 0
+    stop: str | None = None
+    wait: str | None = None
+    refusal: BatchVerdict | None = None
+    lost: tuple[str, ...] = ()
+    odd: str | None = None
+    open: int = 0
+    owed: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]
+        for name in ("released", "duplicates", "unknown", "broken"):
+            if number := getattr(self, name):
+                parts.append(f"{number:,} {_NAMES[name]}")
+        if self.again:
+            parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
+        for counted, what in ((self.asked_again, "are asked again"), (self.climbed, f"go on with {self.climbed_to}")):
+            if counted:
+                codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
+                parts.append(f"{counted.total():,} {what}: {codes}")
+        if self.odd is not None:
+            parts.append(f"an id that no row has is {self.odd!r}")
+        parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
+        if self.owed:
+            parts.append(f"{self.owed:,} answers may exist there, and are looked for for a day")
+        return ", ".join(parts) or "no rows"
+
+
+_NAMES = {
+    "released": "go on in another batch",
+    "duplicates": "lines for rows that had one already",
+    "unknown": "lines of unknown custom_ids",
+    "broken": "lines that are no result",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A shard that has ended, with all that its collection needs.
+
+    `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
+    whether another backend may take rows, `standing` where the rows are on their alias's list of models, `retries`
+    how often each task's model is shown what was wrong, `fetched` what there is of its files. `blames_input` says
+    that an input file which the backend cannot find has cost its rows enough tries already.
+    """
+
+    job: Job
+    shard: Shard
+    lane: Lane
+    model: str
+    checks: Mapping[str, OutputCheck]
+    problems: tuple[LineProblem, ...]
+    elsewhere: bool
+    now: datetime
+    standing: Standing = field(default_factory=Standing)
+    retries: Mapping[str, int] = field(default_factory=dict)
+    fetched: Fetched = field(default_factory=Fetched)
+    blames_input: bool = True
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether a row that this backend will never do has somewhere to go."""
+        return self.elsewhere and not self.standing.is_alone
+
+
+@dataclass(slots=True)
+class Rest:
+    """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
+
+    Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
+    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
+    `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    can tell whose they are; they may be about the `doubtful` rows.
+    """
+
+    taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    elsewhere: list[int] = field(default_factory=list)
+    pulled: list[int] = field(default_factory=list)
+    nobodys: list[tuple[str, Found]] = field(default_factory=list)
+    doubtful: list[InShard] = field(default_factory=list)
+
+
+def unrecognised(ended: Ended, untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+    """The ends of rows whose batch came back with ids that none of them has: it would again."""
+    for row in untold:
+        if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
+            rest.elsewhere.append(row.seq)
+            tally.again["ids that no row has"] += 1
+        else:
+            yield row, results.unrecognised(row.seq, tally.odd or "")
+
+
+def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest) -> bool:
+    """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
+    if ended.lane.is_own or ended.job.cancel_requested_at is not None:
+        return False  # our own server has tried all that there is to try
+    verdict = row_errors.classify(said.status, said.code, said.type, said.message)
+    if row.attempt + 1 >= MAX_ATTEMPTS:
+        return False
+    match verdict.disposition:
+        case Disposition.NEVER:
+            return False
+        case Disposition.RETRY:
+            rest.failed.append(row.seq)
+        case Disposition.ELSEWHERE:
+            if not ended.may_leave:
+                return False
+            rest.elsewhere.append(row.seq)
+        case Disposition.WAIT:
+            rest.waiting.append(row.seq)
+            tally.wait = tally.wait or verdict.why
+        case Disposition.STOP:
+            rest.waiting.append(row.seq)
+            tally.stop = tally.stop or verdict.why
+        case _:
+            assert_never(verdict.disposition)
+    tally.again[verdict.code] += 1
+    return True
+
+
+def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+    """The ends of rows that have no result line; a row that is not given one here goes on."""
+    job, shard = ended.job, ended.shard
+    if job.cancel_requested_at is not None:
+        code = "budget_exhausted" if (job.cancel_reason or "").startswith("budget") else "cancelled"
+        for row in untold:
+            yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
+        return
+    if shard.pulled_at is not None:
+        # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
+        # another batch would be as slow.
+        if not ended.lane.is_own:
+            rest.pulled.extend(row.seq for row in untold)
+        tally.again["the deadline"] += len(untold)
+        return
+    if shard.provider_status == BatchStatus.EXPIRED:
+        # A deadline that was put off since leaves its rows time: they go on.
+        late = job.deadline_at is None or job.deadline_at <= ended.now
+        if late and job.spec.get("on_late") == "expire":
+            for row in untold:
+                yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
+        return
+    if shard.provider_status == BatchStatus.FAILED and ended.problems and ended.problems[0].code != BATCH_GONE:
+        yield from _refused(ended, rows, untold, tally, rest)
+        return
+    for row in untold:
+        if row.attempt + 1 < MAX_ATTEMPTS:
+            tally.again["no result"] += 1
+            continue
+        message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
+        yield _ended(row, RequestState.FAILED, "missing_result", message)
+
+
+def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+    """A batch that failed its validation: the lines it names fail, the others go on without them.
+
+    Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
+    """
+    first = ended.problems[0]
+    verdict = row_errors.classify_batch(first.code, first.message, first.line)
+    tally.refusal = verdict
+    by_seq = {
+        rows[problem.line - 1].seq: problem
+        for problem in ended.problems
+        if problem.line is not None and 0 < problem.line <= len(rows)
+    }
+    if by_seq and verdict.kind is BatchFault.LINE:
+        for row in untold:
+            if (problem := by_seq.get(row.seq)) is not None:
+                yield _ended(row, RequestState.FAILED, problem.code, problem.message)
+            else:
+                tally.again["other lines that were refused"] += 1
+        return
+    for row in untold:
+        if not _goes_elsewhere(ended, row, verdict, len(rows), rest):
+            yield _ended(row, RequestState.FAILED, first.code, first.message)
+        else:
+            tally.again[verdict.code] += 1
+
+
+def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
+    """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
+    match verdict.disposition:
+        case Disposition.WAIT:
+            # One row that is too large for a batch of its own, or for all that may wait, is that row's fault.
+            fits = verdict.limit is None or ended.shard.tokens <= verdict.limit
+            return rows > 1 or (verdict.kind is not BatchFault.TOO_LARGE and fits)
+        case Disposition.STOP:
+            return True
+        case Disposition.RETRY if verdict.code == INPUT_LOST and not ended.blames_input:
+            return True
+        case Disposition.RETRY:
+            return row.attempt + 1 < MAX_ATTEMPTS
+        case Disposition.ELSEWHERE if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS:
+            rest.elsewhere.append(row.seq)
+            return True
+        case _:
+            return False
+
+
+def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
+    """Let the rows without an outcome go on; how many."""
+    shard = ended.shard
+    # A few rows that are refused for want of room where all others were answered have something else about them: a
+    # batch of theirs would come back like this for ever. So would any that has for days.
+    is_long = ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
+    odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
+    # What one backend will never do counts, or two of them would pass a row to and fro.
+    lacks = ended.standing.lacks
+    stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
+    pulled = stays if ended.standing.is_alone else leaves
+    failed = (rest.failed, True, pulled if shard.pulled_at is not None else stays)
+    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
+    for seqs, counts, avoid in groups:
+        for start in range(0, len(seqs), CHUNK):
+            store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
+    # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
+    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
+    refusal = tally.refusal
+    blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
+    blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
+    blameless = blameless and not is_long
+    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
+    return freed + store.rows.release(shard.id, count_attempt=not blameless)
+
+
+def _ended(row: InShard, state: RequestState, code: str, message: str) -> tuple[InShard, Outcome]:
+    return row, Outcome(row.seq, state, error_code=code, error_message=message)

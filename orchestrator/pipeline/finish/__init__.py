@@ -1,0 +1,1 @@
+"""Outcomes → one file in input order, put where the job file wants it."""

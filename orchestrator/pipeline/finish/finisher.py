@@ -1,0 +1,260 @@
+"""The end of a job: its rows merged and put where its job file says, what was foreseen held against what came.
+
+Where the job file names known answers, the job's are compared with them first; too few that are right, and the rows
+are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the reason's code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.errors import (
+    InputError,
+    JobFilesError,
+    OutputError,
+    OutputFault,
+    StateConflict,
+    StorageError,
+)
+from orchestrator.core.model import Job, JobId, JobKind, RequestState
+from orchestrator.pipeline.finish import merge
+from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
+from orchestrator.pipeline.plan import forecast_outcomes
+from orchestrator.policy.alerts import DELIVERED
+from orchestrator.policy.requests import custom_id
+from orchestrator.policy.results import OutputCheck
+from orchestrator.settings import known_answers
+from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import JobSpec
+from orchestrator.store import Store
+from orchestrator.store.quality import Quality
+
+log = logging.getLogger(__name__)
+
+CHUNK = 500
+PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
+"""So long a job's delivery is waited for at first, and whenever it is looked at again."""
+LONGEST_DELIVERY = timedelta(hours=2)
+"""A storage that has not taken the rows by then is taken for one that hangs."""
+KEPT = timedelta(days=1)
+"""So long a delivery that failed is tried again by itself."""
+ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job ended: where its rows are, and why not where its file wants them, where they are not."""
+
+    place: str
+    error: OutputError | None = None
+
+    def __str__(self) -> str:
+        return self.place if self.error is None else f"{self.place}; {self.error.code}: {self.error.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """Rows on their way, since when."""
+
+    future: Future[str]
+    since: datetime
+
+
+class Finisher:
+    """Ends jobs that have an outcome for every row. Deliveries go in threads of their own: a storage that does not
+    answer keeps no other job waiting, and what cannot be delivered keeps no job from its end.
+    """
+
+    def __init__(self, store: Store, home: Home, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._home = home
+        self._now = now
+        self._under_way: dict[JobId, _Delivery] = {}
+        self._again: dict[JobId, tuple[datetime, timedelta]] = {}
+
+    def step(self, job: Job) -> Ended | None:
+        """Merge a job, put its rows where its file says, and end it; None while they are on their way.
+
+        Raises JobFilesError where the job's own files are gone or cannot be written; then it is not ended.
+        """
+        delivery, wait = self._under_way.get(job.id), POLL_SECONDS
+        if delivery is None:
+            try:
+                path, withheld = self._merged(job)
+            except StorageError as error:
+                raise JobFilesError(error.message, hint=error.hint) from error
+            if withheld or output_of(job) is None or self._has_nothing(job):
+                return self._end(job, Ended(str(path)))
+            delivery, wait = self._begun(job), PROMPT_SECONDS
+        try:
+            ended = Ended(delivery.future.result(wait))
+        except OutputError as error:
+            ended = Ended(str(self._path(job)), error)
+        except TimeoutError:
+            hangs = self._now() - delivery.since >= LONGEST_DELIVERY
+            if job.cancel_requested_at is None and not hangs:
+                return None
+            # It is not begun once more while it hangs; should it come to an end, that counts.
+            said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
+            return self._end(job, Ended(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
+        del self._under_way[job.id]
+        return self._end(job, ended)
+
+    def deliver_again(self) -> None:
+        """Try again what could not be delivered and may be well by now; for a day, ever more rarely."""
+        now, codes = self._now(), [fault for fault in OutputFault if fault.may_pass]
+        for job in self._store.jobs.undelivered(self._home.identity(), codes, now - KEPT):
+            due, pause = self._again.get(job.id, (now, FIRST_PAUSE))
+            delivery = self._under_way.get(job.id)
+            if delivery is None and now < due:
+                continue
+            if delivery is None:
+                self._begun(job)
+            elif delivery.future.done():
+                del self._under_way[job.id]
+                self._again[job.id] = now + pause, min(LONGEST_PAUSE, 2 * pause)
+                with suppress(StateConflict):  # somebody has opened the job once more
+                    self._tried_again(job, delivery.future)
+
+    def _tried_again(self, job: Job, delivery: Future[str]) -> None:
+        try:
+            place = delivery.result()
+        except OutputError as error:
+            if error.code != job.error_code:
+                self._store.jobs.not_delivered(job.id, error.message, error.code)
+                self._note(job, "output", f"{error.code}: {error.message}")
+            return
+        self._again.pop(job.id, None)
+        self._store.jobs.delivered(job.id, place)
+        self._note(job, DELIVERED, f"its rows are in {place} now")
+
+    def _has_nothing(self, job: Job) -> bool:
+        """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
+        return job.cancel_requested_at is not None and not self._store.jobs.counts([job.id])[job.id].succeeded
+
+    def _begun(self, job: Job) -> _Delivery:
+        def lines(style: str) -> Iterator[bytes]:
+            return merged_lines(self._store, self._home, job, style=style)
+
+        def work() -> str:
+            try:
+                return deliver(self._store, job, lines, self._now())
+            except OutputError:
+                raise
+            except (StorageError, InputError) as error:
+                raise OutputError(OutputFault.FAILED, error.message, hint=error.hint) from error
+            except Exception as error:  # a defect of ours, or of what writes there: told by its code all the same
+                log.exception("the rows of %s could not be delivered", job.id)
+                raise OutputError(OutputFault.FAILED, f"{type(error).__name__}: {error}") from error
+
+        self._under_way[job.id] = delivery = _Delivery(begun(work, f"deliver-{job.id}"), self._now())
+        return delivery
+
+    def _merged(self, job: Job) -> tuple[Path, bool]:
+        """Where the merged rows are, and whether they are too bad to be delivered."""
+        style = "batch" if job.kind is JobKind.BATCH else "jsonl"
+        merge.write(self._path(job), merged_lines(self._store, self._home, job, style=style))
+        found = _compared(self._store, self._home, job, self._now())
+        return self._path(job), found is not None and found.withheld is not None
+
+    def _path(self, job: Job) -> Path:
+        return self._home.merged(job.id, "batch" if job.kind is JobKind.BATCH else "jsonl")
+
+    def _end(self, job: Job, ended: Ended) -> Ended:
+        store, now, error = self._store, self._now(), ended.error
+        forecast_outcomes.job_over(store, job, now)
+        if error is None or job.cancel_requested_at is not None:
+            store.jobs.finish(job.id, ended.place, now)  # who ended a job themselves need not hear that it failed
+        else:
+            store.jobs.finish(job.id, ended.place, now, error=str(error), code=error.code)
+        if error is not None:
+            self._note(job, "output", f"{error.code}: {error.message}")
+        return ended
+
+    def _note(self, job: Job, kind: str, reason: str) -> None:
+        self._store.jobs.note(job.id, kind, reason, self._now())
+
+
+def _wanted(job: Job) -> str:
+    output = output_of(job)
+    assert output is not None, "it has one"
+    return output.path or f"table {output.table}"
+
+
+def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
+    """How the job's answers compare with the known ones, kept and told; None where its file names none."""
+    spec = JobSpec.model_validate(job.spec) if job.kind is JobKind.DOCUMENTS else None
+    if spec is None or spec.gold is None:
+        return None
+    try:
+        known = known_answers.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
+    except InputError as error:
+        return _unjudged(store, job, spec, f"the known answers cannot be read: {error}", now)
+    by_id = {custom_id(one.document, one.task): one for one in known}
+    score = known_answers.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
+    absent, withheld = len(known) - score.rows, None
+    if spec.quality_threshold is not None and not score.fields and not job.is_limited:
+        withheld = f"none of {absent:,} known answers could be compared"
+    elif spec.quality_threshold is not None and score.fields and score.hits < spec.quality_threshold * score.fields:
+        withheld = f"{score.hits / score.fields:.1%} is below the threshold of {spec.quality_threshold:.1%}"
+    found = Quality(score.hits, score.fields, score.rows, absent, withheld)
+    store.checked.note_quality(job.id, found, now)
+    flag = "" if withheld is None else f"; not delivered: {withheld}"
+    store.jobs.note(job.id, "quality", f"{known_answers.told(score, absent)}{flag}", now)
+    return found
+
+
+def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
+    """A job whose answers nothing can be said of: where they have to be good enough, that keeps them back."""
+    found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
+    store.checked.note_quality(job.id, found, now)
+    store.jobs.note(job.id, "quality", why, now)
+    return found
+
+
+def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Iterator[tuple[str, Any]]:
+    """What rows that were asked answered, None where that failed; by custom_id."""
+    for start in range(0, len(custom_ids), CHUNK):
+        rows = [row for row in store.rows.finished(job.id, custom_ids[start : start + CHUNK]) if row.state in ASKED]
+        for row, line in zip(rows, merge.lines(home.results, rows, checks_of(job), style="jsonl"), strict=True):
+            yield row.custom_id, msgspec.json.decode(line)["output"] if row.state is RequestState.SUCCEEDED else None
+
+
+def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
+    """The merged rows of a job, in input order; rows without outcome are told as pending."""
+    return merge.lines(home.results, store.rows.finished(job.id), checks_of(job), style=style)
+
+
+def checks_of(job: Job) -> Mapping[str, OutputCheck]:
+    """What the answers to each task of a job must be; a ready batch file asks for nothing."""
+    return {} if job.kind is JobKind.BATCH else _checks(_SpecKey(job))
+
+
+class _SpecKey:
+    """A job's spec as a cache key: schemas are compiled once a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.id = job.id
+        self.spec = job.spec
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SpecKey) and other.id == self.id
+
+
+@lru_cache(maxsize=64)
+def _checks(key: _SpecKey) -> Mapping[str, OutputCheck]:
+    spec = JobSpec.model_validate(key.spec)
+    return {task.id: OutputCheck(task.output_schema) for task in spec.tasks}

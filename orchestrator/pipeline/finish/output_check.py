@@ -1,0 +1,194 @@
+"""Where a job file wants its rows: whether they can be put there is known before a row is paid, and nothing of
+somebody else is overwritten unasked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.core.errors import InputError, OutputError, OutputFault
+from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.pipeline.finish import outputs
+from orchestrator.pipeline.finish.outputs import places
+from orchestrator.settings.job_file import JobSpec, Output
+from orchestrator.store import Store
+from orchestrator.store.outputs import WrittenOutput
+
+PROBE_SECONDS = 30.0
+"""So long an output may take to say whether it can be written."""
+PATIENCE = timedelta(hours=1)
+"""So long a job waits, before a row of it is asked, for an output that may be well again by itself."""
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
+OVERWRITE = "overwrite"
+"""The option of a job whose user said that what is in the place of its output may go."""
+BY_HAND = ""
+"""The series of what `-o` wrote: what one command wrote there says nothing of the next."""
+Result = TypeVar("Result")
+
+
+def output_of(job: Job) -> Output | None:
+    """Where a job's file wants its rows; None where it says nothing.
+
+    Rows of a limited run are put nowhere: they would take the place of a whole night's.
+    """
+    if job.kind is not JobKind.DOCUMENTS or job.is_limited:
+        return None
+    return JobSpec.model_validate(job.spec).output
+
+
+def night_of(job: Job) -> date:
+    """The night that a job's output is of, where it is partitioned."""
+    return job.created_at.astimezone().date()
+
+
+def require(store: Store | None, job: Job) -> None:
+    """Raises OutputError where a job's rows could not be put where its file wants them, or may not.
+
+    Without a store, any file that is there is somebody else's.
+    """
+    output = output_of(job)
+    if output is None:
+        return
+    try:
+        place = outputs.place_of(output, job, night_of(job))
+        named = f"table {output.table}" if place is None else str(place)
+        _within(PROBE_SECONDS, named, lambda: outputs.probe(output, job, night_of(job)))
+        if place is not None:
+            _refuse_foreign(store, job, output, place)
+    except InputError as error:
+        raise OutputError(OutputFault.NOT_SET, f"{error.where}: {error.message}", hint=error.hint) from error
+
+
+def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | Path) -> None:
+    if output.overwrite or job.options.get(OVERWRITE):
+        return
+    if _within(PROBE_SECONDS, str(place), lambda: is_foreign(store, job.home, job.series, place)):
+        raise OutputError(
+            OutputFault.EXISTS,
+            f"output: {place} is there already, and orch did not write it",
+            hint="move it away, name another file, or say that it may go: --force, or `overwrite: true` in `output`",
+        )
+
+
+def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
+    """Whether a place has something that orch did not write; what runs of the job file wrote there may have changed.
+
+    `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
+    """
+    if places.is_empty(place):
+        return False
+    if store is None:
+        return True
+    if store.jobs.has_delivered(home, series, str(place)):
+        return False
+    known = store.outputs.find(home, places.name_of(place))
+    if known is None:
+        return True
+    return known.series != (series or None) and known.mark != places.mark_of(place)
+
+
+def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
+    """Keep that orch wrote to a place just now, for a job or for none ("")."""
+    try:
+        mark = places.mark_of(place)
+    except OutputError:
+        mark = None  # a storage that may be written and not read
+    store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))
+
+
+def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:
+    """Put a job's rows where its file wants them; where that is. `lines` gives them in a style.
+
+    Raises OutputError, and what `lines` raises.
+    """
+    output = output_of(job)
+    assert output is not None, "there is an output to deliver to"
+    try:
+        place = outputs.place_of(output, job, night_of(job))
+        if place is not None:
+            _refuse_foreign(store, job, output, place)
+        style = "batch" if output.format == "batch" else "jsonl"
+        written = outputs.deliver(output, job, lines(style), night_of(job))
+    except InputError as error:
+        raise OutputError(OutputFault.NOT_SET, f"{error.where}: {error.message}", hint=error.hint) from error
+    if place is not None:
+        remember(store, job.home, job.series, job.id, place, now)
+    return written.place
+
+
+def begun(work: Callable[[], Result], name: str) -> Future[Result]:
+    """Do something in a thread of its own, which ends with the process."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (told to whoever asks for the result)
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
+    """What something gives that may hang. Raises OutputError where it takes longer."""
+    future = begun(work, "output")
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        if future.done():
+            raise  # its own, of a storage
+        said = f"{place} has not answered for {seconds:.0f} s"
+        raise OutputError(OutputFault.UNREACHABLE, said, hint="see that it is there and answers") from None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A job whose output was not well: since when, when it is looked at again, and what was wrong."""
+
+    since: datetime
+    next_at: datetime
+    pause: timedelta
+    error: OutputError
+
+
+class Gate:
+    """Lets no row of a job be asked for the first time while its output cannot be written."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        self._waiting: dict[JobId, _Waiting] = {}
+
+    def hold(self, job: Job) -> OutputError | None:
+        """What keeps a job from being begun, None where nothing does; raised where it will not pass by itself."""
+        now = self._now()
+        known = self._waiting.get(job.id)
+        if known is not None and now < known.next_at:
+            return known.error
+        try:
+            require(self._store, job)
+        except OutputError as error:
+            return self._wait(job, error, now)
+        self.forget(job)
+        return None
+
+    def _wait(self, job: Job, error: OutputError, now: datetime) -> OutputError:
+        known = self._waiting.get(job.id)
+        since = now if known is None else known.since
+        if not OutputFault(error.code).may_pass or now - since >= PATIENCE:
+            self.forget(job)
+            raise error
+        pause = FIRST_PAUSE if known is None else min(LONGEST_PAUSE, 2 * known.pause)
+        self._waiting[job.id] = _Waiting(since, now + pause, pause, error)
+        return error
+
+    def forget(self, job: Job) -> None:
+        """A job has begun, or is over."""
+        self._waiting.pop(job.id, None)

@@ -1,0 +1,132 @@
+"""Merged rows as people use them: JSONL, CSV, Parquet, in a file, a folder of nights, a bucket, or a SQL table.
+
+It reads the merged lines that `results.merged_row` writes and knows no store of ours: whoever calls it has the lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Job, JobKind
+from orchestrator.pipeline.finish.outputs import places
+from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
+from orchestrator.settings.job_file import JobSpec, Output
+
+__all__ = [
+    "ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
+    "tasks_of", "write",
+]  # fmt: skip
+Tasks = Mapping[str, Mapping[str, Any] | None]
+ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written and where: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
+
+    place: str
+    rows: int
+    jsonl_bytes: int
+    bytes: int | None
+
+    def __str__(self) -> str:
+        said = f"{self.rows:,} rows in {self.place}"
+        if self.bytes is None or self.bytes == self.jsonl_bytes:
+            return said
+        return f"{said}, {_size(self.bytes)} (as JSONL {_size(self.jsonl_bytes)})"
+
+
+def _size(number: int) -> str:
+    for unit, scale in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1000)):
+        if number >= scale:
+            return f"{number / scale:.1f} {unit}"
+    return f"{number:,} bytes"
+
+
+def tasks_of(job: Job) -> Tasks:
+    """The tasks of a job and the schemas of their answers; a ready batch file has none."""
+    if job.kind is JobKind.BATCH:
+        return {}
+    return {task.id: task.output_schema for task in JobSpec.model_validate(job.spec).tasks}
+
+
+def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
+    """Write a job's lines to a path or an address, whole or not at all.
+
+    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError.
+    """
+    counted = Counted(lines)
+    with places.opened(place) as file:
+        encode(file, counted, form, job.id, tasks_of(job))
+        size = file.tell()
+    return Written(str(place), counted.rows, counted.bytes, size)
+
+
+def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
+    """Put a job's lines where its job file says. `night` names the partition, where it is partitioned.
+
+    Raises OutputError, and InputError where a variable that holds an address is not set any more.
+    """
+    if (place := place_of(output, job, night)) is not None:
+        return write(place, output.format, job, lines)
+    from orchestrator.pipeline.finish.outputs import sqltable
+    from orchestrator.pipeline.finish.outputs.layout import Layout
+
+    table, counted = str(output.table), Counted(lines)
+    sqltable.replace(_database(output, job), table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
+    return Written(f"table {table}", counted.rows, counted.bytes, None)
+
+
+def probe(output: Output, job: Job, night: date) -> None:
+    """Find out whether `deliver` could do it now, and leave everything as it is.
+
+    Raises OutputError, and InputError where a variable that holds an address is not set.
+    """
+    if (place := place_of(output, job, night)) is not None:
+        places.probe(place)
+        return
+    from orchestrator.pipeline.finish.outputs import sqltable
+    from orchestrator.pipeline.finish.outputs.layout import Layout
+
+    sqltable.probe(_database(output, job), str(output.table), Layout(job.id, tasks_of(job), flat=True))
+
+
+def place_of(output: Output, job: Job, night: date) -> str | Path | None:
+    """The file or the address that a job's rows go to; None where they go into a table."""
+    path = output.path
+    if path is None:
+        return None
+    if output.partition is not None:
+        # The job's name, not its id: a night that is run again replaces what it wrote.
+        path = f"{path.rstrip('/')}/night={night.isoformat()}/{job.name}.{ENDINGS[output.format]}"
+    return places.located(path, Path(job.source).parent)
+
+
+def _database(output: Output, job: Job) -> str:
+    from orchestrator.pipeline.finish.outputs import sqltable
+
+    return sqltable.address(_url(output), Path(job.source).parent)
+
+
+def _url(output: Output) -> str:
+    if output.url is not None:
+        return output.url
+    name = str(output.url_env)
+    url = os.environ.get(name)
+    if not url:
+        raise InputError(f"the variable {name} is not set", field="output.url_env", hint="it holds the address")
+    return url
+
+
+def check(output: Output) -> None:
+    """Raises UsageError or InputError for an output that nothing here could write; nothing is opened."""
+    if output.path is None:
+        _url(output)
+    elif places.is_address(output.path):
+        places.check_address(output.path, "output.path")

@@ -1,0 +1,119 @@
+"""Why something could not be written, as a code: by error numbers, SQLSTATEs and types, never by words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+
+from orchestrator.core.errors import OutputError, OutputFault
+
+_ERRNO: Mapping[int, OutputFault] = {
+    **dict.fromkeys(
+        (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO),
+        OutputFault.NOT_A_FILE,
+    ),
+    **dict.fromkeys((errno.ENOENT,), OutputFault.NOT_FOUND),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OutputFault.NO_PERMISSION),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), OutputFault.NO_ROOM),
+    **dict.fromkeys(
+        (
+            errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH,
+            errno.ENETUNREACH, errno.EPIPE, errno.EBUSY, errno.EAGAIN,
+        ),
+        OutputFault.UNREACHABLE,
+    ),
+}  # fmt: skip
+_TYPES: Mapping[str, OutputFault] = {
+    # botocore's, by name: it is there only where s3fs is.
+    "EndpointConnectionError": OutputFault.UNREACHABLE,
+    "ConnectTimeoutError": OutputFault.UNREACHABLE,
+    "ReadTimeoutError": OutputFault.UNREACHABLE,
+    "ConnectionClosedError": OutputFault.UNREACHABLE,
+    "NoCredentialsError": OutputFault.NO_PERMISSION,
+    "PartialCredentialsError": OutputFault.NO_PERMISSION,
+    "TokenRetrievalError": OutputFault.NO_PERMISSION,
+    # aiohttp's and fsspec's.
+    "ClientConnectorError": OutputFault.UNREACHABLE,
+    "FSTimeoutError": OutputFault.UNREACHABLE,
+    # SQLAlchemy's, of an address that it cannot read.
+    "NoSuchModuleError": OutputFault.NOT_INSTALLED,
+}
+_SQLITE: Mapping[str, OutputFault] = {
+    "FULL": OutputFault.NO_ROOM,
+    "READONLY": OutputFault.NO_PERMISSION,
+    "PERM": OutputFault.NO_PERMISSION,
+    "AUTH": OutputFault.NO_PERMISSION,
+    "CANTOPEN": OutputFault.NOT_FOUND,
+    "BUSY": OutputFault.UNREACHABLE,
+    "LOCKED": OutputFault.UNREACHABLE,
+    "NOTADB": OutputFault.NOT_A_FILE,
+    "CORRUPT": OutputFault.NOT_A_FILE,
+}
+_SQLSTATES: Mapping[str, OutputFault] = {
+    "3D000": OutputFault.NOT_FOUND,  # there is no such database
+    "3F000": OutputFault.NOT_FOUND,  # ... or schema
+    "42501": OutputFault.NO_PERMISSION,
+    "25006": OutputFault.NO_PERMISSION,  # a transaction that may only read: a replica
+    "28": OutputFault.NO_PERMISSION,  # who it is was not believed
+    "53100": OutputFault.NO_ROOM,
+    "53": OutputFault.UNREACHABLE,  # too many connections, out of memory
+    "08": OutputFault.UNREACHABLE,
+    "57": OutputFault.UNREACHABLE,  # it is starting, or shutting down
+    "55": OutputFault.UNREACHABLE,  # somebody holds a lock
+    "40": OutputFault.UNREACHABLE,
+    "22": OutputFault.DIFFERS,  # a value that does not fit its column
+    "23": OutputFault.DIFFERS,  # a constraint of the table forbids it
+    "42": OutputFault.DIFFERS,
+}
+
+
+def fault_of(error: BaseException) -> OutputFault:
+    """Why a write failed, by the error or those that it was made of."""
+    for one in _chain(error):
+        if (found := _known(one)) is not None:
+            return found
+    return OutputFault.FAILED
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what it was made of, the outermost first."""
+    seen: set[int] = set()
+    here: BaseException | None = error
+    while here is not None and id(here) not in seen:
+        seen.add(id(here))
+        yield here
+        original = getattr(here, "orig", None)  # a driver's error inside one of SQLAlchemy
+        if isinstance(original, BaseException):
+            yield original
+        here = here.__cause__ or here.__context__
+
+
+def _known(error: BaseException) -> OutputFault | None:
+    if isinstance(error, OutputError):
+        return OutputFault(error.code)
+    if isinstance(error, ModuleNotFoundError):
+        return OutputFault.NOT_INSTALLED
+    if isinstance(error, OSError) and error.errno is not None and error.errno in _ERRNO:
+        return _ERRNO[error.errno]
+    if (name := getattr(error, "sqlite_errorname", None)) is not None:
+        return _SQLITE.get(str(name).removeprefix("SQLITE_").partition("_")[0])
+    if hasattr(error, "sqlstate"):
+        state = error.sqlstate
+        if state is not None:
+            return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2])
+        # A connection that did not come about has no state.
+        return OutputFault.UNREACHABLE if _is_a(error, "OperationalError") else None
+    # Storages raise these two without a number.
+    if isinstance(error, PermissionError):
+        return OutputFault.NO_PERMISSION
+    if isinstance(error, FileNotFoundError):
+        return OutputFault.NOT_FOUND
+    if isinstance(error, IsADirectoryError | NotADirectoryError):
+        return OutputFault.NOT_A_FILE
+    if isinstance(error, TimeoutError | ConnectionError):
+        return OutputFault.UNREACHABLE
+    return next((_TYPES[one.__name__] for one in type(error).__mro__ if one.__name__ in _TYPES), None)
+
+
+def _is_a(error: BaseException, name: str) -> bool:
+    return any(one.__name__ == name for one in type(error).__mro__)

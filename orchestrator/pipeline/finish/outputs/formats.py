@@ -1,0 +1,122 @@
+"""Merged lines -> the bytes of a file: JSONL as it is, CSV, Parquet. A few thousand rows are in memory at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct
+from orchestrator.pipeline.finish.outputs.layout import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Format = Literal["jsonl", "batch", "csv", "parquet"]
+GROUP_ROWS = 20_000
+GROUP_BYTES = 32_000_000
+"""Of a Parquet row group, in JSONL: long answers make it shorter than `GROUP_ROWS`."""
+_QUOTED = frozenset('",\r\n')
+
+
+class Counted:
+    """Lines as they pass by: how many, and their bytes as JSONL."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self.rows = 0
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for line in self._lines:
+            self.rows += 1
+            self.bytes += len(line) + 1
+            yield line
+
+
+def encode(
+    file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Mapping[str, Mapping[str, Any] | None]
+) -> None:
+    """Write merged lines into a file. `tasks` are the job's tasks and their schemas. Raises OSError."""
+    match form:
+        case "jsonl" | "batch":
+            file.writelines(line + b"\n" for line in lines)
+        case "csv":
+            _write_csv(file, lines, Layout(job, tasks, flat=True))
+        case "parquet":
+            _write_parquet(file, lines, Layout(job, tasks, flat=False))
+
+
+def _write_csv(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
+    """RFC 4180, UTF-8. Nothing at all is null, `""` the empty text: the csv module cannot tell them apart."""
+    file.write(_csv_line(column.name for column in layout.columns))
+    file.writelines(_csv_line(layout.cells(line)) for line in lines)
+
+
+def _csv_line(cells: Iterable[Any]) -> bytes:
+    return (",".join(map(_csv_cell, cells)) + "\r\n").encode()
+
+
+def _csv_cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return '"' + value.replace('"', '""') + '"' if not value or not _QUOTED.isdisjoint(value) else value
+        case Decimal():
+            return f"{value:f}"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return repr(value)
+
+
+def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: Layout) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(column.name, _arrow(column.kind)) for column in layout.columns])
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for group in _groups(lines):
+            columns = zip(*map(layout.cells, group), strict=True)
+            arrays = [pa.array(cells, field.type) for cells, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema), row_group_size=GROUP_ROWS)
+
+
+def _groups(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lines in portions of a row group each."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        group.append(line)
+        size += len(line)
+        if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _arrow(kind: Kind) -> pa.DataType:
+    import pyarrow as pa
+
+    match kind:
+        case ListOf(item):
+            return pa.list_(_arrow(item))
+        case Struct(fields):
+            return pa.struct([(name, _arrow(inner)) for name, inner in fields])
+        case Plain.INTEGER:
+            return pa.int64()
+        case Plain.NUMBER:
+            return pa.float64()
+        case Plain.BOOLEAN:
+            return pa.bool_()
+        case Plain.MONEY:
+            return pa.decimal128(38, 12)
+        case Plain.INSTANT:
+            return pa.timestamp("us", tz="UTC")
+        case _:
+            return pa.string()

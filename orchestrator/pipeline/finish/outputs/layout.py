@@ -1,0 +1,232 @@
+"""Merged rows -> cells: which columns a job's table has, and what a row has in them. Pure.
+
+One row of the table per merged row, whatever the task. The answer to a task with a schema has a column per field,
+`TASK.FIELD`; an answer that has no such columns, or does not fit them whole, is in the column `answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, Struct, Unfit, fit, flattened, kind_of
+
+WHOLE = "answer"
+"""What stands for the field where an answer is no object with named fields."""
+
+
+class _Tokens(msgspec.Struct):
+    input: int
+    cached: int
+    cache_write: int
+    output: int
+    reasoning: int
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str | None
+
+
+class _Origin(msgspec.Struct):
+    backend: str | None
+    upstream: str | None
+    model: str | None
+    batch_id: str | None
+    tier: str | None
+    attempt: int
+    tokens: _Tokens
+    cost_usd: Decimal
+    latency_ms: int | None
+    finish_reason: str | None
+    prompt_version: str
+    document_cut_from_tokens: int | None
+    carried_from: str | None
+    why: str | None
+    settled_at: datetime | None = None
+
+
+class _Merged(msgspec.Struct):
+    """A line of merged rows, as `results.merged_row` writes it."""
+
+    custom_id: str
+    document: str
+    task: str
+    status: str
+    output: msgspec.Raw
+    error: _Error | None
+    provenance: _Origin
+    stage: str | None = None
+    part: int | None = None
+    parts: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Merged).decode
+
+
+def _read(line: bytes) -> tuple[_Merged, Any, bytes]:
+    """A merged line, its output decoded, and the same as JSON."""
+    try:
+        row = _decode(line)
+        return row, msgspec.json.decode(row.output), bytes(row.output)
+    except RecursionError:  # a body nested too deeply to be read: it is told as it came
+        # No text has these bytes in it: the quotes of a text are escaped.
+        start = line.index(b'"output":') + len(b'"output":')
+        end = line.rindex(b',"error":')
+        return _decode(line[:start] + b"null" + line[end:]), _DEEP, line[start:end]
+
+
+_DEEP: Any = object()
+"""An output that cannot be decoded."""
+
+_T, _I = Plain.TEXT, Plain.INTEGER
+IDENTITY: tuple[tuple[str, Plain], ...] = (
+    ("job", _T), ("document", _T), ("task", _T), ("custom_id", _T),
+    ("state", _T), ("error_code", _T), ("error_message", _T), (WHOLE, _T),
+)  # fmt: skip
+PROVENANCE: tuple[tuple[str, Plain], ...] = (
+    ("model", _T), ("backend", _T), ("upstream", _T), ("batch_id", _T), ("tier", _T), ("attempt", _I),
+    ("cost_usd", Plain.MONEY), ("input_tokens", _I), ("cached_tokens", _I), ("cache_write_tokens", _I),
+    ("output_tokens", _I), ("reasoning_tokens", _I), ("latency_ms", _I), ("finish_reason", _T),
+    ("prompt_version", _T), ("document_cut_from_tokens", _I), ("carried_from", _T), ("why", _T),
+    ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: a name that no other has, in whatever case, and what it holds."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskColumns:
+    """The columns of one task's answers: `width` of them from `start` on."""
+
+    kind: Kind
+    start: int
+    width: int
+
+
+class Layout:
+    """The columns of a job's table, and a merged line as its cells.
+
+    `tasks` are ids and schemas. `flat` is for formats that nest nothing (CSV, SQL): an object becomes a column per
+    leaf, a list JSON text.
+    """
+
+    def __init__(self, job: str, tasks: Mapping[str, Mapping[str, Any] | None], *, flat: bool) -> None:
+        self._job = job
+        self._flat = flat
+        self._tasks: dict[str, _TaskColumns] = {}
+        answers: list[tuple[str, Kind]] = []
+        for task, schema in tasks.items():
+            if schema is None:
+                continue
+            kind = flattened(kind_of(schema)) if flat else kind_of(schema)
+            named = list(_named(task, kind, flat=flat))
+            self._tasks[task] = _TaskColumns(kind, len(answers), len(named))
+            answers += named
+        self._answers = len(answers)
+        every = (*IDENTITY, *answers, *PROVENANCE)
+        names = unique(name for name, _ in every)
+        self.columns = tuple(Column(name, kind) for name, (_, kind) in zip(names, every, strict=True))
+
+    def cells(self, line: bytes) -> list[Any]:
+        """The cells of a merged line, one for each column; None where there is nothing."""
+        row, output, raw = _read(line)
+        error, origin, tokens = row.error, row.provenance, row.provenance.tokens
+        whole, answers = self._answer(row, output, raw)
+        return [
+            self._job, row.document, row.task, row.custom_id,
+            row.status, error and error.code, error and error.message, whole,
+            *answers,
+            origin.model, origin.backend, origin.upstream, origin.batch_id, origin.tier, origin.attempt,
+            origin.cost_usd, tokens.input, tokens.cached, tokens.cache_write,
+            tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
+            origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
+            origin.settled_at, row.stage, row.part, row.parts,
+        ]  # fmt: skip
+
+    def _answer(self, row: _Merged, output: Any, raw: bytes) -> tuple[str | None, list[Any]]:
+        """What is in `answer`, and the cells of the answer columns."""
+        cells: list[Any] = [None] * self._answers
+        columns = self._tasks.get(row.task)
+        # An answer that failed its check is told as it came.
+        if columns is None or output is _DEEP or row.status != "succeeded":
+            return _text(output, raw), cells
+        values, fits = _fields(output, columns.kind)
+        spread = list(_leaves(columns.kind, values)) if self._flat else values
+        cells[columns.start : columns.start + columns.width] = spread
+        return (None if fits else _text(output, raw)), cells
+
+
+def _text(output: Any, raw: bytes) -> str | None:
+    return output if output is None or isinstance(output, str) else raw.decode()
+
+
+def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
+    if not isinstance(kind, Struct):
+        yield f"{task}.{WHOLE}", kind
+        return
+    for name, inner in kind.fields:
+        if flat and isinstance(inner, Struct):
+            yield from _named(f"{task}.{name}", inner, flat=True)
+        else:
+            yield f"{task}.{name}", inner
+
+
+def _fields(output: Any, kind: Kind) -> tuple[list[Any], bool]:
+    """The answer's fields, as far as they fit their columns, and whether they all do."""
+    if not isinstance(kind, Struct):
+        return _fitted([(output, kind)])
+    given = output if isinstance(output, dict) else {}
+    values, fits = _fitted([(given.get(name), inner) for name, inner in kind.fields])
+    return values, fits and isinstance(output, dict) and given.keys() <= {name for name, _ in kind.fields}
+
+
+def _fitted(parts: list[tuple[Any, Kind]]) -> tuple[list[Any], bool]:
+    values: list[Any] = [None] * len(parts)
+    fits = 0
+    for index, (value, kind) in enumerate(parts):
+        with suppress(Unfit):
+            values[index] = fit(value, kind)
+            fits += 1
+    return values, fits == len(parts)
+
+
+def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
+    """The values as the columns of a flat table have them, in the order of `_named`."""
+    kinds = [inner for _, inner in kind.fields] if isinstance(kind, Struct) else [kind]
+    for value, inner in zip(values, kinds, strict=True):
+        if isinstance(inner, Struct):
+            yield from _leaves(inner, [(value or {}).get(name) for name, _ in inner.fields])
+        else:
+            yield value
+
+
+def unique(names: Iterable[str], most: int | None = None) -> list[str]:
+    """The names, of at most so many UTF-8 bytes, and a number behind one that was there before, in whatever case."""
+    taken: set[str] = set()
+    found = []
+    for name in names:
+        number, short = 1, _cut(name, most)
+        while short.casefold() in taken:
+            number += 1
+            ending = f"_{number}"
+            short = _cut(name, most and most - len(ending)) + ending
+        taken.add(short.casefold())
+        found.append(short)
+    return found
+
+
+def _cut(name: str, most: int | None) -> str:
+    return name if most is None else name.encode()[:most].decode(errors="ignore")

@@ -1,0 +1,234 @@
+"""Where a table goes: a file beside its name and then moved there whole, or an address that fsspec knows."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.core import permissions
+from orchestrator.core.errors import OutputError, OutputFault, UsageError
+from orchestrator.pipeline.finish.outputs.faults import fault_of
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+PROBE_BYTES = 65_536
+"""What a probe writes: a full disk often has room for an empty file."""
+PROBE = ".orch-check"
+"""How the name of an object ends that a probe writes to a storage, and removes."""
+_HINTS = {
+    OutputFault.NOT_A_FILE: "name a file",
+    OutputFault.NOT_FOUND: "make it, or name another place",
+    OutputFault.NO_PERMISSION: "give yourself the right to write there, or name another place",
+    OutputFault.NO_ROOM: "make room, or name another place",
+    OutputFault.UNREACHABLE: "see that it is there and answers",
+    OutputFault.FAILED: "see that it is there and its keys are set",
+}
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a URL and no path; `file://` is as good as a path."""
+    return bool(_ADDRESS.match(text)) and not text.startswith("file://")
+
+
+def located(text: str, folder: Path) -> str | Path:
+    """An address as it is, a path as seen from a folder."""
+    if is_address(text):
+        return text
+    return folder / (unquote(urlsplit(text).path) if text.startswith("file://") else text)
+
+
+def name_of(place: str | Path) -> str:
+    """What a place is called where it is remembered: a file by its whole path, behind links."""
+    return place if isinstance(place, str) else os.path.realpath(place)
+
+
+def check_address(address: str, field: str) -> None:
+    """Raises UsageError where nothing here can write to an address. Nothing is sent."""
+    parts = urlsplit(address)
+    if parts.password or parts.query:
+        raise UsageError(
+            f"{field}: an address may carry no password and no query",
+            hint="the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID",
+        )
+    from fsspec import get_filesystem_class
+
+    try:
+        get_filesystem_class(parts.scheme)
+    except ValueError:
+        raise UsageError(f"{field}: {parts.scheme}:// is no storage that fsspec knows") from None
+    except ImportError as error:
+        extra = "pip install 'orch-batch[s3]'" if parts.scheme in ("s3", "s3a") else str(error)
+        raise UsageError(f"{field}: what writes to {parts.scheme}:// is not installed", hint=extra) from None
+
+
+@contextmanager
+def opened(place: str | Path) -> Iterator[BinaryIO]:
+    """A file to write; it is in its place when the block ends, and nowhere when it fails. Raises OutputError.
+
+    Its rights are those of the file that it takes the place of, or what the user's umask gives a new one.
+    """
+    if isinstance(place, str):
+        with _spooled(place) as file:
+            yield file
+        return
+    with _told(place):
+        target = _target(place)
+        permissions.make_folders(target.parent)
+        with _claimed(target.with_name(f".{target.name}.partial")) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            permissions.give_to_user(file.fileno(), like=target)
+            Path(file.name).replace(target)
+
+
+def probe(place: str | Path) -> None:
+    """Find out whether a place can be written, and leave it as it is. Raises OutputError.
+
+    In the folder where the file would be, or in the nearest one above that is there, a file is written and removed;
+    beside an object, one with `PROBE` behind its name.
+    """
+    with _told(place):
+        if isinstance(place, Path):
+            _probe_folder(_target(place))
+            return
+        storage, path = _storage(place)
+        if storage.isdir(path) and not storage.isfile(path):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        beside = f"{path}{PROBE}"
+        storage.pipe_file(beside, b"orch may write here\n")
+        with suppress(Exception):  # who may write may not always remove
+            storage.rm_file(beside)
+
+
+def _probe_folder(target: Path) -> None:
+    folder = target.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    with suppress(FileNotFoundError):
+        target.with_name(f".{target.name}.partial").lstat()  # whether the name is too long
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".orch-check-") as file:
+        file.write(bytes(PROBE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def is_empty(place: str | Path) -> bool:
+    """Whether there is no file or object in a place, or one without a byte. Raises OutputError."""
+    with _told(place):
+        if isinstance(place, Path):
+            target = _resolved(place)
+            return not target.is_file() or target.stat().st_size == 0
+        storage, path = _storage(place)
+        try:
+            return not storage.size(path)
+        except FileNotFoundError:
+            return True
+
+
+def mark_of(place: str | Path) -> str:
+    """What stands for the content of a file or an object. Raises OutputError."""
+    with _told(place):
+        if isinstance(place, Path):
+            with place.open("rb") as file:
+                return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
+        storage, path = _storage(place)
+        return f"ukey:{storage.ukey(path)}"
+
+
+@contextmanager
+def _told(place: str | Path) -> Iterator[None]:
+    """Any error as one that names the place and has a code."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise _fault(place, error) from error
+    except Exception as error:  # each storage has errors of its own
+        if isinstance(place, Path):
+            raise
+        raise _fault(place, error) from error
+
+
+def _fault(place: str | Path, error: Exception) -> OutputError:
+    code = fault_of(error)
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return OutputError(code, f"cannot write {place}: {why}", hint=_HINTS.get(code))
+
+
+def _storage(address: str) -> tuple[Any, str]:
+    """The storage of an address, as it is now, and the path there."""
+    from fsspec.core import url_to_fs
+
+    storage, path = url_to_fs(address)
+    storage.invalidate_cache()
+    return storage, path
+
+
+def _target(place: Path) -> Path:
+    """What a path stands for, where that is or may become a file. Raises OSError."""
+    target = _resolved(place)
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if target.exists() and not target.is_file():
+        raise OSError(errno.ENXIO, "it is no regular file")
+    return target
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError:  # what pathlib makes of a circle of links until Python 3.12
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[BinaryIO]:
+    """An empty file that this process alone writes; another that writes the same one waits its turn.
+
+    One name, not one a process: what a kill leaves is overwritten by the next try.
+    """
+    while True:
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
+            if not _is_at(path, file):
+                continue
+            file.truncate(0)
+            try:
+                yield file
+            except BaseException:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+                raise
+            return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _spooled(address: str) -> Iterator[BinaryIO]:
+    """Written here first and then sent: many storages would keep what was sent of a file that then failed."""
+    with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
+        with _told(Path(file.name)):
+            yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
+            file.flush()
+        with _told(address):
+            storage, path = _storage(address)
+            storage.put_file(file.name, path)

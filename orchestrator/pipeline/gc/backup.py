@@ -1,0 +1,242 @@
+"""A copy of a home in one file, made while an engine works in it; and a look at whether such a file is whole.
+
+What the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the databases
+are copied first, then each file gets a second name; where one has gone in between, all is done again. Result files
+only grow: more of one than the database knows does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from orchestrator import __version__
+from orchestrator.backends.files import durable
+from orchestrator.core.errors import InputError, StorageError, UsageError
+from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
+from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, house_lock
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
+
+LABEL = "backup.json"
+"""Says what the archive is. It comes last: an archive without it is cut."""
+SERVER_DATABASE = "server.db"
+TRIES = 5
+MOST_TOLD = 20
+MEGABYTE = 10**6
+Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a backup says of itself: by which orch, when, of which home, and whether its database is in it."""
+
+    made_at: datetime
+    orch: str
+    home: str
+    database: bool
+
+
+@dataclass(slots=True)
+class Found:
+    """A backup as it is: files and bytes in it, lines that rows point to, and what is wrong with it."""
+
+    label: Label
+    files: int = 0
+    bytes: int = 0
+    lines: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def make(
+    store: Store, home: Home, target: Path, now: datetime, progress: Progress = lambda what, done, total, unit: None
+) -> Found:
+    """Write a backup to a file that is not there yet, whole or not at all.
+
+    What the home itself lacks is told as a problem, and the backup is made without it. `progress` is told what is
+    done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
+    """
+    if target.exists():
+        raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
+    if not target.absolute().parent.is_dir():
+        raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
+    label = Label(now.replace(microsecond=0), __version__, home.identity(), store.house.has_file)
+    stage = home.root / f"{STAGE}{uuid.uuid4().hex}"
+    with house_lock(home):
+        try:
+            problems = _staged(store, home, stage)
+            found = Found(label, problems=problems)
+            with durable(target) as file:
+                _pack(stage, file, found, progress)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {target}: {error.strerror or error}", hint="make room, or name a file elsewhere"
+            ) from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    return found
+
+
+def _staged(store: Store, home: Home, stage: Path) -> list[str]:
+    """Bring a consistent copy together; what it lacks."""
+    missing: list[str] = []
+    for _ in range(TRIES):
+        before = missing
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir(mode=0o700)
+        store.house.copy_to(stage / DATABASE)
+        for database in _server_databases(home.root):
+            copy_sqlite(database, _made(stage / database.relative_to(home.root)))
+        _link(home.root, stage)
+        shutil.copyfile(home.root / "home.id", stage / "home.id")
+        sizes = {path.relative_to(stage).as_posix(): size for path, size in files(stage)}
+        missing = list(_lacking(stage, home.identity(), sizes))
+        if not missing or missing == before:
+            break
+    return missing[:MOST_TOLD]
+
+
+def _server_databases(root: Path) -> list[Path]:
+    return sorted(path for top in SERVERS for path in (root / top).rglob(SERVER_DATABASE))
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _link(root: Path, stage: Path) -> None:
+    """Give each file of jobs and servers a second name in the stage: what happens to the first no longer matters."""
+    for top in ("jobs", *SERVERS):
+        for parent, folders, names in os.walk(root / top):
+            folders[:] = [name for name in folders if not name.startswith(GONE)]
+            to = stage / Path(parent).relative_to(root)
+            to.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                path = Path(parent, name)
+                if _is_kept(name) and path.is_file() and not path.is_symlink():
+                    with suppress(FileNotFoundError):
+                        os.link(path, to / name)
+
+
+def _is_kept(name: str) -> bool:
+    return not (name.endswith((".partial", ".lock")) or name.startswith(SERVER_DATABASE) or name == GOING)
+
+
+def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
+    """What databases point to and the files do not hold; `sizes` has each file's, by its path in the backup."""
+    here = Home(Path())
+    if (folder / DATABASE).exists():
+        with Store.open(f"sqlite:///{folder / DATABASE}") as store:
+            for lines in store.house.result_files(home):
+                name = here.results(lines.shard, lines.kind).as_posix()
+                if (size := sizes.get(name, 0)) < lines.ends:
+                    yield f"{name}: has {size:,} of {lines.ends:,} bytes that {lines.rows:,} rows point to"
+            for job_id, ends in store.house.request_files(home):
+                name = here.requests(job_id).as_posix()
+                if (size := sizes.get(name, 0)) < ends:
+                    yield f"{name}: has {size:,} of {ends:,} bytes that its rows point to"
+    for database in _server_databases(folder):
+        for path in served_files(database):
+            name = (database.parent / path).relative_to(folder).as_posix()
+            if name not in sizes:
+                yield f"{name}: is not there, and {database.relative_to(folder)} names it"
+
+
+def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None:
+    total = sum(size for _, size in files(stage))
+    # Two names of one file are two files: a link in the archive has no bytes of its own.
+    with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
+        for path in sorted(stage.rglob("*")):
+            info = archive.gettarinfo(path, path.relative_to(stage).as_posix())
+            info.uname = info.gname = ""
+            if path.is_dir():
+                archive.addfile(info)
+                continue
+            with path.open("rb") as source:
+                # As long as it was a moment ago: it may grow.
+                archive.addfile(info, source)
+            found.files += 1
+            found.bytes += info.size
+            progress("backing up", found.bytes // MEGABYTE, total // MEGABYTE, "MB")
+        text = json.dumps(
+            {
+                "made_at": found.label.made_at.isoformat(timespec="seconds"),
+                "orch": found.label.orch,
+                "home": found.label.home,
+                "database": found.label.database,
+            }
+        ).encode()
+        label = stage / LABEL
+        label.write_bytes(text)
+        archive.add(label, LABEL)
+
+
+def check(path: Path) -> Found:
+    """Whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
+    with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
+        members = {member.name: member for member in archive.getmembers() if member.isreg()}
+        found = Found(_label(path, archive), len(members) - 1, sum(member.size for member in members.values()))
+        folder = Path(name)
+        for member in members.values():
+            if member.name == DATABASE or Path(member.name).name == SERVER_DATABASE:
+                archive.extract(member, folder, filter="data")
+                if (wrong := check_sqlite(folder / member.name)) is not None:
+                    found.problems.append(f"{member.name}: {wrong}")
+        if found.label.database and DATABASE not in members:
+            found.problems.append(f"{DATABASE} is not there")
+        if not found.problems:
+            sizes = {member.name: member.size for member in members.values()}
+            found.problems += _lacking(folder, found.label.home, sizes)
+        if not found.problems and found.label.database:
+            found.problems += _broken_lines(folder, file, members, found)
+    del found.problems[MOST_TOLD:]
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, BinaryIO]]:
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            yield archive, file
+    except tarfile.TarError as error:
+        raise InputError(
+            f"is no backup, or is cut: {error}", file=path, hint="`orch backup FILE` makes one"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
+
+
+def _label(path: Path, archive: tarfile.TarFile) -> Label:
+    try:
+        source = archive.extractfile(LABEL)
+        return msgspec.json.decode(source.read() if source else b"", type=Label)
+    except (KeyError, msgspec.MsgspecError):
+        raise InputError(f"has no {LABEL}: it is no backup, or is cut", file=path) from None
+
+
+def _broken_lines(folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: Found) -> Iterable[str]:
+    """The lines that rows point to and that are no JSON."""
+    here = Home(Path())
+    with Store.open(f"sqlite:///{folder / DATABASE}") as store:
+        for shard, kind, span in store.house.result_lines(found.label.home):
+            name = here.results(shard, kind).as_posix()
+            line = os.pread(file.fileno(), span.length, members[name].offset_data + span.offset)
+            found.lines += 1
+            try:
+                msgspec.json.decode(line)
+            except msgspec.MsgspecError as error:
+                yield f"{name}: the line at {span.offset:,} is no result: {error}"

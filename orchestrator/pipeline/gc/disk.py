@@ -1,0 +1,101 @@
+"""What a home takes of its disk, and whether there is room for more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import NoRoom, StorageError
+from orchestrator.policy.retention import words
+from orchestrator.settings.config import Retention
+from orchestrator.settings.home import Home
+
+SERVERS = ("servers", "serve")
+DATABASE = "orch.db"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes of a home by what they are, and `free` ones of its disk.
+
+    `results` are collected and merged rows, `requests` what is sent, `servers` the batch servers' own files.
+    """
+
+    results: int
+    requests: int
+    servers: int
+    database: int
+    other: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        """All that the home takes."""
+        return self.results + self.requests + self.servers + self.database + self.other
+
+
+def use(home: Home) -> Use:
+    """What a home takes now. Files that go or grow meanwhile count as they are met. Raises StorageError."""
+    sizes = dict.fromkeys(("results", "requests", "servers", "database", "other"), 0)
+    for path, size in files(home.root):
+        sizes[_kind(path.relative_to(home.root))] += size
+    return Use(**sizes, free=_free(home))
+
+
+def _kind(path: Path) -> str:
+    top = path.parts[0]
+    if top in SERVERS:
+        return "servers"
+    if top.startswith(DATABASE):
+        return "database"
+    if top != "jobs":
+        return "other"
+    return "requests" if path.name.startswith("requests.jsonl") or ".input.jsonl" in path.name else "results"
+
+
+def files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Each regular file below a folder, with its size; one that goes meanwhile is left out."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield path, found.st_size
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder, 0 where there is none."""
+    return sum(size for _, size in files(folder))
+
+
+def shortage(home: Home, terms: Retention) -> str | None:
+    """Why nothing more may be put into a home, None where there is room. Raises StorageError."""
+    if (free := _free(home)) < terms.min_free:
+        return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} are to stay free"
+    if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:
+        return f"{home.root} takes {words(total)}, and may take {words(terms.max_bytes)}"
+    return None
+
+
+def require_room(home: Home, terms: Retention) -> None:
+    """Raises NoRoom where nothing more may be put into a home."""
+    if (why := shortage(home, terms)) is not None:
+        raise NoRoom(
+            why, hint="`orch gc --dry-run` shows what may go; `min_free` and `max_bytes` of [retention] set the marks"
+        )
+
+
+def _free(home: Home) -> int:
+    try:
+        return shutil.disk_usage(home.root).free
+    except OSError as error:
+        raise StorageError(
+            f"{home.root} cannot be looked at: {error.strerror}", hint="set ORCH_HOME elsewhere"
+        ) from error

@@ -1,0 +1,315 @@
+"""Keeping house: what `[retention]` lets go is removed, and what a kill left behind.
+
+A kill anywhere loses nothing that is needed and leaves nothing that the next time does not remove. A job's folder is
+marked first, then the database forgets what lies in it, then the folder is renamed, then it goes. A mark on a folder
+that the database still knows says that the kill came before the database forgot: the folder stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from orchestrator.core.errors import OrchError, RefusedError, StorageError
+from orchestrator.core.model import Job, JobId
+from orchestrator.pipeline.after import AFTER
+from orchestrator.pipeline.build.builder import locked
+from orchestrator.pipeline.gc import disk
+from orchestrator.policy import retention
+from orchestrator.policy.retention import Fate, Leaving, Verdict
+from orchestrator.settings.config import Config, Retention
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.gc import CLEARED
+
+log = logging.getLogger(__name__)
+
+GOING, GONE, STAGE = ".going", ".gone.", ".backup."
+LEFT_SECONDS = 3600.0
+"""So long a file that nobody needs is left alone: whoever writes it may be at it still."""
+EVERY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A file or folder that nobody needs, with its bytes, and why it is one."""
+
+    path: Path
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What went, or would (`dry_run`); `unknown` are folders with results of which the database knows no job.
+
+    `held` is why no job went. `use` is what the home takes behind it.
+    """
+
+    verdicts: list[Verdict]
+    orphans: list[Orphan]
+    unknown: list[Path]
+    use: disk.Use
+    dry_run: bool
+    held: str | None = None
+
+    @property
+    def gone(self) -> list[Verdict]:
+        """The verdicts on what does not stay."""
+        return [verdict for verdict in self.verdicts if verdict.fate is not Fate.KEPT]
+
+    @property
+    def freed(self) -> int:
+        """Bytes of files that went, or would."""
+        return sum(verdict.bytes for verdict in self.gone) + sum(orphan.bytes for orphan in self.orphans)
+
+
+@contextmanager
+def house_lock(home: Home) -> Iterator[None]:
+    """Keep removing and copying apart. Raises RefusedError where another process is at it."""
+    with locked(home.root / "house.lock", wait=False) as mine:
+        if not mine:
+            raise RefusedError(
+                "another `orch gc` or `orch backup` is at this home", hint="run it again when that has ended"
+            )
+        yield
+
+
+def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
+    """Remove what may go. Raises RefusedError, StorageError; what went by then is gone, and the rest is as it was.
+
+    Submits wait while it is decided, since a new job may carry answers of one that is about to go.
+    """
+    identity = home.identity()
+    if dry_run:
+        verdicts, held = _decide(store, home, identity, terms, now)
+        orphans, unknown = _orphans(store, home, identity)
+        return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=True, held=held)
+    with house_lock(home):
+        orphans, unknown = _orphans(store, home, identity)
+        for orphan in orphans:
+            _remove(orphan.path)
+        with locked(home.intake_lock, wait=True):
+            verdicts, held = _decide(store, home, identity, terms, now)
+            verdicts = _let_all_go(store, home, verdicts, now)
+        for verdict in verdicts:
+            if verdict.fate is not Fate.KEPT:
+                _remove_folder(home, verdict.job_id)
+        return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=False, held=held)
+
+
+def _let_all_go(store: Store, home: Home, verdicts: list[Verdict], now: datetime) -> list[Verdict]:
+    """Let the database forget what may go, newest first: who carries answers goes before whose they are.
+
+    Where one was taken up again meanwhile it needs what it carries: then all that is older stays.
+    """
+    for number, verdict in enumerate(verdicts):
+        if verdict.fate is not Fate.KEPT and not _let_go(store, home, verdict, now):
+            why = f"job {verdict.job_id} was taken up again just now"
+            return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
+    return verdicts
+
+
+def _kept(verdict: Verdict, why: str) -> Verdict:
+    """The verdict where nothing may go."""
+    return verdict if verdict.fate is Fate.KEPT else Verdict(verdict.job_id, Fate.KEPT, why)
+
+
+def _decide(
+    store: Store, home: Home, identity: str, terms: Retention, now: datetime
+) -> tuple[list[Verdict], str | None]:
+    """What becomes of each job; and why none goes, where that is so."""
+    jobs = store.house.jobs(identity)
+    building = next((job.id for job in jobs if _building(home, job)), None)
+    held = None if building is None else f"job {building} is being built, and may carry any other's answers"
+    leaving = [_leaving(home, job) for job in jobs]
+    used = disk.size_of(home.root) if terms.max_bytes is not None else 0
+    carriers, booked = store.house.carriers(identity), store.house.booked_since(retention.counts_since(now))
+    verdicts = retention.plan(leaving, carriers, booked, terms, now, used)
+    if held is not None:
+        verdicts = [_kept(verdict, held) for verdict in verdicts]
+    return verdicts, held
+
+
+def _building(home: Home, job: Job) -> bool:
+    if job.built_at is not None or job.error is not None or job.options.get("dry_run"):
+        return False
+    # One that waits for another is not built yet, and may do so for days.
+    return AFTER not in job.options or not _is_free(home.build_lock(job.id))
+
+
+def _leaving(home: Home, job: Job) -> Leaving:
+    ended = job.finished_at or (job.created_at if job.error is not None else None)
+    # Rows that could not be delivered are in the home alone.
+    is_sound = job.error is None or job.is_undelivered
+    is_run = job.finished_at is not None and is_sound and job.cancel_requested_at is None
+    is_run = is_run and not job.is_limited  # a trial of some documents shields no whole night
+    cleared = CLEARED in job.options
+    size = 0 if ended is None else disk.size_of(home.job(job.id))
+    return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
+
+
+def _let_go(store: Store, home: Home, verdict: Verdict, now: datetime) -> bool:
+    """Let the database forget what lies in a job's folder; False where the job was taken up again."""
+    mark = home.job(verdict.job_id) / GOING
+    has_folder = mark.parent.is_dir()
+    if has_folder:
+        with _translated(mark):
+            mark.touch()
+    if verdict.fate is Fate.JOB:
+        done = store.house.forget(verdict.job_id)
+    else:
+        done = store.house.clear(verdict.job_id, mark.parent, now)
+    if done and verdict.fate is Fate.FILES:
+        store.jobs.note(verdict.job_id, "cleared", f"its files are removed: {verdict.reason}", now)
+    if not done and has_folder:
+        mark.unlink(missing_ok=True)
+    return done
+
+
+def _remove_folder(home: Home, job_id: JobId) -> None:
+    """Remove the folder of a job whose files nobody needs."""
+    folder = home.job(job_id)
+    if folder.is_dir():
+        gone = folder.with_name(f"{GONE}{folder.name}")
+        with _translated(folder):
+            folder.replace(gone)
+        _remove(gone)
+
+
+def _remove(path: Path) -> None:
+    with _translated(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be removed: {error.strerror}", hint="see to its owner and mode, then run it again"
+        ) from error
+
+
+def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], list[Path]]:
+    """What kills left behind; and folders with results that no job is known of, which stay."""
+    jobs = {job.id: job for job in store.house.jobs(identity)}
+    found = [
+        Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
+        for pattern, reason in ((f"{STAGE}*", "of a backup that was cut off"), (".home.id.*", "of a first start"))
+        for path in sorted(home.root.glob(pattern))
+        if path.is_dir() or _is_old(path)
+    ]
+    unknown: list[Path] = []
+    folder = home.root / "jobs"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not path.is_dir():
+            continue
+        job = jobs.get(JobId(path.name))
+        if path.name.startswith(GONE) or ((path / GOING).exists() and (job is None or CLEARED in job.options)):
+            found.append(Orphan(path, disk.size_of(path), "of a job whose files were to go"))
+        elif job is None and _holds_results(path):
+            unknown.append(path)
+        elif job is None:
+            found += _of_no_job(path)
+        else:
+            found += _of_job(path, job)
+    return found, unknown
+
+
+def _of_no_job(path: Path) -> list[Orphan]:
+    """A folder that a build left; not while somebody builds there."""
+    if not all(_is_old(file) for file in (path, *path.rglob("*"))):
+        return []
+    if not _is_free(path / "build.lock"):
+        return []
+    return [Orphan(path, disk.size_of(path), "of a build that was cut off")]
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds a lock file; looking leaves it as it is."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _of_job(path: Path, job: Job) -> list[Orphan]:
+    over = job.finished_at is not None
+    found = []
+    for file, size in disk.files(path):
+        if file.name == GOING:
+            found.append(Orphan(file, size, "the job stays"))
+        elif file.name.endswith(".partial") and _is_old(file):
+            found.append(Orphan(file, size, "half written"))
+        elif over and ".input.jsonl" in file.name and _is_old(file):
+            found.append(Orphan(file, size, "sent long ago"))
+    return found
+
+
+def _holds_results(path: Path) -> bool:
+    names = (file.name for file, size in disk.files(path) if size)
+    return any(name.startswith("results.") or name.endswith((".output.jsonl", ".error.jsonl")) for name in names)
+
+
+def _is_old(path: Path) -> bool:
+    # By the disk's own clock, not by the settable one.
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime > LEFT_SECONDS
+    return False
+
+
+@dataclass(slots=True)
+class Daily:
+    """`tick` keeps house once a day, however often it is called; a file in the home says when it was last."""
+
+    store: Store
+    home: Home
+    terms: Retention
+    _last: datetime | None = field(default=None, init=False)
+
+    def use(self, config: Config) -> None:
+        """These settings hold from the next tick on."""
+        self.terms = config.retention
+
+    def tick(self, now: datetime) -> Swept | None:
+        """Keep house where a day has passed since; what went then, else None. What keeps it from it is logged."""
+        self._last = self._last or self._read()
+        if self._last is not None and timedelta() <= now - self._last < EVERY:
+            return None
+        self._last = now
+        try:
+            swept = gc(self.store, self.home, self.terms, now)
+            record = {"at": now.isoformat(timespec="seconds"), "freed_bytes": swept.freed}
+            self._file.write_text(json.dumps(record))
+        except (OrchError, OSError) as error:
+            log.warning("keeping house: %s", error)
+            return None
+        log.info("keeping house: %s freed, the home takes %s", *map(retention.words, (swept.freed, swept.use.total)))
+        return swept
+
+    @property
+    def _file(self) -> Path:
+        return self.home.root / "house.json"
+
+    def _read(self) -> datetime | None:
+        try:
+            return datetime.fromisoformat(json.loads(self._file.read_text())["at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

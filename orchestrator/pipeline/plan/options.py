@@ -1,0 +1,339 @@
+"""What each backend would ask for a job's rows, and how long it would take: the options of the planner.
+
+All is read from the store, orch.toml and the profiles: prices, own history, quotas, what other jobs have there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+
+from orchestrator.backends.open import limits_of, profile_for
+from orchestrator.backends.profiles import Profile, window_for
+from orchestrator.core.errors import UsageError
+from orchestrator.core.model import Job, JobId, Usage
+from orchestrator.pipeline.backend_handles import Prices
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of, objections
+from orchestrator.pipeline.plan.token_density import density
+from orchestrator.policy import forecast, quota
+from orchestrator.policy.forecast import Assumed, Lengths
+from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, PacedOption, observed
+from orchestrator.policy.quota import Learned
+from orchestrator.policy.requests import resolve_model
+from orchestrator.settings.config import Backend, Config, LocalBackend, SyncBackend
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.limits import LearnedLimit
+from orchestrator.store.records import Work
+
+RUNS = 10
+"""So many earlier runs of a job file say how long its answers are."""
+ASSUMED_ROWS, ASSUMED_SYNC_ROWS = 1.0, 5.0
+"""Rows a second of one upstream, and of an API, of which nothing is known."""
+UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 0.35
+"""How far off such a rate may be, and one that somebody states (spreads of the logarithm)."""
+UNBOUNDED_OUTPUT = 4096
+"""What an answer without a bound is taken to have at most; a budget does not allow such rows."""
+INPUT_MARGIN, KNOWN_INPUT_MARGIN = 1.15, 1.05
+"""Prompts of a job on the whole are no longer than estimated by this (95 %); where others of it were counted."""
+DAY = 86_400
+P95 = 1.645
+FREE = Cost(Decimal(0), Decimal(0))
+FRESH = timedelta(hours=1)
+REMEMBERED = timedelta(days=30)
+"""How far back the progress of engines is looked upon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows that are alike on the whole: the estimated prompt tokens of one, and how long its answer will be."""
+
+    rows: int
+    model: str
+    input_tokens: float
+    output: Lengths
+
+
+class Prospects:
+    """The options of a job's open rows at this moment. Reads only."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        job: Job,
+        work: Sequence[Work],
+        now: datetime,
+        down: Mapping[str, float],
+        memory: Memory,
+    ) -> None:
+        """`down` says for how many seconds no upstream of a backend has taken rows, where that is so."""
+        self._store = store
+        self._config = config
+        self._job = job
+        self._open = work
+        self._now = now
+        self._down = down
+        self._memory = memory
+        self._seen: dict[str, observed.Sight] = {}
+        self._history: dict[tuple[str, str], tuple[dict[int, int], float]] = {}
+
+    @cached_property
+    def rows(self) -> int:
+        """The open rows."""
+        return sum(part.rows for part in self._open)
+
+    @cached_property
+    def shapes(self) -> list[Shape]:
+        """The open rows by model."""
+        found: dict[str, list[Work]] = {}
+        for work in self._open:
+            found.setdefault(work.model, []).append(work)
+        return [self._shape(model, parts) for model, parts in found.items()]
+
+    def _shape(self, model: str, parts: Sequence[Work]) -> Shape:
+        rows = sum(part.rows for part in parts)
+        fed = sum(part.bytes * self._density(part) for part in parts) / rows
+        lengths = [(part.rows, self.lengths(part)) for part in parts]
+        mean = sum(many * one.mean for many, one in lengths) / rows
+        p50 = round(sum(many * one.p50 for many, one in lengths) / rows)
+        p95 = math.ceil(sum(many * one.p95 for many, one in lengths) / rows)
+        return Shape(rows, model, fed, Lengths(mean, p50, p95, lengths[0][1].source))
+
+    @cached_property
+    def _runs(self) -> list[JobId]:
+        return [run.id for run in self._store.jobs.of_series(self._job.series)[:RUNS]]
+
+    def lengths(self, part: Work) -> Lengths:
+        """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
+        most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
+        return forecast.output_lengths(self._earlier(part.task, part.prompt_version)[0], most)
+
+    def _density(self, part: Work) -> float:
+        return self._earlier(part.task, part.prompt_version)[1]
+
+    def _earlier(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
+        """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
+        key = (task, prompt_version)
+        if key not in self._history:
+            seen = self._store.sizes.output_lengths(self._runs, *key)
+            home = Home(self._config.home)
+            self._history[key] = seen, density(self._store, home, self._job, self._runs, *key)
+        return self._history[key]
+
+    @cached_property
+    def options(self) -> list[Option]:
+        """Every backend of orch.toml as the planner sees it, with what speaks against it for this job."""
+        against = objections(self._config, self._job)
+        given_up = self._given_up
+        if any(name not in against and name not in given_up for name in self._config.backends):
+            against = {**given_up, **against}  # where all that may run it are down, they are waited for
+        return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
+
+    @property
+    def _given_up(self) -> dict[str, str]:
+        """Why no more rows go to a backend none of whose upstreams has taken one for longer than its patience."""
+        found = {}
+        for name, seconds in self._down.items():
+            backend = self._config.backends.get(name)
+            if isinstance(backend, LocalBackend | SyncBackend) and seconds > backend.patience:
+                found[name] = f"no upstream of it has taken a row for {seconds:.0f} s"
+        return found
+
+    def _option(self, name: str, backend: Backend, objection: str | None) -> Option:
+        if isinstance(backend, LocalBackend | SyncBackend):
+            return self._paced(name, backend, objection)
+        sight, profile = self._sight(name), profile_for(backend)
+        cost, unpriced = self._token_cost(name, backend)
+        room, behind = self._room(name, backend, profile)
+        cancel = observed.cancel_seconds(sight.shards, self._now)
+        return BatchOption(
+            backend=name,
+            location=backend.location,
+            cost=cost,
+            turnaround=observed.turnaround(sight, max(1, self.rows), self._now),
+            cancel_seconds=cancel,
+            room=room,
+            behind=behind,
+            window=float(window_for(profile, DAY).seconds),
+            silent=observed.silence(sight.shards, self._now),
+            slips=observed.slips(sight.shards, self._now, cancel),
+            objection=objection or unpriced,
+        )
+
+    def _sight(self, name: str) -> observed.Sight:
+        if name not in self._seen:
+            own = isinstance(self._config.backends[name], LocalBackend | SyncBackend)
+            progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
+            self._seen[name] = observed.Sight(name, self._store.shards.sent_to(name), progress)
+        return self._seen[name]
+
+    @cached_property
+    def cancels(self) -> Mapping[str, float]:
+        """Seconds until the rows of a batch that is taken back are free, at the longest, by backend."""
+        return {option.backend: option.cancel_seconds for option in self.options}
+
+    # --- other jobs
+
+    @cached_property
+    def _others(self) -> list[Job]:
+        """The unfinished jobs of the home whose rows an engine does before those of this one."""
+        jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
+        first = observed.goes_first(jobs, self._job)
+        return [job for job in jobs if job.id in first]
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What other jobs may come to need of the paced routes."""
+        others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
+        deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
+        batches = [option for option in self.options if isinstance(option, BatchOption)]
+        paced = frozenset(option.backend for option in self.options if isinstance(option, PacedOption))
+        return observed.claims(others, deadlines, batches, paced, self._now)
+
+    @cached_property
+    def later(self) -> int:
+        """Rows that will be made of answers: those of long documents, and those that are asked once more."""
+        made = self._store.observations.unmade(self._job.id)
+        again = observed.share_again(self._store.observations.asked_again(self._runs))
+        return made + int(again * (self.rows + made) + 0.5)
+
+    @cached_property
+    def margin(self) -> float:
+        """Seconds from the last answer to the finished job, at the longest."""
+        finishes = self._store.observations.finishes(self._job.home)
+        return observed.finish_seconds(finishes, self.rows, self._now)
+
+    # --- money
+
+    def _token_cost(self, name: str, backend: Backend) -> tuple[Cost, str | None]:
+        """What a row costs there over the models of the job, or why nobody knows."""
+        prices = prices_of(backend, self._config, lambda: self._now)
+        models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
+        try:
+            for shape in self.shapes:
+                model = resolve_model(shape.model, name, models)
+                if model is None and shape.model in models:
+                    continue  # a model of a list that this backend has not: its rows keep away from it
+                model = model or shape.model
+                usual = Usage(input_tokens=round(shape.input_tokens), output_tokens=round(shape.output.mean))
+                margin = KNOWN_INPUT_MARGIN if shape.output.seen else INPUT_MARGIN
+                high = Usage(
+                    input_tokens=math.ceil(shape.input_tokens * margin),
+                    output_tokens=math.ceil(shape.output.mean_p95(shape.rows)),
+                )
+                p50 += shape.rows * _price(prices, model, usual)
+                p95 += shape.rows * _price(prices, model, high)
+        except UsageError as error:
+            return FREE, error.message
+        rows = max(1, self.rows)
+        return Cost(p50 / rows, max(p50, p95) / rows), None
+
+    def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
+        """How many rows may be enqueued there at once, by the tightest of the models, and how many others have."""
+        rooms = []
+        for shape in self.shapes:
+            known = self._store.limits.of(name, shape.model)
+            limit = quota.effective(limits_of(backend, profile).enqueued(shape.model), _learned(known, self._now))
+            if limit is not None:
+                others = (
+                    one.tokens
+                    for one in self._store.shards.at_backend(name)
+                    if one.model == shape.model and one.job_id != self._job.id
+                )
+                each = max(1.0, shape.input_tokens)
+                rooms.append((int(limit / each), int(sum(others) / each)))
+        return min(rooms, default=(None, 0), key=lambda one: one[0] or 0)
+
+    # --- speed
+
+    def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> PacedOption:
+        first = frozenset(job.id for job in self._others)
+        asker = observed.Asker(self._job.id, self._job.series, first)
+        is_local = isinstance(backend, LocalBackend)
+        pace = observed.pace(
+            self._sight(name), asker, self._assumed(backend), self._work, self._now, self._speeds(name),
+            starts=observed.ASSUMED_START if is_local else observed.QUICK_START,
+        )  # fmt: skip
+        if (seconds := self._down.get(name)) is not None:
+            pace = pace.now(0.0, seconds)
+        leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
+        if isinstance(backend, SyncBackend):
+            cost, unpriced = self._token_cost(name, backend)
+            return PacedOption(name, backend.location, cost, pace, objection or unpriced, leaves)
+        # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
+        usual = forecast.pace(self._speeds(name), self._assumed(backend), now=self._now, tokens=self._work)
+        prices = prices_of(backend, self._config, lambda: self._now)
+        cost = _time_cost(prices, usual, len(backend.upstreams))
+        return PacedOption(name, backend.location, cost, pace, objection, leaves)
+
+    def _speeds(self, name: str) -> forecast.Speeds:
+        """What earlier nights tell of an engine; asked for once a night."""
+        return self._memory.of(self._sight(name), self._job.series, self._now)
+
+    @cached_property
+    def _work(self) -> float:
+        """What a row is of work, in tokens."""
+        if not self.rows:
+            return 0.0
+        return sum(one.rows * observed.work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
+
+    @cached_property
+    def _tokens(self) -> float:
+        """Tokens of a row, prompt and answer."""
+        return sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes) / max(1, self.rows)
+
+    def _assumed(self, backend: LocalBackend | SyncBackend) -> Assumed:
+        """How fast it is taken to be before it was measured."""
+        rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
+        each = max(1.0, self._tokens)
+        if backend.tokens_per_second is not None:
+            rates.append(backend.tokens_per_second / each)
+        if isinstance(backend, SyncBackend):
+            if backend.requests_per_minute is not None:
+                rates.append(backend.requests_per_minute / 60)
+            if backend.tokens_per_minute is not None:
+                rates.append(backend.tokens_per_minute / 60 / each)
+        if rates:
+            return Assumed(min(rates), STATED_SPREAD, "stated")
+        if isinstance(backend, LocalBackend):
+            return Assumed(ASSUMED_ROWS * len(backend.upstreams), UNKNOWN_SPREAD)
+        return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
+
+
+class Memory:
+    """What earlier nights tell of engines, kept for a while: it does not change until the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[datetime, forecast.Speeds]] = {}
+
+    def of(self, sight: observed.Sight, series: str, now: datetime) -> forecast.Speeds:
+        """What is known of a backend for a job file."""
+        at, speeds = self._known.get((sight.backend, series), (None, None))
+        if at is None or speeds is None or now - at >= FRESH or now < at:
+            speeds = observed.speeds(sight, series, now)
+            self._known[sight.backend, series] = now, speeds
+        return speeds
+
+
+def _learned(known: LearnedLimit, now: datetime) -> int | None:
+    """The limit that refusals have taught, while it holds."""
+    return quota.current(Learned(known.enqueued_tokens, known.learned_at), now).limit
+
+
+def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
+    price = prices.at_most(model, usage)
+    assert price is not None, "paid by the token"
+    return price.cost
+
+
+def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
+    if pace.rate <= 0:
+        return FREE  # nothing runs there, so nothing is planned there
+    seconds = upstreams / pace.rate
+    return Cost(prices.of_time(seconds).cost, prices.of_time(seconds * math.exp(P95 * pace.spread)).cost)

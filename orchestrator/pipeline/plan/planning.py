@@ -1,0 +1,429 @@
+"""What the planner makes of a job: its plan as if nothing had been sent, and the orders for what is open now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+
+from orchestrator.core.errors import RefusedError
+from orchestrator.core.model import Forecast, Job, JobKind, Shard, ShardId
+from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
+from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
+from orchestrator.policy import planner
+from orchestrator.policy.canary import KIND
+from orchestrator.policy.planner import (
+    BatchOption,
+    Decision,
+    Open,
+    Option,
+    Outlook,
+    PacedOption,
+    Plan,
+    Terms,
+)
+from orchestrator.policy.planner.orders import lying, taken_back
+from orchestrator.settings.config import Config, LocalBackend, SyncBackend
+from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.model_lists import Standing
+from orchestrator.store import Store
+from orchestrator.store.records import Work
+
+NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
+"""A job without a deadline is planned as if it had one this far away, and nobody minded much."""
+LOOK = timedelta(minutes=30)
+QUICK = 2.0
+"""Seconds that the shortest batch takes: it is sent, and seen to be over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
+
+    `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
+    rows that go before the others.
+    """
+
+    rows: int
+    backend: str
+    avoid: str | None
+    reason: str
+    canary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
+
+    pulls: tuple[Shard, ...]
+    sends: tuple[Sending, ...]
+    reason: str
+    next_look: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The orders for rows that go before the others, and what they are to cost."""
+
+    orders: Orders
+    foreseen: tuple[Forecast, ...]
+
+
+class Planning:
+    """The planner's view of a job at this moment. Reads only."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        job: Job,
+        now: datetime,
+        left: Callable[[Job], Decimal | None] = lambda job: None,
+        *,
+        canary: bool = False,
+        down: Mapping[str, float] | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        """`left` is what budgets that jobs share leave of a job, None where there are none.
+
+        With `canary`, rows that go before the others are all that there is. `down` says for how many seconds no
+        upstream of a backend has taken rows, where that is so; `memory` keeps what earlier nights tell.
+        """
+        self._store = store
+        self._config = config
+        self._job = job
+        self._now = now
+        self._left = left
+        self._canary = canary
+        self._down = down or {}
+        self._memory = memory or Memory()
+
+    @cached_property
+    def work(self) -> list[Work]:
+        """The job's open rows, by what decides their cost and place."""
+        return self._store.sizes.open_work(self._job.id, canary=self._canary)
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """The job's shards."""
+        return self._store.shards.of_job(self._job.id)
+
+    @cached_property
+    def _prospects(self) -> Prospects:
+        return Prospects(
+            self._store, self._config, self._job, self.work, self._now, self._down, self._memory
+        )  # fmt: skip
+
+    @property
+    def options(self) -> list[Option]:
+        """Every backend of orch.toml, with what speaks against it."""
+        return self._prospects.options
+
+    @cached_property
+    def _usable(self) -> list[Option]:
+        return [option for option in self.options if option.objection is None]
+
+    @cached_property
+    def terms(self) -> Terms:
+        """What the job asks for; the budget is what of it is not spent."""
+        job, budget = self._job, None
+        if job.budget is not None:
+            budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id))
+        terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
+        if job.deadline_at is not None:
+            terms = Terms(deadline=job.deadline_at, budget=budget, margin=self._prospects.margin)
+        if job.kind is not JobKind.DOCUMENTS:
+            return terms
+        spec = JobSpec.model_validate(job.spec)
+        terms = replace(terms, local_only=spec.allow.location == "local")
+        if job.deadline_at is None:
+            return terms
+        return replace(terms, target=spec.target, late_cost=spec.late_cost)
+
+    @property
+    def _binding(self) -> Terms:
+        """The terms that rows are sent by: also within what the budgets leave that jobs share.
+
+        Where all is paid by the hour, a budget stops the job while it runs.
+        """
+        if all(isinstance(self._config.backends[one.backend], LocalBackend) for one in self._usable):
+            return replace(self.terms, budget=None)
+        left = [one for one in (self.terms.budget, self._left(self._job)) if one is not None]
+        return replace(self.terms, budget=min(left, default=None))
+
+    # --- as if nothing had been sent
+
+    def plan(self) -> Plan:
+        """The plan of all open rows as if none had been sent: what a submit prints."""
+        return self._planned(self._prospects.rows, self.options, self.terms)
+
+    def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
+        found = self._prospects
+        return planner.plan(rows, options, terms, self._now, later=found.later, claims=found.claims)
+
+    def is_refused(self, plan: Plan) -> bool:
+        """Whether what is known says that a plan cannot keep the deadline or the budget.
+
+        What is only assumed refuses nobody: it is known better once it has run. Prices are known; an hour of our own
+        upstreams is worth what they do in it.
+        """
+        if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
+            return False
+        timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], LocalBackend)]
+        if self.terms.budget is not None and not any(_is_assumed(one) for one in timed):
+            free = self._planned(self._prospects.rows, self.options, replace(self.terms, budget=None))
+            if free.verdict.holds or not plan.routes:
+                return True
+        return not any(_is_assumed(one) for one in self._usable)
+
+    def forecasts(self, plan: Plan) -> list[Forecast]:
+        """What a plan foresees of a job, to be held against what comes: its cost, and how long its answers are."""
+        backends = "+".join(route.backend for route in plan.routes)
+
+        def one(kind: str, p50: float, p95: float, source: str, model: str = "", task: str = "") -> Forecast:
+            return Forecast(self._job.id, kind, backends, model, self._now, p50, p95, source, task=task)
+
+        cost = one("cost", float(plan.expected), float(plan.at_most), "plan")
+        lengths = {part.task: (part.model, self._prospects.lengths(part)) for part in self.work}
+        return [
+            cost,
+            *self._of_deadline(plan, one),
+            *(
+                one("output", n.mean, n.mean_p95(self._prospects.rows), n.source, model, task)
+                for task, (model, n) in lengths.items()
+            ),
+        ]
+
+    def _of_deadline(self, plan: Plan, one: Callable[..., Forecast]) -> list[Forecast]:
+        """When the job is foreseen to be finished, and how likely in time."""
+        found = []
+        if plan.done_p50 is not None and plan.done_p95 is not None:
+            p50, p95 = ((at - self._now).total_seconds() for at in (plan.done_p50, plan.done_p95))
+            found.append(one("finish", p50, p95, "plan"))
+        if self._job.deadline_at is not None:
+            found.append(one("in_time", plan.chance, plan.chance, "plan"))
+        return found
+
+    def turnarounds(self, shards: Sequence[Shard]) -> list[Forecast]:
+        """What is foreseen of shards that are sent now. A lane works on all rows of a job there at once."""
+        together: dict[str, int] = dict(self.lying.paced)
+        for shard in shards:
+            together[shard.backend] = together.get(shard.backend, 0) + shard.rows
+        return [self._turnaround(shard, together[shard.backend]) for shard in shards]
+
+    def _turnaround(self, shard: Shard, together: int) -> Forecast:
+        option = next(one for one in self.options if one.backend == shard.backend)
+        p50, p95 = (QUICK + _seconds(option, together, chance) for chance in (0.5, 0.95))
+        source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
+        return Forecast(
+            shard.job_id, "turnaround", shard.backend, shard.model, self._now, p50, p95, source, shard_id=shard.id
+        )
+
+    # --- as the rows lie now
+
+    def outlook(self) -> Outlook | None:
+        """How the job stands, None where no backend may take its rows."""
+        if not self._usable:
+            return None
+        found = self._decision()
+        return Outlook(found.chance, found.expected, found.rescue, found.reason)
+
+    def orders(self) -> Orders:
+        """What to do now. Raises RefusedError where rows wait and nothing may take them."""
+        kept = [order for avoid in self._refused_by for order in self._kept(avoid)]
+        if not self._usable:
+            if self.lying.waiting:
+                raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
+            return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
+        if len(self._usable) == 1 and not self._has_to_leave:
+            # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
+            only, free = self._usable[0].backend, self.lying.waiting
+            route = plan_for(self._config, self._job).route
+            assert route is not None, "it is usable"
+            order = [Sending(free, only, None, route.reason)] if free else []
+            back = [Sending(self._waiting(avoid), only, avoid, route.reason) for avoid in self._pulled]
+            return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
+        found = self._decision()
+        sends = self._sends(found)
+        return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+
+    @property
+    def _has_to_leave(self) -> bool:
+        """Whether rows are at a lane that may not have them any more."""
+        usable = {option.backend for option in self._usable}
+        return any(backend not in usable for backend, _ in self.lying.paced)
+
+    def _sends(self, found: Decision) -> list[Sending]:
+        """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
+
+        Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
+        goes on as far as both reach, row by row, where it is cheapest.
+        """
+        reason = self._reason(found.reason)
+        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._pulled}
+        sends = []
+        for send in found.sends:
+            if send.source is not None:
+                continue
+            left = send.rows
+            for avoid in [avoid for avoid in back if send.backend in {one.backend for one in self._lanes_for(avoid)}]:
+                if taken := min(left, back[avoid]):
+                    sends.append(Sending(taken, send.backend, avoid, reason))
+                    back[avoid], left = back[avoid] - taken, left - taken
+            if taken := min(left, free):
+                sends.append(Sending(taken, send.backend, None, reason))
+                free -= taken
+        for avoid, rows in back.items():
+            if rows:
+                sends.append(Sending(rows, self._lanes_for(avoid)[0].backend, avoid, reason))
+        if free and not found.sends:
+            cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
+            sends.append(Sending(free, cheapest, None, f"the cheapest; {found.reason}"))
+        return sends
+
+    def of_canary(self) -> Planning:
+        """The same view of the rows that go before the others."""
+        return Planning(
+            self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
+            memory=self._memory,
+        )  # fmt: skip
+
+    def first(self, by: datetime | None) -> First | str:
+        """What to do with the rows of `of_canary`; or why they would not be back `by` then.
+
+        They go where they are back soonest, to a lane before any batch.
+        """
+        if not self._usable:
+            return First(self.orders(), ())
+        rows = max(1, self.lying.waiting)
+        lanes = [one for one in self._usable if isinstance(one, PacedOption)]
+        best = min(lanes or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
+        back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
+        if by is not None and back > by and self.lying.waiting:
+            return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
+        reason = f"the canary goes first; {best.backend} is the quickest"
+        sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
+        if self.lying.waiting:
+            sends.append(Sending(self.lying.waiting, best.backend, None, reason))
+        foreseen: tuple[Forecast, ...] = ()
+        # Rows that are paid by the hour cost more the fewer they are; and what is sent once more is not all of them.
+        if not self.shards and not isinstance(self._config.backends[best.backend], LocalBackend):
+            p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
+            foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
+        look = self._now + LOOK if by is None else min(by, self._now + LOOK)
+        return First(Orders((), tuple(replace(one, canary=True) for one in sends), reason, look), foreseen)
+
+    def _decision(self) -> Decision:
+        return planner.replan(self.lying, self.options, self._binding, self._now)
+
+    @cached_property
+    def _pulled_from(self) -> set[str]:
+        """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
+        freed = (one for one in self.shards if one.pulled_at)
+        return {one.backend for one in freed if not self._is_paced(one.backend)}
+
+    def _is_paced(self, backend: str) -> bool:
+        return isinstance(self._config.backends.get(backend), LocalBackend | SyncBackend)
+
+    @cached_property
+    def _avoided(self) -> list[str]:
+        """What rows that wait keep away from, each of them `avoid` of some."""
+        return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid is not None})
+
+    @cached_property
+    def _pulled(self) -> list[str]:
+        """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
+        pulled = [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
+        return [avoid for avoid in pulled if self._lanes_for(avoid)]
+
+    @property
+    def _refused_by(self) -> list[str]:
+        """The others: what those rows keep away from has refused them."""
+        return [avoid for avoid in self._avoided if avoid not in self._pulled]
+
+    def _lanes_for(self, avoid: str | None) -> list[PacedOption]:
+        """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
+        barred = () if avoid is None else avoid.split(",")
+        lanes = [one for one in self._usable if isinstance(one, PacedOption) and one.backend not in barred]
+        return sorted(lanes, key=lambda one: one.cost.p50)
+
+    def _may_move(self, work: Work, shard: Shard) -> bool:
+        """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
+        return work.avoid is None or any(one.backend != shard.backend for one in self._lanes_for(work.avoid))
+
+    def _waiting(self, avoid: str | None) -> int:
+        return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
+
+    @cached_property
+    def lying(self) -> Open:
+        """Where the job's open rows are; those that a backend has refused are not among them."""
+        pulled = sum(self._waiting(avoid) for avoid in self._pulled)
+        shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
+        for work in self.work:
+            if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
+                by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
+        there = [shard for shard in self.shards if shard.backend in self._config.backends]
+        # What a backend has that orch.toml has no more can be neither looked at nor taken back.
+        paced = {name for name in self._config.backends if self._is_paced(name)}
+        found = self._prospects
+        return lying(
+            there, by_shard, paced, found.cancels, self._now,
+            waiting=self._waiting(None), pulled=pulled, later=found.later, claims=found.claims,
+        )  # fmt: skip
+
+    def _reason(self, why: str) -> str:
+        """Why rows go to a backend, for people."""
+        if self._job.deadline_at is not None:
+            return why
+        return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
+
+    def _kept(self, avoid: str) -> list[Sending]:
+        """Where the rows go that a backend has refused. Raises RefusedError where nothing else takes them."""
+        refused, avoided = "it has refused these rows, has no model for them, or gave them up", avoid.split(",")
+        options = [
+            replace(one, objection=one.objection or refused) if one.backend in avoided else one
+            for one in self.options
+        ]
+        others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
+        if not others:
+            told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
+            raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {told}")
+        plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
+        if not plan.routes:
+            # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.
+            cheapest = min(others, key=lambda one: one.cost.p50).backend
+            return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
+        return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
+
+    def has_other_than(self, *backends: str) -> bool:
+        """Whether rows that these backends give up have somewhere to go."""
+        against = objections(self._config, self._job)
+        return any(name not in backends and name not in against for name in self._config.backends)
+
+    def may_take(self, shard: Shard) -> bool:
+        """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
+        backend = self._config.backends.get(shard.backend)
+        is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
+        return backend is not None and (not is_local_only or backend.location == "local")
+
+    def standing(self, shard: Shard) -> Standing:
+        """Where a shard's rows stand on the list of models of their alias."""
+        return standing_of(self._config, self._job, shard)
+
+    def _why_not(self) -> str:
+        """What speaks against each backend."""
+        told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
+        return told or "no backend is configured"
+
+
+def _seconds(option: Option, rows: int, chance: float) -> float:
+    """How long so many rows take at a backend, with this chance; a day at most."""
+    if isinstance(option, BatchOption):
+        return min(DAY, option.turnaround.within(chance))
+    return min(DAY, option.pace.seconds_for(rows, chance))
+
+
+def _is_assumed(option: Option) -> bool:
+    return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

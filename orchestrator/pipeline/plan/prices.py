@@ -1,0 +1,132 @@
+"""What rows cost at a backend of orch.toml: by the time of its upstreams, or by the token at the tier served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, assert_never
+
+from orchestrator.backends.open import profile_for
+from orchestrator.backends.profiles import profile_of
+from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.model import Outcome, Price, Usage
+from orchestrator.pipeline.backend_handles import Prices
+from orchestrator.policy import pricing
+from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
+from orchestrator.settings import config
+from orchestrator.settings.config import (
+    AnthropicBackend,
+    Backend,
+    Config,
+    HostedBackend,
+    LocalBackend,
+    SyncBackend,
+)
+
+_NOTHING = Price(Decimal(0), "paid by the token")
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """Rows of upstreams that cost by the hour."""
+
+    cost_per_hour: Decimal | None
+    idle: bool
+
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
+        """Its share of the upstream's time."""
+        return self.of_time(outcome.upstream_seconds)
+
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
+        """Nothing beside it: time that passed in vain is in the hour."""
+
+    def of_time(self, seconds: float) -> Price:
+        """Seconds of one upstream."""
+        return pricing.local_price(seconds, self.cost_per_hour, idle=self.idle)
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What an hour costs, in words."""
+        return "idle, free" if self.idle else f"${self.cost_per_hour} per upstream hour"
+
+    def at_most(self, model: str, usage: Usage) -> Price | None:
+        """Not known beforehand: tokens take as long as they take."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ByToken:
+    """Rows of a provider, at `tier` unless an answer of a synchronous one says that another served it."""
+
+    provider: str | None
+    tier: Tier
+    discount: Decimal | None
+    overrides: Mapping[str, PriceOverride]
+    now: Callable[[], datetime]
+
+    def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
+        """Its tokens, at the tier that served it."""
+        terms = self._terms()
+        with _told():
+            return pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
+
+    def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
+        """What these sends cost if every one of them was billed."""
+        with _told():
+            return pricing.uncertain_price(self.provider, model, usage, sends, tier=self.tier, **self._terms())
+
+    def of_time(self, seconds: float) -> Price:
+        """Nothing: they are paid by the token."""
+        return _NOTHING
+
+    def known(self, model: str, endpoint: str) -> str:
+        """What a million tokens cost, in words."""
+        with _told():
+            return pricing.price_known(self.provider, model, tier=self.tier, endpoint=endpoint, **self._terms())
+
+    def at_most(self, model: str, usage: Usage) -> Price:
+        """These tokens, none of them cached."""
+        with _told():
+            return pricing.token_price(self.provider, model, usage, tier=self.tier, **self._terms())
+
+    def _terms(self) -> dict[str, Any]:
+        return {"at": self.now(), "discount": self.discount, "overrides": self.overrides}
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A price that is not known is no fault of the job's: it waits until orch.toml has it."""
+    try:
+        yield
+    except InputError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+
+
+def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -> Prices:
+    """The prices of a backend. Raises UsageError where its profile is not known."""
+    overrides = {name: _override(price) for name, price in settings.prices.items()}
+    match backend:
+        case LocalBackend():
+            return ByTime(backend.cost_per_hour, backend.idle)
+        case SyncBackend():
+            profile = profile_of(backend.kind, backend.base_url)
+            tier = pricing.TIERS[backend.service_tier or "default"]
+            return ByToken(backend.provider or profile.provider, tier, profile.discount, overrides, now)
+        case HostedBackend() | AnthropicBackend():
+            known = profile_for(backend)
+            return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now)
+        case _:
+            assert_never(backend)
+
+
+def _override(price: config.ModelPrice) -> PriceOverride:
+    tiers = {
+        tier: _rates(rates) for tier in (Tier.BATCH, Tier.FLEX, Tier.PRIORITY) if (rates := getattr(price, tier))
+    }
+    return PriceOverride(standard=_rates(price), source=price.source, **tiers)
+
+
+def _rates(rates: config.Rates) -> TokenRates:
+    return TokenRates(rates.input, rates.output, rates.cached, rates.cache_write)

@@ -1,0 +1,49 @@
+"""How far jobs are at backends of ours, kept about once a minute: what their speed is told by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from orchestrator.core.model import Job, Progress, Shard, ShardState
+from orchestrator.policy.planner.observed import done, unfinished
+from orchestrator.store import Store
+
+EVERY = timedelta(minutes=1)
+
+
+class Samples:
+    """Notes the progress of jobs. When it was noted last is kept in memory: after a start, it is noted at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._noted: dict[tuple[str, str], datetime] = {}
+
+    def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
+        """Note how far a job is at each backend of ours that works on it, where it is time."""
+        at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
+        due = [name for name in sorted(at) if self._is_due(job, name, now)]
+        self._store.observations.note(_progress(job, name, shards, now) for name in due)
+        self._noted.update({(job.id, name): now for name in due})
+
+    def _is_due(self, job: Job, backend: str, now: datetime) -> bool:
+        last = self._noted.get((job.id, backend))
+        return last is None or not last <= now < last + EVERY
+
+    def forget(self, job: Job) -> None:
+        """A job is over."""
+        self._noted = {key: at for key, at in self._noted.items() if key[0] != job.id}
+
+
+def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) -> Progress:
+    there = [shard for shard in shards if shard.backend == backend]
+    return Progress(
+        job.id,
+        job.series,
+        backend,
+        now,
+        sum(done(shard) for shard in there),
+        sum(unfinished(shard, shard.rows) for shard in there if shard.state is ShardState.SUBMITTED),
+        sum(shard.provider_input_tokens for shard in there),
+        sum(shard.provider_output_tokens for shard in there),
+    )

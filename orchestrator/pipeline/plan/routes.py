@@ -1,0 +1,120 @@
+"""A job's route: what orch.toml and the job file say, put before `routing.choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from orchestrator.core.clock import now
+from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.model import Job, JobKind, Shard
+from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
+from orchestrator.policy.requests import ENDPOINT, resolve_model
+from orchestrator.settings.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.model_lists import Names, Standing, above, expand, standing
+
+
+def models_of(config: Config, job: Job) -> dict[str, Names]:
+    """Aliases and the rungs of those that list models, by what they stand for; the job file's before orch.toml's."""
+    return expand(_declared(config, job), config.backends)
+
+
+def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
+    return {**config.models, **job.spec.get("models", {})}
+
+
+def standing_of(config: Config, job: Job, shard: Shard) -> Standing:
+    """Where a shard's rows stand on their alias's list, with the backends that may take rows of the job now."""
+    usable = config.backends.keys() - objections(config, job).keys()
+    return standing(shard.model, shard.backend, models_of(config, job), usable)
+
+
+def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
+    """What a job's aliases are called at a backend; rungs above the first only where they have a name there."""
+    names = {alias: resolve_model(alias, backend, models) for alias in aliases}
+    higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
+    return names | {rung: name for rung, name in higher.items() if name is not None}
+
+
+def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
+    """Raises UsageError for a model of a list that no backend is asked for: it would be passed over in silence."""
+    declared = _declared(config, job)
+    for alias in sorted(aliases):
+        ladder = declared[alias]
+        for number, rung in enumerate(() if isinstance(ladder, (str, dict)) else ladder, 1):
+            if isinstance(rung, dict) and not rung.keys() & config.backends.keys():
+                known = ", ".join(config.backends) or "none"
+                raise UsageError(
+                    f"models.{alias}: model {number} of the list is for {', '.join(rung) or 'no backend'}, "
+                    f"and {config.path or 'orch.toml'} has no such backend",
+                    hint=f"known: {known}; name one of them, or take the model out of the list",
+                )
+
+
+def plan_for(config: Config, job: Job) -> Plan:
+    """The route of a job's rows, and the reasons against the others."""
+    models = models_of(config, job)
+    aliases: set[str] = set()
+    allowed, local_only = None, False
+    if job.kind is JobKind.DOCUMENTS:
+        spec = JobSpec.model_validate(job.spec)
+        only = Scope.of(job).tasks
+        asked = [task for task in spec.tasks if not only or task.id in only]
+        aliases = {alias for task in asked for alias in task.aliases.values()}
+        allowed, local_only = spec.allow.backends, spec.allow.location == "local"
+    named = {name: _names_at(name, aliases, models) for name in config.backends}
+    return choose(
+        [_candidate(config, name, named[name].values()) for name in config.backends],
+        allowed=allowed,
+        local_only=local_only,
+        wanted=job.options.get("backend"),
+        models=named,
+    )
+
+
+def objections(config: Config, job: Job) -> dict[str, str]:
+    """What speaks against each backend that may not take a job's rows."""
+    alone = {name: replace(config, backends={name: backend}) for name, backend in config.backends.items()}
+    plans = {name: plan_for(one, job) for name, one in alone.items()}
+    return {name: plan.refused[0].reason for name, plan in plans.items() if plan.route is None}
+
+
+def route_for(config: Config, job: Job) -> Route:
+    """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
+    asked = [(task["model"], (task.get("long") or {}).get("reduce_model")) for task in job.spec.get("tasks", ())]
+    _check_rungs(config, job, {alias for aliases in asked for alias in aliases if alias is not None})
+    plan = plan_for(config, job)
+    if plan.route is not None:
+        return plan.route
+    if not config.backends:
+        where = config.path or "orch.toml"
+        raise RefusedError(
+            f"no backend is configured ({where})",
+            hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
+            '  location = "local"\n  idle = true',
+        )
+    reasons = "".join(f"\n  {refused.backend}: {refused.reason}" for refused in plan.refused)
+    raise RefusedError(f"no backend may run this job:{reasons}")
+
+
+def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candidate:
+    backend, objection = config.backends[name], None
+    match backend:
+        case LocalBackend():
+            price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+        case SyncBackend():
+            price = f"{backend.service_tier or 'realtime'} price"
+        case HostedBackend() | AnthropicBackend():
+            price = "batch price"
+        case _:
+            assert_never(backend)
+    try:
+        for model in filter(None, models):
+            prices_of(backend, config, now).known(model, ENDPOINT)
+    except UsageError as error:
+        objection = error.message
+    return Candidate(name, backend.kind, backend.location, price, objection)

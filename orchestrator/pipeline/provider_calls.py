@@ -1,0 +1,193 @@
+"""Where stages run that ask a provider something: off the engine's thread, so that one that hangs holds up no other.
+
+Each backend has a few threads of its own. A shard has one stage under way at a time; what comes of it is picked up at
+the next round. A thread that hangs in a call keeps its shard, and nothing else: not the other shards of its backend,
+not other backends, not the planner. Ending the process does not wait for it: that is no more than a kill.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from orchestrator.core.errors import BackendError, OrchError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+THREADS = 4
+"""Calls to one backend at a time: a slow transfer or a hanging call leaves room for looks."""
+STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """A stage that is over, and what came of it."""
+
+    value: T
+
+
+class Crew(Protocol):
+    """Who carries stages out."""
+
+    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+        """What came of the stage under `key`, which is begun where none is under way; None while it is.
+
+        Raises what the stage raised. Of those that are `alone`, a backend has one under way at a time.
+        """
+
+    def is_busy(self, key: str) -> bool:
+        """Whether a stage is under way under this key, or over and not picked up."""
+
+    def busy_for(self, key: str) -> float:
+        """For how many seconds the stage under this key has been under way; 0 where none is."""
+
+    def wait(self, seconds: float) -> None:
+        """Until a stage is over, or so many seconds have passed."""
+
+    def close(self) -> None:
+        """Begin nothing more, and leave what hangs behind."""
+
+
+class Inline:
+    """Carries stages out at once, on the thread that asks: where every step has to come in its order."""
+
+    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+        """What comes of it."""
+        return Done(stage())
+
+    def is_busy(self, key: str) -> bool:
+        """Never."""
+        return False
+
+    def busy_for(self, key: str) -> float:
+        """Never."""
+        return 0.0
+
+    def wait(self, seconds: float) -> None:
+        """So many seconds."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+@dataclass(slots=True)
+class _Task:
+    backend: str
+    key: str
+    stage: Callable[[], Any]
+    alone: bool
+    begun: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Gang:
+    """The threads of one backend, and what waits for them."""
+
+    name: str
+    waiting: deque[_Task] = field(default_factory=deque)
+    threads: list[threading.Thread] = field(default_factory=list)
+    idle: int = 0
+
+
+class Threads:
+    """Carries stages out in threads of each backend."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._gangs: dict[str, _Gang] = {}
+        self._tasks: dict[str, _Task] = {}
+        self._is_closed = False
+        self._over = threading.Event()
+
+    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+        """See `Crew`."""
+        with self._lock:
+            task = self._tasks.get(key)
+            if task is None:
+                self._begin(_Task(backend, key, stage, alone))
+                return None
+            if not task.is_over:
+                return None
+            del self._tasks[key]
+        if task.error is not None:
+            raise task.error
+        return Done(task.value)
+
+    def _begin(self, task: _Task) -> None:
+        gang = self._gangs.setdefault(task.backend, _Gang(task.backend))
+        if self._is_closed or (task.alone and self._has_one_alone(gang)):
+            return
+        self._tasks[task.key] = task
+        gang.waiting.append(task)
+        if len(gang.waiting) > gang.idle and len(gang.threads) < THREADS:
+            # A daemon: the process ends though a call hangs.
+            thread = threading.Thread(target=self._work, args=(gang,), name=f"{gang.name} calls", daemon=True)
+            gang.threads.append(thread)
+            thread.start()
+        self._lock.notify_all()
+
+    def _has_one_alone(self, gang: _Gang) -> bool:
+        return any(task.alone and not task.is_over and task.backend == gang.name for task in self._tasks.values())
+
+    def is_busy(self, key: str) -> bool:
+        """See `Crew`."""
+        with self._lock:
+            return key in self._tasks
+
+    def busy_for(self, key: str) -> float:
+        """See `Crew`."""
+        with self._lock:
+            task = self._tasks.get(key)
+            return 0.0 if task is None or task.is_over else time.monotonic() - task.begun
+
+    def wait(self, seconds: float) -> None:
+        """See `Crew`."""
+        self._over.wait(seconds)
+        self._over.clear()
+
+    def close(self) -> None:
+        """See `Crew`."""
+        with self._lock:
+            self._is_closed = True
+            for gang in self._gangs.values():
+                gang.waiting.clear()
+            self._lock.notify_all()
+            threads = [thread for gang in self._gangs.values() for thread in gang.threads]
+        until = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if hanging := [thread.name for thread in threads if thread.is_alive()]:
+            log.warning("left behind in a call that does not return: %s", ", ".join(hanging))
+
+    def _work(self, gang: _Gang) -> None:
+        while (task := self._next(gang)) is not None:
+            try:
+                task.value = task.stage()
+            except OrchError as error:
+                task.error = error
+            except Exception as error:
+                log.exception("%s: a call failed in a way that nobody foresaw", gang.name)
+                told = f"{gang.name}: {type(error).__name__}: {error}"
+                task.error = BackendError(told, hint="engine.log has more; it is tried again")
+            with self._lock:
+                task.is_over = True
+            self._over.set()
+
+    def _next(self, gang: _Gang) -> _Task | None:
+        with self._lock:
+            gang.idle += 1
+            try:
+                self._lock.wait_for(lambda: self._is_closed or bool(gang.waiting))
+                return None if self._is_closed else gang.waiting.popleft()
+            finally:
+                gang.idle -= 1

@@ -1,0 +1,106 @@
+"""What the stages of a shard share: backends, the crew that calls them, and what is said of a shard that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
+from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.pipeline.backend_handles import Lane, Lanes
+from orchestrator.pipeline.collect import track
+from orchestrator.pipeline.provider_calls import Crew, Done, Inline
+from orchestrator.pipeline.submit import budget
+from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.policy import evidence, poll_schedule
+from orchestrator.policy.requests import resolve_model
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+T = TypeVar("T")
+BUSY_FOR = timedelta(days=7)
+"""So long is waited for a backend that has no room, or refuses the account: both are mended by people."""
+
+
+class ShardWork:
+    """The shards of a home's jobs, and those who work on them."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        lanes: Lanes,
+        budgets: budget.SharedBudgets,
+        now: Callable[[], datetime],
+        crew: Crew,
+    ) -> None:
+        self.store = store
+        self.home = home
+        self.lanes = lanes
+        self.budgets = budgets
+        self.now = now
+        self.crew = crew
+        self.governor = Governor(store, now)
+        self.looks = track.Looks()
+        self._inline = Inline()
+        self._begun: dict[ShardId, ShardState] = {}
+
+    def lane(self, shard: Shard) -> Lane:
+        """The backend of a shard."""
+        return self.lanes.open(shard.backend)
+
+    def model(self, job: Job, shard: Shard) -> str:
+        """What a shard's model is called at its backend."""
+        return resolve_model(shard.model, shard.backend, self.lanes.models(job)) or shard.model
+
+    def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
+        """Until when answers of a batch that exist are waited for."""
+        if shard.pulled_at is not None or job.cancel_requested_at is not None:
+            return ended + evidence.NO_ANSWER
+        usual = poll_schedule.usual_of(self.store.shards.durations(shard.backend))
+        takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
+        return evidence.answers_until(ended, job.deadline_at, takes)
+
+    # --- calls
+
+    def ask(self, lane: Lane, shard: Shard, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+        """What came of a stage that asks the backend; None while it is under way. Raises what the stage raised."""
+        if lane.is_own:
+            return self._inline.do(lane.name, shard.id, stage)
+        if not self.crew.is_busy(shard.id):
+            self._begun[shard.id] = shard.state
+        return self.crew.do(lane.name, shard.id, stage, alone=alone)
+
+    def is_asking(self, shard: Shard) -> bool:
+        """Whether a stage of a shard is under way, or over and not picked up."""
+        return self.crew.is_busy(shard.id)
+
+    def stage_of(self, shard: Shard) -> ShardState:
+        """The state whose stage comes next: what has begun is picked up first, though it has moved the shard."""
+        return self._begun.get(shard.id, shard.state) if self.is_asking(shard) else shard.state
+
+    # --- waits
+
+    def failed(self, shard: Shard, lane: Lane, error: BackendError) -> None:
+        """A call brought an error: look again later."""
+        after = error.retry_after if isinstance(error, BackendRefused) else None
+        self.looks.failed(shard, lane, self.now(), after, is_busy=isinstance(error, BackendBusy))
+
+    def refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError, what: Asked) -> bool:
+        """An account that is refused is tried again slowly, before it is told as an error."""
+        self.governor.stop(lane, error.message, what)
+        held = self.governor.check_account(lane) or error.message
+        return self.hold(job, self.store.shards.get(shard.id), held)
+
+    def hold(self, job: Job, shard: Shard, why: str) -> bool:
+        """Say what a shard waits for; it is told once, however often it is looked at. Always False: nothing moved."""
+        if shard.held != why:
+            if shard.held is None:
+                self.note(job, "held", why, shard)
+            self.store.shards.note(shard, held=why)
+        return False
+
+    def note(self, job: Job, kind: str, reason: str, shard: Shard) -> None:
+        """Record an event of a shard."""
+        self.store.jobs.note(job.id, kind, reason, self.now(), ShardId(shard.id))

@@ -1,0 +1,102 @@
+"""One shard at a time: from its rows to a batch, until the batch is over and its rows are settled.
+
+What asks a hosted backend something is carried out by the crew, off the engine's thread; our own server is asked at
+once. Whatever goes wrong at a backend, the shard waits, says what for, and has an end to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.pipeline.collect import settling
+from orchestrator.pipeline.collect.gather import Gather
+from orchestrator.pipeline.collect.remote_cleanup import Chores
+from orchestrator.pipeline.collect.watch import Watch
+from orchestrator.pipeline.provider_calls import Crew
+from orchestrator.pipeline.shard_context import ShardWork
+from orchestrator.pipeline.submit import budget
+from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.pipeline.submit.dispatch import Dispatch
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+
+UNREACHABLE = timedelta(seconds=30)
+"""A backend that has not answered for so long is told as one that does not."""
+
+
+class Batches:
+    """Takes the shards of a home's jobs through their states."""
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        lanes: Lanes,
+        budgets: budget.SharedBudgets,
+        now: Callable[[], datetime],
+        crew: Crew,
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._work = work = ShardWork(store, home, lanes, budgets, now, crew)
+        self.looks = work.looks
+        self.lane = work.lane
+        self.model = work.model
+        self._dispatch = Dispatch(work, self.dissolve)
+        self._watch = Watch(work)
+        self._gather = Gather(work, lambda shard: self.chores.add(shard.id))
+        self.chores = Chores(store, home, lanes.open, crew, now, work.note, self._gather.take_late)
+
+    @property
+    def governor(self) -> Governor:
+        """What backends let be sent."""
+        return self._work.governor
+
+    def advance(self, job: Job, shard: Shard) -> bool:
+        """One step of a shard, or what came of the one that was begun; whether something moved. Raises OrchError."""
+        match self._work.stage_of(shard):
+            case ShardState.PENDING:
+                return self._dispatch.send(job, shard)
+            case ShardState.SUBMITTING:
+                return self._watch.patiently(job, shard, self._dispatch.recover)
+            case ShardState.SUBMITTED:
+                return self._watch.patiently(job, shard, self._watch.track)
+            case ShardState.ENDED:
+                return self._gather.collect(job, shard)
+            case ShardState.COLLECTED | ShardState.CANCELLED:
+                return False
+
+    def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
+        """Give up a shard that was not sent: its rows wait for another one."""
+        settling.abandon(self._home, shard)
+        self._store.shards.dissolve(shard, reason)
+        self.chores.add(shard.id)
+        self._work.note(job, "split", reason, shard)
+
+    def give_up(self, shard: Shard) -> None:
+        """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""
+        settling.abandon(self._home, shard)
+        self._store.shards.move(shard, ShardState.CANCELLED, held=None)
+        self.chores.add(shard.id)
+
+    def unreachable(self, job: Job) -> str | None:
+        """Why nothing can be done about a job, as no backend that has batches of it answers; None where one does."""
+        why = None
+        for shard in self._store.shards.of_job(job.id):
+            if shard.state.is_final or shard.state is ShardState.PENDING:
+                continue
+            if not self._is_unreachable(shard):
+                return None
+            why = why or shard.held or f"{shard.backend} does not answer"
+        return why
+
+    def _is_unreachable(self, shard: Shard) -> bool:
+        work, lane = self._work, self._work.lane(shard)
+        failing, now = work.looks.of(shard, work.now()).failing_since, work.now()
+        is_failing = failing is not None and now >= failing + UNREACHABLE
+        is_refused = work.governor.refused_for(lane, Asked.LOOK) >= UNREACHABLE
+        is_hanging = work.crew.busy_for(shard.id) >= UNREACHABLE.total_seconds()
+        return not lane.is_own and (is_failing or is_refused or is_hanging)

@@ -1,0 +1,212 @@
+"""What may be sent to a backend now: its quotas, as orch.toml and its profile give them and as refusals taught them.
+
+Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. What counts
+against a quota is read from the shards of every job, so several jobs share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from orchestrator.core.errors import AccountError, BackendBusy
+from orchestrator.core.model import Shard
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect.unanswered import Tally
+from orchestrator.policy import quota
+from orchestrator.policy.quota import InFlight, Learned
+from orchestrator.policy.row_errors import INPUT_LOST, BatchFault
+from orchestrator.settings.model_lists import alias_words
+from orchestrator.store import Store
+from orchestrator.store.limits import LearnedLimit
+
+HOUR = timedelta(hours=1)
+FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
+"""A key that was refused, or an empty account, is tried again after so long: it passes, or somebody mends it."""
+ACCOUNT_PATIENCE = timedelta(minutes=5)
+"""So long it is only told; behind this, somebody has to see to it."""
+ACCOUNT_FORGOTTEN = timedelta(days=1)
+SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one batch may hold, in rows and estimated prompt tokens."""
+
+    rows: int
+    tokens: int | None
+
+
+class Asked(StrEnum):
+    """What an account is refused for. An empty one may still look at its batches, so each is judged by itself."""
+
+    SEND = "send"
+    LOOK = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """An account that was refused `times` in a row, first at `since`: nothing is sent before `until`."""
+
+    since: datetime
+    until: datetime
+    reason: str
+    times: int = 0
+
+
+class Governor:
+    """Decides what may go, and learns from what was refused."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        # Kept in memory: who starts anew has perhaps mended it.
+        self._stopped: dict[tuple[str, Asked], Stopped] = {}
+        self._lost_inputs: dict[str, int] = {}
+
+    def room(self, lane: Lane, model: str) -> Room:
+        """What a shard of a model may hold at a backend."""
+        known = self._store.limits.of(lane.name, model)
+        limit = quota.effective(lane.limits.enqueued(model), self._learned(known).limit)
+        tokens = None
+        if limit is not None:
+            tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(lane, model)))
+        return Room(min(lane.limits.max_rows, known.max_rows or lane.limits.max_rows), tokens)
+
+    def hold(self, lane: Lane, shard: Shard) -> str | quota.Split | None:
+        """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""
+        if lane.is_own:
+            return None
+        correction = self._correction(lane, shard.model)
+        return quota.hold(
+            int(shard.tokens * correction),
+            shard.rows,
+            model=alias_words(shard.model),
+            limit=lane.limits.enqueued(shard.model),
+            batches_per_hour=lane.limits.batches_per_hour,
+            in_flight=self._in_flight(lane, shard, correction),
+            learned=self._learned(self._store.limits.of(lane.name, shard.model)),
+            now=self._now(),
+        )
+
+    def _correction(self, lane: Lane, model: str) -> float:
+        """Prompt tokens as the backend counted them of late, to our estimate of the same."""
+        return quota.correction(*self._store.shards.told_tokens(lane.name, model))
+
+    def _in_flight(self, lane: Lane, shard: Shard, correction: float) -> InFlight:
+        there = [
+            other
+            for other in self._store.shards.at_backend(lane.name)
+            if other.model == shard.model and other.id != shard.id
+        ]
+        return InFlight(
+            tokens=int(sum(other.tokens for other in there) * correction),
+            rows=sum(other.rows for other in there),
+            batches_last_hour=self._store.shards.intended_since(lane.name, self._now() - HOUR),
+        )
+
+    def accepted(self, lane: Lane, shard: Shard) -> None:
+        """A batch went through its validation: pauses start over."""
+        known = self._store.limits.of(lane.name, shard.model)
+        if known.strikes:
+            self._remember(known, quota.accepted(self._learned(known)))
+
+    def was_busy(self, lane: Lane, shard: Shard, busy: BackendBusy) -> None:
+        """An upload or a create was put off."""
+        self._pause(lane, shard, busy.message, busy.retry_after)
+
+    def _pause(self, lane: Lane, shard: Shard, reason: str, retry_after: float | None = None) -> None:
+        known = self._store.limits.of(lane.name, shard.model)
+        self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
+
+    def stop(self, lane: Lane, reason: str, what: Asked) -> None:
+        """Nothing goes to a backend for a while: its account was refused. Tried again, with pauses that grow."""
+        now, known = self._now(), self._stopped.get((lane.name, what))
+        if known is None or now > known.until + ACCOUNT_FORGOTTEN:
+            known = Stopped(now, now, reason)
+        pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
+        self._stopped[lane.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
+
+    def worked(self, lane: Lane, what: Asked) -> None:
+        """An account was not refused for what it asked."""
+        self._stopped.pop((lane.name, what), None)
+
+    def refused_for(self, lane: Lane, what: Asked) -> timedelta:
+        """For how long an account has been refused, without a call of the same kind that was not."""
+        known = self._stopped.get((lane.name, what))
+        return timedelta() if known is None else self._now() - known.since
+
+    def check_account(self, lane: Lane) -> str | None:
+        """What a shard waits for while an account is refused, None where it waits for nothing.
+
+        Raises AccountError once it has been refused for so long that somebody has to see to it.
+        """
+        now = self._now()
+        found = [
+            one for what in Asked if (one := self._stopped.get((lane.name, what))) is not None and now < one.until
+        ]
+        if not found:
+            return None
+        known = max(found, key=lambda one: one.until - one.since)
+        if known.until - known.since < ACCOUNT_PATIENCE:
+            return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
+        raise AccountError(
+            known.reason, hint=f"`orch doctor` asks {lane.name} again; every row is kept, and goes on then"
+        )
+
+    def lost_input(self, lane: Lane) -> None:
+        """A backend could not find a file that had been uploaded: the next ones are given more time to settle."""
+        self._lost_inputs[lane.name] = min(len(SETTLES), self._lost_inputs.get(lane.name, 0) + 1)
+
+    def settles(self, lane: Lane) -> timedelta:
+        """How long an upload is left alone before a batch is made of it."""
+        times = self._lost_inputs.get(lane.name, 0)
+        return SETTLES[times - 1] if times else timedelta()
+
+    def blames_input(self, lane: Lane) -> bool:
+        """Whether an input that is not found has had all the time that can help."""
+        return self._lost_inputs.get(lane.name, 0) >= len(SETTLES)
+
+    def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
+        """Take in what a collected batch told of the backend."""
+        if tally.stop is not None:
+            self.stop(lane, f"{lane.name}: {tally.stop}", Asked.SEND)
+        if tally.wait is not None:
+            self._pause(lane, shard, tally.wait)
+        refusal = tally.refusal
+        if refusal is None:
+            return
+        known = self._store.limits.of(lane.name, shard.model)
+        match refusal.kind:
+            case BatchFault.QUOTA:
+                correction = self._correction(lane, shard.model)
+                learned = quota.refused(
+                    self._learned(known),
+                    limit=refusal.limit,
+                    in_flight_tokens=self._in_flight(lane, shard, correction).tokens,
+                    shard_tokens=int(shard.tokens * correction),
+                    reason=refusal.why,
+                    now=self._now(),
+                )
+                self._remember(known, learned)
+            case BatchFault.TOO_LARGE:
+                self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
+            case BatchFault.ACCOUNT:
+                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}", Asked.SEND)
+            case BatchFault.WHOLE if refusal.code == INPUT_LOST:
+                self.lost_input(lane)
+            case _:
+                return  # no fault of the backend's: its rows have been judged
+
+    def _remember(self, known: LearnedLimit, learned: Learned) -> None:
+        facts = {"enqueued_tokens": learned.limit} | {
+            name: getattr(learned, name) for name in ("learned_at", "hold_until", "strikes", "reason")
+        }
+        self._store.limits.put(replace(known, **facts))
+
+    def _learned(self, known: LearnedLimit) -> Learned:
+        """What of it still holds."""
+        learned = Learned(known.enqueued_tokens, known.learned_at, known.hold_until, known.strikes, known.reason)
+        return quota.current(learned, self._now())

@@ -1,0 +1,286 @@
+"""Budgets as hard caps, a job's own and those that jobs share: what is spent and in flight never comes to more.
+
+What upstreams cost by the hour shows while they run, so a job is stopped in time. What is paid by the token is
+bounded before it is sent: by its prompts, with a margin for our estimate of them, and by the most that its answers
+may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.model import Job, Shard, ShardState, Usage
+from orchestrator.pipeline.backend_handles import Lane, Prices
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import models_of
+from orchestrator.policy import budgets
+from orchestrator.policy.budgets import Period, Standing
+from orchestrator.policy.requests import resolve_model
+from orchestrator.settings.config import Budget, Config, LocalBackend
+from orchestrator.store import Store
+
+# Between two looks at a batch and the last row that it still ends, no more than this passes.
+REACTION_SECONDS = 2.0
+MARGIN = Decimal("1.5")
+"""Prompts are estimated; no text that people write has half as many tokens again."""
+SETTLED_AFTER = timedelta(days=1)
+"""A line of the ledger says when its batch was looked at; it is written a while later, and no day later."""
+_NO_BOUND = "give every row of the batch file a `max_tokens`, or run it without a budget"
+_AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+_UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
+_AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+
+LaneOf = Callable[[Shard], Lane]
+ModelOf = Callable[[Job, Shard], str]
+
+
+def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf) -> str | None:
+    """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
+
+    What batches paid by the token may still cost counts as spent: nobody can take it back.
+    """
+    if job.budget is None or job.cancel_requested_at is not None:
+        return None
+    lanes = {shard.backend: lane_of(shard) for shard in shards if shard.state in _AHEAD}
+    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), lane_of)
+    spent += sum(
+        (_at_most(job, one, lane_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
+        Decimal(0),
+    )
+    ahead = sum((lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
+    if not ahead or spent + ahead < job.budget:
+        return None
+    return f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
+
+
+def no_room(
+    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf
+) -> str | None:
+    """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
+
+    Raises RefusedError where it never will.
+    """
+    if job.budget is None or (wanted := _at_most(job, shard, lane_of, model_of)) is None:
+        return None
+    flying = [other for other in others if other.state in _AT_BACKEND]
+    bounds = [_at_most(job, other, lane_of, model_of) or Decimal(0) for other in flying]
+    in_flight = sum(bounds, _by_time(flying, lane_of))
+    if booked + in_flight + wanted <= job.budget:
+        return None
+    told = f"this batch may cost up to ${wanted:.4f}, and of the budget of ${job.budget:f} ${booked:.4f} are spent"
+    if in_flight:
+        return f"{told} and up to ${in_flight:.4f} in flight"
+    raise RefusedError(
+        f"job {job.id}: {told}",
+        hint="give a larger budget, a lower max_tokens, or smaller batches (`limits` of the backend in orch.toml)",
+    )
+
+
+def _by_time(shards: Iterable[Shard], lane_of: LaneOf) -> Decimal:
+    return sum((lane_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
+
+
+def _at_most(job: Job, shard: Shard, lane_of: LaneOf, model_of: ModelOf) -> Decimal | None:
+    """What a shard costs at most, in dollars; None where it is paid by the hour."""
+    cost = _bound(lane_of(shard).price, model_of(job, shard), shard)
+    if cost is not None and shard.max_output is None:
+        raise RefusedError(f"job {job.id} has a budget, and rows whose answers have no bound", hint=_NO_BOUND)
+    return cost
+
+
+def _bound(price: Prices, model: str, shard: Shard) -> Decimal | None:
+    """What a shard costs at most, as far as its answers have a bound; None where it is paid by the hour."""
+    usage = Usage(input_tokens=int(shard.tokens * MARGIN), output_tokens=shard.max_output or 0)
+    found = price.at_most(model, usage)
+    return None if found is None else found.cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The batches in flight that a budget counts, and the newest line of the ledger before they were read."""
+
+    newest: int
+    flying: Sequence[Shard]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The batches by name."""
+        return frozenset(shard.id for shard in self.flying)
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """What was booked in the period that `starts` then: up to `until` `old`, and `all` of it at a look.
+
+    `all` holds while no line is newer and the same batches are in flight: any other batch that has booked something
+    came and went in between, so that its lines are newer.
+    """
+
+    starts: datetime
+    until: datetime
+    old: Decimal = Decimal(0)
+    all: Decimal = Decimal(0)
+    look: tuple[int, frozenset[str]] | None = None
+
+
+class SharedBudgets:
+    """The budgets of orch.toml, over the jobs of every home in the database.
+
+    A check that comes before an intent is committed, and again after it, lets no two processes through at once: both
+    intents are in the database when the later of the two looks again. Both may step back then, and try again.
+    """
+
+    def __init__(self, store: Store, config: Config, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._config = config
+        self._backends = dict(config.backends)
+        self._now = now
+        # By the whole budget: one of the same name may be another after an edit of orch.toml.
+        self._summed: dict[Budget, _Summed] = {}
+
+    def use(self, config: Config) -> None:
+        """These settings hold from now on; batches may still be at backends that are no longer in orch.toml."""
+        self._config = config
+        self._backends |= config.backends
+
+    def no_room(self, job: Job, shard: Shard) -> str | None:
+        """Why a shard has to wait, None where it may be sent; whether or not its intent is committed already.
+
+        Raises RefusedError where it never fits, or where nobody can say what it may cost.
+        """
+        for budget in self._of(job):
+            look = self._look(budget)
+            others = [other for other in look.flying if other.id != shard.id]
+            wanted = _bound(self._price(shard), self._model(job, shard), shard)
+            if wanted is None:
+                why = self._no_time(self._standing(budget, look, others), _running(others), shard)
+            elif shard.max_output is None:
+                raise RefusedError(
+                    f"job {job.id} counts against budget {budget.name}, and has rows whose answers have no bound",
+                    hint=_NO_BOUND,
+                )
+            else:
+                why = budgets.no_room(self._standing(budget, look, others), wanted)
+            if why is not None:
+                return why
+        return None
+
+    def _no_time(self, standing: Standing, there: set[str], shard: Shard) -> str | None:
+        """Why upstreams paid by the hour may not start; None where they may, or cost nothing."""
+        if not self._to_stop({shard.backend}):
+            return None
+        more = self._to_stop({*there, shard.backend}) - self._to_stop(there)
+        return budgets.no_time(standing, more)
+
+    def used_up(self, job: Job, shards: Sequence[Shard]) -> str | None:
+        """Why a job has to be stopped now, None where it may go on: its batches that are paid by the hour run on."""
+        if job.cancel_requested_at is not None or not self._to_stop(_running(shards)):
+            return None
+        reasons = (budgets.used_up(self._stands(budget)) for budget in self._of(job))
+        return next((why for why in reasons if why is not None), None)
+
+    def left(self, job: Job) -> Decimal | None:
+        """What a job and its batches in flight may cost, in dollars, now; None where no budget counts it."""
+        found = []
+        for budget in self._of(job):
+            look = self._look(budget)
+            others = [shard for shard in look.flying if shard.job_id != job.id]
+            found.append(self._standing(budget, look, others).left)
+        return min(found, default=None)
+
+    def warn(self, job: Job) -> None:
+        """Note on a job, once a budget and period, that a budget which counts it is past its mark."""
+        for budget in self._of(job):
+            standing = self._stands(budget)
+            if (told := budgets.warning(standing)) is None:
+                continue
+            begins = budgets.warning_start(standing)
+            events = self._store.jobs.events(job.id)
+            if not any(event.kind == "budget" and event.reason.startswith(begins) for event in events):
+                self._store.jobs.note(job.id, "budget", told, self._now())
+
+    def standings(self) -> list[Standing]:
+        """How every budget stands, in the order of orch.toml."""
+        return [self._stands(budget) for budget in self._config.budgets]
+
+    def _of(self, job: Job) -> Iterator[Budget]:
+        """The budgets that count a job."""
+        if not self._config.budgets:
+            return
+        tags = self._store.jobs.tags(job.id).items()
+        yield from (one for one in self._config.budgets if one.key_value is None or one.key_value in tags)
+
+    def _look(self, budget: Budget) -> _Look:
+        return _Look(self._store.ledger.newest(), self._store.ledger.unpaid(budget.key_value))
+
+    def _stands(self, budget: Budget) -> Standing:
+        look = self._look(budget)
+        return self._standing(budget, look, look.flying)
+
+    def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> Standing:
+        """How a budget stands by those of its batches that matter to who asks."""
+        # What flies was read before: what lands in between is counted twice, and never not at all.
+        period = budgets.period_at(budget, self._now())
+        spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
+        return self._add_up(flying, Standing(budget, period, spent, to_stop))
+
+    def _add_up(self, flying: Sequence[Shard], standing: Standing) -> Standing:
+        """A standing with what is in flight: time that passed is spent, tokens may be."""
+        jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
+        for shard in flying:
+            job = jobs[shard.job_id]
+            if shard.backend not in self._backends or job is None:
+                standing = replace(standing, unbounded=f"orch.toml has no {shard.backend}, where {shard.id} is")
+                continue
+            try:
+                price = self._price(shard)
+                most = _bound(price, self._model(job, shard), shard)
+            except UsageError as error:
+                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {error.message}")
+                continue
+            if most is None:
+                standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)
+            elif shard.max_output is None:
+                standing = replace(standing, unbounded=f"{shard.id} is in flight, and its answers have no bound")
+            else:
+                standing = replace(standing, in_flight=standing.in_flight + most)
+        return standing
+
+    def _booked(self, budget: Budget, period: Period, look: _Look) -> Decimal:
+        """What was booked in a period. Only what is new is added up: a held batch asks at every tick."""
+        known = self._summed.get(budget)
+        if known is None or known.starts != period.starts:
+            known = _Summed(period.starts, period.starts)
+        elif known.look == (self._store.ledger.newest(), look.ids):
+            return known.all
+        settled = self._now() - SETTLED_AFTER
+        if settled - known.until >= SETTLED_AFTER:
+            old = known.old + self._store.ledger.paid(known.until, settled, budget.key_value)
+            known = _Summed(period.starts, settled, old)
+        every = known.old + self._store.ledger.paid(known.until, period.ends, budget.key_value)
+        self._summed[budget] = replace(known, all=every, look=(look.newest, look.ids))
+        return every
+
+    def _model(self, job: Job, shard: Shard) -> str:
+        return resolve_model(shard.model, shard.backend, models_of(self._config, job)) or shard.model
+
+    def _price(self, shard: Shard) -> Prices:
+        return prices_of(self._backends[shard.backend], self._config, self._now)
+
+    def _to_stop(self, names: Collection[str]) -> Decimal:
+        """What backends paid by the hour cost from the decision to stop them until they have stopped."""
+        costs = (
+            prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * len(backend.upstreams)).cost
+            for name, backend in self._backends.items()
+            if name in names and isinstance(backend, LocalBackend)
+        )
+        return sum(costs, Decimal(0))
+
+
+def _running(shards: Iterable[Shard]) -> set[str]:
+    """The backends that may be at work on shards."""
+    return {shard.backend for shard in shards if shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED)}

@@ -1,0 +1,101 @@
+"""The canary of a job: a few of its rows are sent first, and the others only when these came back well.
+
+Which rows those are is marked with the build. While marks stand, only their rows are sent; what comes of them is read
+from the rows each time, so that a kill at any point changes nothing. Taking the marks away lets the others follow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+
+from orchestrator.core.model import Job, ShardState
+from orchestrator.pipeline.plan.planning import Orders, Planning
+from orchestrator.policy import canary
+from orchestrator.settings.job_file import Canary
+from orchestrator.store import Store
+
+
+class Stage(StrEnum):
+    """Where a job's canary stands."""
+
+    NONE = "none"  # it has none, or the others follow already
+    RUNS = "runs"  # only its rows are sent
+    FOLLOWS = "follows"  # the others follow, from this look on
+    STOPPED = "stopped"  # it came back badly: the job ends
+
+
+def mark(store: Store, job: Job, now: datetime) -> None:
+    """Choose the rows that go first, where the job file wants a canary; part of the build."""
+    if (wanted := _wanted(job)) is None:
+        return
+    rows = store.checked.mark_canary(job.id, wanted.rows)
+    told = f"{rows:,} rows go first" if rows else f"left out: no more than {wanted.rows:,} rows are asked"
+    store.jobs.note(job.id, "canary", told, now)
+
+
+def look(store: Store, job: Job, now: datetime) -> Stage:
+    """Judge the canary where all of its rows have an outcome, and do what follows from that."""
+    wanted = _wanted(job)
+    if wanted is None or (found := store.checked.canary(job.id)) is None:
+        return Stage.NONE
+    still, rows, failed = found
+    limits = canary.Limits(wanted.max_failed, wanted.max_cost)
+    if still:
+        # While it runs nothing else is sent: what fails there now are rows of it.
+        verdict = canary.judge(canary.Seen(rows, failed + _failing(store, job), Decimal(0), None), limits)
+        if not verdict.passed:
+            return _stop(store, job, verdict.reason, now)
+        by = canary.until(job.built_at or job.created_at, job.deadline_at)
+        if by is None or now < by:
+            return Stage.RUNS
+        _leave_out(store, job, f"{still:,} of {rows:,} rows are not back by {by:%H:%M} UTC", now)
+        return Stage.FOLLOWS
+    cost = store.ledger.spent(job.id)
+    seen = canary.Seen(rows, failed, cost, store.checked.foreseen(job.id))
+    verdict = canary.judge(seen, limits)
+    store.forecasts.settled(job.id, canary.KIND, float(cost), now)
+    if verdict.passed:
+        store.jobs.note(job.id, "canary", f"{verdict.reason}: the others follow", now)
+        store.checked.all_follow(job.id)
+        return Stage.FOLLOWS
+    return _stop(store, job, verdict.reason, now)
+
+
+def _stop(store: Store, job: Job, reason: str, now: datetime) -> Stage:
+    if store.jobs.request_cancel(job.id, reason, now):
+        store.jobs.note(job.id, "stopped", reason, now)
+    return Stage.STOPPED
+
+
+def _failing(store: Store, job: Job) -> Counter[str]:
+    """The rows that have failed in batches that still run, by their codes."""
+    found: Counter[str] = Counter()
+    for shard in store.shards.of_job(job.id):
+        if shard.state is ShardState.SUBMITTED:
+            for codes in (shard.failing or {}).values():
+                found.update(codes)
+    return found
+
+
+def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:
+    """What to do with rows that go first. None where they could not be back in time: the others follow at once."""
+    by = canary.until(job.built_at or job.created_at, job.deadline_at)
+    found = planning.of_canary().first(by)
+    if isinstance(found, str):
+        _leave_out(store, job, found, now)
+        return None
+    store.forecasts.made(found.foreseen)
+    return found.orders
+
+
+def _leave_out(store: Store, job: Job, why: str, now: datetime) -> None:
+    store.jobs.note(job.id, "canary", f"left out: {why}; the others follow unproved", now)
+    store.checked.all_follow(job.id)
+
+
+def _wanted(job: Job) -> Canary | None:
+    said = job.spec.get("canary")
+    return None if said is None else Canary.model_validate(said)

@@ -1,0 +1,149 @@
+"""A shard until it is a batch: whether it may be sent now, sending it, and finding out what came of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from threading import Lock
+
+from orchestrator.backends import RemoteBatch
+from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
+from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.collect import track
+from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
+from orchestrator.pipeline.submit import budget, sending
+from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.policy.quota import Split
+
+SENDING_FOR = timedelta(days=2)
+"""A batch that fails to be sent for so long is given up: its rows go elsewhere, or fail."""
+
+
+class Dispatch:
+    """Sends shards. One that may not go where it was to go is given to `dissolve`, with the reason."""
+
+    def __init__(self, work: ShardWork, dissolve: Callable[[Job, Shard, str], None]) -> None:
+        self._work = work
+        self._dissolve = dissolve
+        self._asks = Lock()
+
+    def send(self, job: Job, shard: Shard) -> bool:
+        """A step of a pending shard, or what came of sending it."""
+        lane = self._work.lane(shard)
+        if self._work.is_asking(shard):
+            return self._sent(job, shard, lane)
+        if shard.pulled_at is not None or not self._work.lanes.planning(job).may_take(shard):
+            # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
+            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
+            return True
+        if not self._work.looks.is_due(shard, lane, self._work.now()):
+            return False
+        if self._is_unsendable(job, shard, lane):
+            return True
+        if (held := self._work.governor.check_account(lane)) is not None:
+            return self._work.hold(job, shard, held)
+        lane.price.known(self._work.model(job, shard), shard.endpoint)
+        room = self._work.governor.hold(lane, shard)
+        if isinstance(room, Split):
+            self._dissolve(job, shard, room.reason)
+            return True
+        if (held := room or self._settles(shard, lane) or self._over_budget(job, shard)) is not None:
+            return self._work.hold(job, shard, held)
+        return self._sent(job, shard, lane)
+
+    def _is_unsendable(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        """Whether a shard could not be sent for so long that its rows go elsewhere, or fail."""
+        watched, now = self._work.looks.of(shard, self._work.now()), self._work.now()
+        is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
+        is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
+        if not is_failing and not is_busy and self._work.governor.refused_for(lane, Asked.SEND) < BUSY_FOR:
+            return False
+        sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
+        self._work.looks.forget(shard)
+        self._work.note(job, "ended", f"it could not be sent: {shard.held}", shard)
+        return True
+
+    def _settles(self, shard: Shard, lane: Lane) -> str | None:
+        """Why an upload is left alone for a while, where earlier ones could not be found at once."""
+        settles, watched = self._work.governor.settles(lane), self._work.looks.of(shard, self._work.now())
+        if not settles or shard.input_file_id is None:
+            return None
+        watched.uploaded_at = watched.uploaded_at or self._work.now()
+        at = watched.uploaded_at + settles
+        return None if self._work.now() >= at else f"its upload is given until {at:%H:%M:%S} UTC to be found there"
+
+    def _over_budget(self, job: Job, shard: Shard) -> str | None:
+        others = [other for other in self._work.store.shards.of_job(job.id) if other.id != shard.id]
+        spent = self._work.store.ledger.spent(job.id)
+        over = budget.no_room(job, shard, others, spent, self._work.lane, self._work.model)
+        return over or self._work.budgets.no_room(job, shard)
+
+    def _sent(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        """Send a shard, or take in what came of that."""
+        try:
+            done = self._work.ask(lane, shard, lambda: self._submit(job, shard, lane), alone=True)
+            if done is None or not done.value:
+                return False
+            self._work.governor.worked(lane, Asked.SEND)
+            return True
+        except AccountError as error:
+            return self._work.refused_account(job, shard, lane, error, Asked.SEND)
+        except BackendBusy as busy:
+            watched = self._work.looks.of(shard, self._work.now())
+            watched.busy_since, watched.failing_since = watched.busy_since or self._work.now(), None
+            self._work.governor.was_busy(lane, shard, busy)
+            return self._work.hold(job, self._work.store.shards.get(shard.id), busy.message)
+        except BackendError as error:
+            if lane.is_own:
+                raise
+            self._work.failed(shard, lane, error)
+            current = self._work.store.shards.get(shard.id)
+            if current.state is ShardState.SUBMITTING:
+                self._work.looks.forget(shard)
+            self._work.hold(job, current, error.message)
+            raise
+
+    def _submit(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
+            raise StateConflict(f"shard {shard.id} was given up before it was sent")
+        watched = self._work.looks.of(shard, self._work.now())
+        admission = sending.Admission(
+            self._work.now,
+            lambda: self._settles(self._work.store.shards.get(shard.id), lane) or self._over_budget(job, shard),
+            lambda: self._work.budgets.no_room(job, shard),
+            self._asks,
+        )
+        models = self._work.lanes.models(job)
+        batch = sending.submit(self._work.store, self._work.home, job, shard, lane, models, watched, admission)
+        if isinstance(batch, sending.Waits):
+            if batch.is_failing:
+                self._work.looks.failed(shard, lane, self._work.now())
+            return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
+        self._work.looks.forget(shard)
+        said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
+        self._work.note(job, "submitted", said, shard)
+        return True
+
+    def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        """Find out whether a shard between intent and fact has a batch; whether that is known now."""
+        shard = track.check_account(self._work.store, shard, lane)
+        now = self._work.now()
+        found = sending.recover(self._work.store, self._work.home, shard, lane, self._work.looks.of(shard, now), now)
+        self._work.looks.looked(shard, lane, now)
+        if found is None:
+            return False
+        self._work.looks.forget(shard)
+        self._work.note(job, "recovered", found.why, shard)
+        for double in found.doubles:
+            self._end_double(job, shard, lane, double)
+        return True
+
+    def _end_double(self, job: Job, shard: Shard, lane: Lane, double: RemoteBatch) -> None:
+        """End a second batch that a backend has made of one create; what it has done by then is billed."""
+        with suppress(BackendError):
+            if not double.status.is_final:
+                lane.api.cancel(double.id)
+        told = f"{lane.name} made batch {double.id} of the same rows as well: it is asked to end, and may be billed"
+        self._work.note(job, "double", told, shard)

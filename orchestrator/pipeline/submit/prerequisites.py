@@ -1,0 +1,50 @@
+"""Before a job begins: what it comes after has finished well, and its rows can be put where its file wants them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from orchestrator.core.errors import OutputError
+from orchestrator.core.model import Job, JobFault
+from orchestrator.pipeline import after
+from orchestrator.pipeline.finish.output_check import Gate
+from orchestrator.store import Store
+
+
+def waits(store: Store, job: Job, now: datetime) -> bool | None:
+    """Whether something moved of a job that is not to be built yet; None where it may be, and where nothing comes
+    before it.
+    """
+    before = job.options.get(after.AFTER)
+    if before is None:
+        return None
+    if job.cancel_requested_at is not None:
+        store.jobs.mark_built(job.id, now)  # of no rows, and over with the next step
+        return True
+    stands, why = after.standing(store, store.jobs.find(before))
+    if stands is after.Before.OPEN:
+        return False
+    if stands is after.Before.WELL:
+        return None
+    error = f"job {before}, which it comes after, has not finished well: {why}"
+    store.jobs.fail(job.id, error, JobFault.AFTER)
+    store.jobs.note(job.id, "failed", error, now)
+    return True
+
+
+def may_ask(store: Store, gate: Gate, job: Job, now: datetime) -> bool:
+    """Whether rows of a job may be asked: before the first is paid, its output is tried.
+
+    Raises OutputError while that may be well again by itself; the job fails where it will not.
+    """
+    if store.shards.of_job(job.id):
+        return True
+    try:
+        held = gate.hold(job)
+    except OutputError as error:
+        store.jobs.fail(job.id, str(error), error.code)
+        store.jobs.note(job.id, "failed", f"{error.code}: {error.message}", now)
+        return False
+    if held is not None:
+        raise held
+    return True

@@ -1,0 +1,1 @@
+"""Decisions: values in, a decision with its reason out. No database, network or terminal."""

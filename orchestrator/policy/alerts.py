@@ -1,0 +1,245 @@
+"""When to tell people of a job that runs, and of what: each thing once, with what was done about it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.core.durations import MINUTE, duration, moment_words
+from orchestrator.core.errors import OutputFault
+from orchestrator.core.model import Counts, Failing, Happened, Job, Shard, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.settings.config import Alerts
+
+PATIENCE = 2 * MINUTE
+"""Seconds for which a backend may be away before anybody is told: most are back by then."""
+HELD = 30 * MINUTE
+"""Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
+and most backends are back by then."""
+SILENT = 15 * MINUTE
+ENOUGH = 20
+"""Rows with an outcome from which on their failures say something."""
+
+FAULT = "fault"
+"""The event of a job that something went wrong with which should not be able to."""
+DELIVERED = "delivered"
+"""The event of a job that ended without its rows where they belong, once they are."""
+
+
+class AlertKind(StrEnum):
+    """What people are told of."""
+
+    DEADLINE = "deadline"  # it is likely to be missed
+    BUDGET = "budget"  # one is past its mark, or has stopped the job
+    BACKEND = "backend"  # nothing can be sent to it, or nothing runs there
+    STALL = "stall"  # a batch does not get on
+    QUALITY = "quality"  # too many answers are bad
+    OUTPUT = "output"  # the rows are done, and cannot be put where they belong
+    NIGHT = "night"  # one failed before it had a job
+    SETTINGS = "settings"  # the engine does not run under orch.toml as it is now
+    ENGINE = "engine"  # something went wrong that should not be able to
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something to tell: what it is, and what was done about it. Of a kind, job and `what` it is told once."""
+
+    kind: AlertKind
+    job: Job
+    what: str
+    message: str
+    action: str
+
+    @property
+    def key(self) -> str:
+        """By which it is known that it was told."""
+        return f"{self.kind}:{self.job.id}:{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell that no job is the matter of. Of a kind and `what` it is told once."""
+
+    kind: AlertKind
+    what: str
+    message: str
+    action: str
+
+    @property
+    def key(self) -> str:
+        """By which it is known that it was told."""
+        return f"{self.kind}::{self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What keeps rows from running, and for how many seconds it has."""
+
+    text: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known.
+
+    `failing` says which of the failed rows that `counts` has are new.
+    """
+
+    job: Job
+    counts: Counts
+    failing: Failing = field(default_factory=Failing)
+    shards: Sequence[Shard] = ()
+    events: Sequence[Happened] = ()
+    chance: float | None = None
+    troubles: Sequence[Trouble] = ()
+
+
+def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
+    """What there is to tell of a job now, whether or not it was told before."""
+    return [
+        *_deadline(watched, settings, now),
+        *_events(watched.job, watched.events),
+        *_backend(watched),
+        *_stall(watched, now),
+        *_quality(watched, settings),
+    ]
+
+
+def at_end(watched: Watched, settings: Alerts, withheld: str | None) -> list[Alert]:
+    """What there is to tell of a job that is over: it may have ended between two looks.
+
+    `withheld` is why its output was not delivered, None where it was.
+    """
+    job, events = watched.job, watched.events
+    found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
+    if withheld is not None:
+        action = "the output was not delivered; `orch fetch` gives the rows all the same"
+        found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
+    return found
+
+
+def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+    """Rows that are done and not where they belong; and that they are, where they came there later."""
+    if job.is_undelivered and job.error_code is not None:
+        again = f"`orch retry {job.id}` delivers them, `orch fetch {job.id} -o FILE` writes them elsewhere"
+        by_itself = "it is tried again for a day" if OutputFault(job.error_code).may_pass else "mend it"
+        message = f"the rows are done and kept, and are not where they belong: {job.error_code}: {job.error}"
+        what = f"{job.error_code}:{job.finished_at:%Y%m%d%H%M%S}"
+        yield Alert(AlertKind.OUTPUT, job, what, message.partition("\n")[0], f"{by_itself}; {again}")
+    for event in events:
+        if event.kind == DELIVERED:
+            what = f"{DELIVERED}:{event.at:%Y%m%d%H%M%S}"
+            yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
+
+
+def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
+    job = watched.job
+    if job.deadline_at is None or not watched.counts.pending:
+        return
+    at = moment_words(job.deadline_at)
+    rescues = [event.reason for event in watched.events if event.kind == "rescued"]
+    if job.deadline_at <= now:
+        action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
+        left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
+        yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
+    elif watched.chance is not None and watched.chance < settings.chance:
+        action = rescues[-1] if rescues else "nothing yet: no other route is better; what becomes better is taken"
+        message = f"the deadline of {at} is at risk: it is kept with {watched.chance:.0%}"
+        yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
+
+
+def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+    """Budgets past their mark, what has stopped the job (a budget, or the rows that went first), and defects."""
+    for event in events:
+        if event.kind == "budget":
+            # A warning begins with the budget and its period; behind the colon are figures.
+            name = event.reason.partition(": ")[0]
+            yield Alert(AlertKind.BUDGET, job, name, event.reason, "nothing yet: the job goes on up to the cap")
+        elif event.kind == "stopped":
+            action = "the job was stopped; rows that are done stay"
+            kind = AlertKind.BUDGET if event.reason.startswith("budget") else AlertKind.QUALITY
+            yield Alert(kind, job, "stopped", event.reason, action)
+        elif event.kind == FAULT:
+            action = "it is tried again, ever more rarely; engine.log has the details; other jobs are not affected"
+            # The same fault is told once, whatever numbers are in it.
+            yield Alert(AlertKind.ENGINE, job, re.sub(r"\d+", "#", event.reason)[:80], event.reason, action)
+
+
+def _backend(watched: Watched) -> Iterator[Alert]:
+    for trouble in watched.troubles:
+        if trouble.seconds >= PATIENCE:
+            text = trouble.text.partition("\n")[0]
+            # The same trouble counts seconds and tries; it is told once.
+            what = re.sub(r"\d+", "#", text)[:80]
+            action = "its rows wait and go on by themselves; those that another backend takes in time go there"
+            yield Alert(AlertKind.BACKEND, watched.job, what, f"{text}, for {duration(trouble.seconds)}", action)
+
+
+def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
+    for shard in watched.shards:
+        if shard.held is None or shard.pulled_at is not None or shard.state.is_final:
+            continue
+        where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
+        if _is_slow(shard, now):
+            action = "it is waited for; its rows are taken back where the deadline asks for it"
+            message = f"{where} takes longer than usual: {shard.held}"
+            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+        elif (since := _held_since(watched, shard)) is not None and (
+            seconds := (now - since).total_seconds()
+        ) >= HELD:
+            what, action = _WAITS[shard.state]
+            message = f"{where} {what} for {duration(seconds)}: {shard.held}"
+            yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
+
+
+def _is_slow(shard: Shard, now: datetime) -> bool:
+    """Whether a batch runs, its backend says so, and what it is held for is that it takes long."""
+    if shard.state is not ShardState.SUBMITTED or shard.provider_status in _OVER:
+        return False
+    return shard.seen_at is None or (now - shard.seen_at).total_seconds() < SILENT
+
+
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
+_WAITS = {
+    ShardState.PENDING: ("has not been sent", "it is tried again until it can be sent"),
+    ShardState.SUBMITTING: (
+        "has been asked for without an answer",
+        "it is looked for, and sent again where it is not",
+    ),
+    ShardState.SUBMITTED: (
+        "has been waited for",
+        "it is asked again; its rows are taken back where the deadline asks",
+    ),
+    ShardState.ENDED: ("is over, and its answers have not come", "they are waited for as long as the deadline lets"),
+}
+
+
+def _held_since(watched: Watched, shard: Shard) -> datetime | None:
+    held = (event.at for event in reversed(watched.events) if event.kind == "held" and event.shard_id == shard.id)
+    return next(held, None)
+
+
+def _quality(watched: Watched, settings: Alerts) -> Iterator[Alert]:
+    counts, job = watched.counts, watched.job
+    running = [shard for shard in watched.shards if shard.state is ShardState.SUBMITTED and shard.failing is not None]
+    done = counts.succeeded + counts.failed + sum(one.provider_completed + one.provider_failed for one in running)
+    known = watched.failing.known + watched.failing.acknowledged
+    failed = counts.failed - known + _failing(running, "new")
+    known += _failing(running, "known")
+    if done < ENOUGH or failed <= settings.failed_share * done:
+        return
+    more = f"; {known:,} more are known from earlier runs" if known else ""
+    message = f"{failed:,} of {done:,} rows have failed ({failed / done:.0%}){more}"
+    action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
+    if job.finished_at is not None:
+        action = f"`orch status {job.id}` says why they failed, `orch retry` tries them again"
+    yield Alert(AlertKind.QUALITY, job, "failed", message, action)
+
+
+def _failing(running: Sequence[Shard], kind: str) -> int:
+    """The `new` or `known` failures of batches that run."""
+    return sum(sum((shard.failing or {}).get(kind, {}).values()) for shard in running)

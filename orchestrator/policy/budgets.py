@@ -1,0 +1,170 @@
+"""Budgets that several jobs share: what of them is spent in a night or a month, and whether a batch still fits.
+
+A budget holds in every one of its periods: what is booked in it, and the most that batches in flight may cost, never
+come to more than its stop mark. A batch in flight counts in the period that is now, whenever it was sent: it is
+booked when it is collected. So nothing has to be carried over at a period's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+
+from orchestrator.core.errors import RefusedError
+from orchestrator.settings.config import Budget
+
+
+class Mark(StrEnum):
+    """How a budget stands."""
+
+    OK = "ok"
+    WARNING = "warning"  # more than its warning mark is spent
+    STOPPED = "stopped"  # nothing is left that is neither spent nor in flight
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From `starts` to just before `ends`, in UTC; `renews` is the end as local clocks show it."""
+
+    starts: datetime
+    ends: datetime
+    renews: str
+
+
+def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
+    """The period of a budget that `now` (aware) lies in, by the clocks of `zone`, or of this machine.
+
+    A start that the clocks skip is the moment after the gap as long as the start lies in it; one that they show twice
+    is the first of the two.
+    """
+    here = now.astimezone(zone)
+    months = budget.period == "month"
+    starts = sorted({_start(budget, day, zone) for day in (_months(here.date()) if months else _days(here.date()))})
+    ends = min(at for at in starts if at > now)
+    return Period(max(at for at in starts if at <= now), ends, f"{ends.astimezone(zone):%Y-%m-%d %H:%M}")
+
+
+def _start(budget: Budget, day: date, zone: tzinfo | None) -> datetime:
+    at = time() if budget.period == "month" else budget.night_starts
+    # Without a zone, astimezone takes a naive time for this machine's.
+    return datetime.combine(day, at, zone).astimezone(UTC)
+
+
+def _days(today: date) -> Iterable[date]:
+    # Two each way: a zone that crosses the date line skips a day.
+    return (today + timedelta(days=days) for days in range(-2, 3))
+
+
+def _months(today: date) -> Iterable[date]:
+    first = today.replace(day=1)
+    after = (first + timedelta(days=31)).replace(day=1)
+    return ((first - timedelta(days=1)).replace(day=1), first, after, (after + timedelta(days=31)).replace(day=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a budget stands in its period: dollars booked or run up, and what batches in flight may still cost at most.
+
+    What is paid by the hour has run up what it has run, and may still cost what it does until it is stopped.
+    `unbounded` names a batch in flight of which nobody can say what it may cost: nothing is sent beside it.
+    """
+
+    budget: Budget
+    period: Period
+    spent: Decimal
+    in_flight: Decimal
+    unbounded: str | None = None
+
+    @property
+    def cap(self) -> Decimal:
+        """What may be spent: the amount up to the stop mark."""
+        return self.budget.amount * self.budget.stop_at
+
+    @property
+    def left(self) -> Decimal:
+        """What is neither spent nor in flight."""
+        return Decimal(0) if self.unbounded else max(Decimal(0), self.cap - self.spent - self.in_flight)
+
+    @property
+    def share(self) -> Decimal:
+        """What is spent of the amount."""
+        return self.spent / self.budget.amount
+
+    @property
+    def mark(self) -> Mark:
+        """How it stands, in a word."""
+        if not self.left:
+            return Mark.STOPPED
+        return Mark.WARNING if self.share >= self.budget.warn_at else Mark.OK
+
+
+def no_room(standing: Standing, wanted: Decimal) -> str | None:
+    """Why a batch that may cost `wanted` dollars has to wait; None where it may be sent.
+
+    Raises RefusedError where it never fits.
+    """
+    if not wanted:
+        return None
+    if wanted > standing.cap:
+        raise RefusedError(
+            f"this batch may cost up to ${wanted:.4f}, which is more than {_named(standing)} ever allows",
+            hint="give it a larger amount, or rows a lower max_tokens, or smaller batches (`limits` of the backend)",
+        )
+    if standing.unbounded:
+        return _waits(standing)
+    if standing.spent + standing.in_flight + wanted <= standing.cap:
+        return None
+    return (
+        f"this batch may cost up to ${wanted:.4f}, and of {_named(standing)} {_gone(standing)}; "
+        f"it goes on as batches settle for less, or when the budget renews at {standing.period.renews}"
+    )
+
+
+def no_time(standing: Standing, more: Decimal) -> str | None:
+    """Why upstreams paid by the hour, which cost `more` dollars to stop, must not start; None where they may."""
+    return _waits(standing) if standing.unbounded else used_up(standing, more)
+
+
+def used_up(standing: Standing, more: Decimal = Decimal(0)) -> str | None:
+    """Why what is paid by the hour has to stop now; None where it may go on."""
+    if standing.spent + standing.in_flight + more < standing.cap:
+        return None
+    return (
+        f"budget {standing.budget.name} reached: of {_named(standing)} {_gone(standing)}; "
+        f"it renews at {standing.period.renews}"
+    )
+
+
+def warning(standing: Standing) -> str | None:
+    """What to tell once the warning mark is passed: it begins with `warning_start`."""
+    if standing.share < standing.budget.warn_at:
+        return None
+    return f"{warning_start(standing)}: of {_named(standing)} ${standing.spent:.4f} are spent ({standing.share:.0%})"
+
+
+def warning_start(standing: Standing) -> str:
+    """How a period's warning begins, whatever its figures: by this it is known that it was told."""
+    return f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
+
+
+def dollars(amount: Decimal) -> str:
+    """An amount as it was meant, without the zeros that TOML adds."""
+    return f"${amount.normalize():f}"
+
+
+def _waits(standing: Standing) -> str:
+    return f"budget {standing.budget.name}: {standing.unbounded}; this batch waits for its end"
+
+
+def _named(standing: Standing) -> str:
+    budget = standing.budget
+    stop = f", stopped at {budget.stop_at:.0%}" if budget.stop_at != 1 else ""
+    return f"the {dollars(budget.amount)} of budget {budget.name} for the {budget.period}{stop}"
+
+
+def _gone(standing: Standing) -> str:
+    flying = f" and up to ${standing.in_flight:.4f} in flight" if standing.in_flight else ""
+    return f"${standing.spent:.4f} are spent{flying}"

@@ -1,0 +1,143 @@
+"""Whether forecasts can be trusted: what was foreseen, held against what came. Pure.
+
+Of what came, half should be below its p50 and 95 % below its p95. How far a share may be off by chance is told by the
+binomial distribution: what would come about less than one time in twenty is called wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import ceil, exp, fsum, lgamma, log
+from statistics import median
+from typing import Any
+
+from orchestrator.core.model import Forecast
+
+IN_TIME = "in_time"
+"""The kind of forecast that is a chance: its p50 is P(in time), and what came is 1 or 0."""
+ENOUGH = 10
+"""With fewer that are known, nothing is said of them."""
+CHANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The forecasts of one kind, backend, model and task.
+
+    `known` counts those of which it is known what came, `open` the others. `below_p50` and `below_p95` are shares of
+    the known ones (one that was hit exactly counts half at the p50, and whole at the p95), `ratio` is the median of
+    what came by its p50; None where nothing is known. What was cut short counts where it is known to be above. Of
+    chances (`in_time`) there are no shares, and the ratio is that of jobs in time to those foreseen. `trusted` is
+    None while it is too early to tell. The oldest of them was made at `first_at`, the newest at `last_at`.
+    """
+
+    kind: str
+    backend: str
+    model: str
+    task: str
+    known: int
+    open: int
+    below_p50: float | None
+    below_p95: float | None
+    ratio: float | None
+    trusted: bool | None
+    verdict: str
+    first_at: datetime
+    last_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        shares = {"below_p50": self.below_p50, "below_p95": self.below_p95, "ratio": self.ratio}
+        return {
+            "kind": self.kind,
+            "backend": self.backend,
+            "model": self.model,
+            "task": self.task,
+            "known": self.known,
+            "open": self.open,
+            **{name: None if share is None else round(share, 4) for name, share in shares.items()},
+            "first_at": self.first_at.isoformat(timespec="seconds"),
+            "last_at": self.last_at.isoformat(timespec="seconds"),
+            "trusted": self.trusted,
+            "verdict": self.verdict,
+        }
+
+
+def calibrate(forecasts: Iterable[Forecast]) -> list[Calibration]:
+    """Hold forecasts against what came, by kind, backend, model and task, sorted by these."""
+    groups: dict[tuple[str, str, str, str], list[Forecast]] = {}
+    for one in forecasts:
+        groups.setdefault((one.kind, one.backend, one.model, one.task), []).append(one)
+    return [_calibration(key, made) for key, made in sorted(groups.items())]
+
+
+def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Calibration:
+    came = [one for one in made if one.actual is not None and _is_told(one, one.p50)]
+    known = [(one.actual or 0.0, one.p50, one.p95) for one in came]
+    number, still = len(known), sum(one.actual is None for one in made)
+    made_at = min(one.made_at for one in made), max(one.made_at for one in made)
+    if not known:
+        return Calibration(*key, 0, still, None, None, None, None, _too_few(0), *made_at)
+    ratios = [actual / p50 for actual, p50, _ in known if p50]
+    if key[0] == IN_TIME:
+        return Calibration(*key, number, still, None, None, *_of_chances(known), *made_at)
+    below = sum(actual < p50 for actual, p50, _ in known)
+    hit = sum(actual == p50 for actual, p50, _ in known)
+    told = [one.actual <= one.p95 for one in made if one.actual is not None and _is_told(one, one.p95)]
+    held = sum(told)
+    ratio = median(ratios) if ratios else None
+    trusted, verdict = _verdict(number, below, number - hit, (held, len(told)), ratio)
+    shares = (below + hit / 2) / number, held / len(told) if told else None
+    return Calibration(*key, number, still, *shares, ratio, trusted, verdict, *made_at)
+
+
+def _is_told(one: Forecast, mark: float) -> bool:
+    """Whether it is known on which side of a mark what came is: what was cut short is above it, or nobody knows."""
+    return not one.censored or (one.actual or 0.0) > mark
+
+
+def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | None, bool | None, str]:
+    """Ratio and verdict of chances, as (what came, what was told, the same)."""
+    number, came = len(known), round(sum(actual for actual, _, _ in known))
+    share = sum(told for _, told, _ in known) / number
+    ratio = came / number / share if share else None
+    if number < ENOUGH:
+        return ratio, None, _too_few(number)
+    says = f"{came} of {number} in time, told {share:.1%} on the mean"
+    trusted = at_most(came, number, min(share, 1.0 - 1e-9)) >= CHANCE
+    return ratio, trusted, says if trusted else f"too hopeful: {says}"
+
+
+def _verdict(
+    number: int, below: int, unlike: int, kept: tuple[int, int], ratio: float | None
+) -> tuple[bool | None, str]:
+    """`unlike` counts those that were not hit exactly: only these say whether the p50 is too high or too low. `kept`
+    has how many stayed within the p95, and of how many that is known."""
+    if number < ENOUGH:
+        return None, _too_few(number)
+    held, told = kept
+    if at_most(held, told, 0.95) < CHANCE:
+        due = ceil(0.95 * told)
+        return False, f"too hopeful: {held} of {told} kept within the p95, where {due} should"
+    usual = "" if ratio is None else f": it usually comes to {ratio:.2f} × the p50"
+    if at_most(below, unlike, 0.5) < CHANCE / 2:
+        return False, f"too low in the middle{usual}, though the p95 holds"
+    if at_most(unlike - below, unlike, 0.5) < CHANCE / 2:
+        return True, f"on the safe side{usual}"
+    return True, "as good as it says"
+
+
+def _too_few(number: int) -> str:
+    return f"too few to tell: {number} of the {ENOUGH} it takes"
+
+
+def at_most(hits: int, tries: int, share: float) -> float:
+    """How likely it is that so many tries, each a hit with this chance, give no more hits than these."""
+    return min(1.0, fsum(exp(_log_chance(each, tries, share)) for each in range(hits + 1)))
+
+
+def _log_chance(hits: int, tries: int, share: float) -> float:
+    ways = lgamma(tries + 1) - lgamma(hits + 1) - lgamma(tries - hits + 1)
+    return ways + hits * log(share) + (tries - hits) * log(1 - share)

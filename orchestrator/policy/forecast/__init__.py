@@ -1,0 +1,30 @@
+"""What to expect of answers, batches and engines: learned from what was seen, on priors where little was. Pure.
+
+Every forecast says where it comes from: `assumed`, `from 312 rows`, or both. Times are seconds, rates rows a second.
+"""
+
+from __future__ import annotations
+
+from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
+from orchestrator.policy.forecast.lengths import Lengths, output_lengths
+from orchestrator.policy.forecast.paces import Pace
+from orchestrator.policy.forecast.speeds import Assumed, Speeds, Stint, learn, pace
+from orchestrator.policy.forecast.turnarounds import Seen, Turnaround, turnaround
+
+__all__ = [
+    "NORMAL",
+    "Assumed",
+    "Lengths",
+    "Pace",
+    "Seen",
+    "Speeds",
+    "Stint",
+    "Turnaround",
+    "Wait",
+    "beyond",
+    "learn",
+    "longest",
+    "output_lengths",
+    "pace",
+    "turnaround",
+]

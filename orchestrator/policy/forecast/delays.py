@@ -1,0 +1,80 @@
+"""How long what is short takes: a cancel until its rows are free, an engine's start, a merge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import NormalDist
+
+from orchestrator.core.durations import DAY
+
+NORMAL = NormalDist()
+_PRIOR = 5.0
+"""How many times of one's own weigh as much as what is assumed; which counts the less the more there are."""
+_PRIOR_POINTS = 24
+_PRIOR_SPREAD = 0.6
+_HALF_LIFE = 30.0 * DAY
+_FADE = 0.93
+"""What each newer one leaves of the weight of those before it."""
+_ALONE = 3.0
+"""What took more than so many times as long as any other is believed that far, until it happens again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long something took that began `at`, in seconds."""
+
+    at: datetime
+    seconds: float
+
+
+def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99) -> float:
+    """What such a wait does not exceed with this chance, in seconds.
+
+    A quantile of what was seen, recent ones first, mixed with what is `assumed` to be the longest. A single one that
+    stands out counts only so far, and all of them fade, so nothing is learned for good.
+    """
+    marks = _marks(seen, assumed, at)
+    bound = chance * sum(weight for _, weight in marks)
+    so_far = 0.0
+    for seconds, weight in marks:
+        so_far += weight
+        if so_far >= bound:
+            return seconds
+    return marks[-1][0]
+
+
+def beyond(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
+    """P(such a wait takes longer than this)."""
+    marks = _marks(seen, assumed, at)
+    return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)
+
+
+def _marks(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
+    """How long it may take, each with its weight, the shortest first."""
+    known = _weighed(seen, assumed, at)
+    return sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
+
+
+def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:
+    """A log-normal wait whose longest (99 %) is the one assumed, as marks with their weights."""
+    middle = assumed * math.exp(-_PRIOR_SPREAD * NORMAL.inv_cdf(0.99))
+    parts = [(part + 0.5) / _PRIOR_POINTS for part in range(_PRIOR_POINTS)]
+    marks = [middle * math.exp(_PRIOR_SPREAD * NORMAL.inv_cdf(part)) for part in parts]
+    return [(mark, weight / (_PRIOR_POINTS + 1)) for mark in (*marks, assumed)]
+
+
+def _weighed(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
+    known = sorted((one for one in seen if math.isfinite(one.seconds)), key=lambda one: one.at, reverse=True)
+    if not known:
+        return []
+    top = max(known, key=lambda one: one.seconds)
+    most = _ALONE * max((one.seconds for one in known if one is not top), default=assumed / _ALONE)
+    found = []
+    for newer, one in enumerate(known):
+        age = max(0.0, (at - one.at).total_seconds())
+        weight = _FADE**newer * 0.5 ** (age / _HALF_LIFE)
+        found.append((max(1.0, min(one.seconds, max(most, assumed)) if one is top else one.seconds), weight))
+    return found

@@ -1,0 +1,94 @@
+"""How fast an engine, or a provider's synchronous API, answers rows; and how that may change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from orchestrator.core.durations import HOUR, MINUTE
+from orchestrator.policy.forecast.delays import NORMAL
+
+LEAST_SPREAD = 0.05
+ASSUMED_HAZARD = 0.0002
+"""Outages an hour, of what was never seen to have one."""
+ASSUMED_OUTAGE = HOUR
+_SETTLED = 10.0 * MINUTE
+_CHANGED = 2.5
+"""A rate this many standard deviations below what is expected is another rate, not bad luck."""
+_UNSURE = 0.3
+"""The spread of a rate that has changed before our eyes: it may change again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What an upstream does: `rate` rows a second (the median), `spread` of its logarithm.
+
+    `ahead` rows of others go first; `start` seconds pass before anything does, where it does not run yet. `hazard` is
+    the number of outages an hour, of about `outage` seconds each. `steps` say by how much it is usually faster or
+    slower later on: (seconds from now, factor). `is_known` tells what was seen from what is assumed.
+    """
+
+    rate: float
+    spread: float
+    source: str
+    ahead: float = 0.0
+    start: float = 0.0
+    hazard: float = ASSUMED_HAZARD
+    outage: float = ASSUMED_OUTAGE
+    steps: tuple[tuple[float, float], ...] = ()
+    is_known: bool = False
+
+    def full(self, seconds: float) -> float:
+        """Seconds at its present rate that do as much as the next `seconds` do."""
+        if not self.steps:
+            return seconds
+        total, at, factor = 0.0, 0.0, 1.0
+        for begin, each in self.steps:
+            if begin >= seconds:
+                break
+            total, at, factor = total + factor * (begin - at), begin, each
+        return total + factor * (seconds - at)
+
+    def _until(self, full: float) -> float:
+        """By when it has done as much as in so many seconds at its present rate."""
+        at, factor = 0.0, 1.0
+        for begin, each in self.steps:
+            part = factor * (begin - at)
+            if part >= full:
+                break
+            full, at, factor = full - part, begin, each
+        return at + full / factor if factor > 0 else math.inf
+
+    def rows_within(self, seconds: float, chance: float = 0.5) -> float:
+        """How many rows are done by then, with this chance."""
+        if seconds <= self.start:
+            return 0.0
+        slow = math.exp(-NORMAL.inv_cdf(chance) * self.spread)
+        return max(0.0, self.rate * slow * (self.full(seconds) - self.full(self.start)) - self.ahead)
+
+    def seconds_for(self, rows: float, chance: float = 0.5) -> float:
+        """By when so many rows are done, with this chance; infinite where nothing moves."""
+        if rows <= 0:
+            return 0.0
+        if self.rate <= 0:
+            return math.inf
+        slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
+        return self._until(self.full(self.start) + slow * (self.ahead + rows) / self.rate)
+
+    def now(self, rate: float, seconds: float, *, noise: float = LEAST_SPREAD, drift: float = LEAST_SPREAD) -> Pace:
+        """The same on the day: it did `rate` over the last `seconds`, which says more than other days do.
+
+        `noise` is how far a rate that is measured over ten minutes may be off, `drift` how far it moves from hour to
+        hour (spreads of the logarithm).
+        """
+        if rate <= 0 or self.rate <= 0:
+            return replace(self, rate=max(0.0, rate), source="stands still" if rate <= 0 else "measured")
+        usual = max(self.spread, LEAST_SPREAD) ** 2
+        today = drift**2 + (2 * noise) ** 2 * _SETTLED / max(seconds, 1.0)
+        off = math.log(rate / self.rate)
+        if off < -_CHANGED * math.sqrt(usual + today):
+            return replace(self, rate=rate, spread=max(_UNSURE, math.sqrt(today)), source="measured")
+        mean = math.log(self.rate) + off * usual / (usual + today)
+        left = usual * today / (usual + today)
+        spread = max(LEAST_SPREAD, math.sqrt(left + drift**2))
+        return replace(self, rate=math.exp(mean), spread=min(spread, max(self.spread, drift)), source="measured")

@@ -1,0 +1,399 @@
+"""What an engine's speed was like, learned from how far it had come at each look.
+
+An engine is no number: it differs from night to night, slows down for other users at their hours, stands still at
+times, and dies. Each of these is learned apart, recent nights first, so that one bad night is neither the rule nor
+forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from itertools import zip_longest
+
+from orchestrator.core.durations import HOUR, MINUTE
+from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
+from orchestrator.policy.forecast.words import source
+
+ENOUGH_NIGHTS = 10
+ASSUMED_DRIFT = 0.15
+"""How far a rate moves in a night, where nothing is known of it."""
+_NIGHTS_SPREAD = 0.25
+_PRIOR_NIGHTS = 2.0
+_FADE = 0.88
+"""What each newer night leaves of the weight of those before it."""
+_RARE_FADE = 0.97
+_UNLIKE = 0.3
+"""What a night of other rows weighs, and how much less sure it makes."""
+_OUTLYING, _LEAST_SCALE = 2.5, 0.1
+_WELL = 0.7
+"""A night's rate is what it reaches in this part of its time, or more: it may have been dead for half of it."""
+_HALF = 0.5
+"""Below this part of a night's rate it is out."""
+_WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
+_WINDOW_ROWS = 10.0
+_PRIOR_PIECES, _MOST_PIECES = 4.0, 6.0
+_HAZARDS = tuple(2e-5 * 2.0**step for step in range(18))
+_RARE = 0.9
+"""How much rarer engines are that fail often: by this power of how often."""
+_PLAIN = 0.15
+"""Smaller differences between hours of the day are taken for none."""
+_MEMORY = 4.0 * MINUTE
+"""Half of what counts for the rate of now is as old as this, or older."""
+_FORGOTTEN = 0.001
+_BURSTS = 4.0
+"""Rows come in bursts: their number is as uncertain as that of so many times fewer."""
+_STILL_ROWS, _STILL_SECONDS = 20.0, 2 * MINUTE
+"""Where so many rows were to be expected and none came for so long, it stands still."""
+
+
+_FORGIVEN = timedelta(minutes=20)
+"""What stood still when it was seen last, so long ago, may be well again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stint:
+    """A stretch of time in which an engine had rows of ours, and what it did in it.
+
+    `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
+    those that are asked about.
+    """
+
+    begin: datetime
+    end: datetime
+    rows: float
+    tokens: float = 0.0
+    alike: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it was."""
+        return (self.end - self.begin).total_seconds()
+
+    @property
+    def work(self) -> float:
+        """What was done, in tokens where they are counted, else in rows."""
+        return self.tokens or self.rows
+
+    @property
+    def rate(self) -> float:
+        """Work a second."""
+        return self.work / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """What was learned of an engine: the rate of each night, newest first, with its weight, in work a second as if it
+    were the usual hour; the factor of each hour of the day (UTC); how far it moves in a night.
+
+    `outages` were seen in so many `watched` hours, `out` seconds long together; `over` of them ended. With `counted`,
+    work is tokens, else rows.
+    """
+
+    nights: tuple[tuple[float, float], ...] = ()
+    hours: tuple[float, ...] = (1.0,) * 24
+    drift: float = ASSUMED_DRIFT
+    outages: float = 0.0
+    watched: float = 0.0
+    out: float = ASSUMED_OUTAGE
+    over: float = 1.0
+    alike: float = 1.0
+    counted: bool = False
+
+    @property
+    def hazard(self) -> float:
+        """Outages an hour: the mean of what may be, of engines that never fail to such that do every few minutes."""
+        odds = [math.pow(rate, self.outages - _RARE) * math.exp(-rate * self.watched) for rate in _HAZARDS]
+        return sum(rate * each for rate, each in zip(_HAZARDS, odds, strict=True)) / sum(odds)
+
+    @property
+    def outage(self) -> float:
+        """How long one lasts, in seconds."""
+        return self.out / self.over
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What is taken for an engine's rate, in rows a second, before it was measured."""
+
+    rate: float
+    spread: float
+    source: str = "assumed"
+
+
+def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
+    """What the stints of earlier nights tell, in their order, none over another."""
+    counted = any(one.tokens > 0 for one in stints) and all(one.tokens > 0 for one in stints if one.rows > 0)
+    nights: dict[date, list[Stint]] = defaultdict(list)
+    for one in _in_work(stints, 0.0, counted=counted):
+        if one.seconds > 0 and _night(one.begin) < _night(now):
+            nights[_night(one.begin)].append(one)
+    past = [_coarse(nights[night]) for night in sorted(nights, reverse=True)]
+    hours = _hours(past)
+    told = [found for stints_of in past if (found := _Told.of(stints_of, hours)).rate > 0]
+    rates, bad = _levels(told)
+    weighed = sum(weight for _, weight in rates)
+    alike = sum(one.alike * weight for one, (_, weight) in zip(told, rates, strict=True)) / weighed if told else 1.0
+    speeds = Speeds(tuple(rates), hours, _drift(told), alike=alike, counted=counted)
+    for newer, (night, is_bad) in enumerate(zip(told, bad, strict=True)):
+        speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=is_bad)
+    return speeds
+
+
+def _with(speeds: Speeds, told: _Told, weight: float, *, is_bad: bool = False) -> Speeds:
+    """The same with the outages of one more night; a bad one was an outage as a whole."""
+    return replace(
+        speeds,
+        outages=speeds.outages + weight * (len(told.outages) + is_bad),
+        watched=speeds.watched + weight * told.hours,
+        out=speeds.out + weight * (sum(seconds for seconds, _ in told.outages) + is_bad * told.hours * HOUR),
+        over=speeds.over + weight * sum(ended for _, ended in told.outages),
+    )
+
+
+def _in_work(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
+    """Stints with their work in one unit: tokens where they are counted, else rows."""
+    if counted:
+        return [one if one.tokens or not one.rows else replace(one, tokens=one.rows * a_row) for one in stints]
+    return [replace(one, tokens=0.0) if one.tokens else one for one in stints]
+
+
+def pace(
+    speeds: Speeds,
+    assumed: Assumed,
+    *,
+    today: Sequence[Stint] = (),
+    now: datetime,
+    tokens: float = 1.0,
+    ahead: float = 0.0,
+    start: float = 0.0,
+) -> Pace:
+    """What to expect of an engine from now on, in rows a second, where a row is so many tokens.
+
+    `assumed` is in rows a second; `today` are the stints of the night so far.
+    """
+    a_row = tokens if speeds.counted and tokens > 0 else 1.0
+    tonight = _in_work([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
+    if tonight:
+        speeds = _with(speeds, _Told.of(_coarse(tonight), speeds.hours), 1.0)
+    usual = _usual(speeds, assumed, now, a_row, ahead, start)
+    work, rows, seconds = _recent(tonight, now)
+    if seconds <= 0:
+        return usual
+    still = _still(tonight, now)
+    if still >= _STILL_SECONDS and still * usual.rate >= _STILL_ROWS:
+        return usual.now(0.0, still)
+    if rows <= 0:
+        return usual  # nothing was to be expected yet
+    rate, noise = work / seconds / a_row, math.sqrt(_BURSTS / max(rows, 0.5))
+    return usual.now(rate, 10 * MINUTE, noise=max(noise, LEAST_SPREAD) / 2, drift=speeds.drift)
+
+
+def _still(tonight: Sequence[Stint], now: datetime) -> float:
+    """For how many seconds nothing has come, as long as that is still seen."""
+    if not tonight or now - tonight[-1].end > _FORGIVEN:
+        return 0.0
+    total = 0.0
+    for one in reversed(tonight):
+        if one.rows > 0:
+            break
+        total += one.seconds
+    return total
+
+
+def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead: float, start: float) -> Pace:
+    steps = _steps(speeds.hours, now)
+    if not speeds.nights:
+        return Pace(
+            assumed.rate, assumed.spread, assumed.source, ahead, start, speeds.hazard, speeds.outage, steps
+        )  # fmt: skip
+    whole = sum(weight for _, weight in speeds.nights)
+    mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
+    off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights)
+    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / (_PRIOR_NIGHTS + whole) * (1 + 1 / whole)
+    variance += (1.0 - speeds.alike) * _UNLIKE**2
+    count = len(speeds.nights)
+    rate = math.exp(mean) * speeds.hours[now.hour] / a_row
+    return Pace(
+        rate, max(LEAST_SPREAD, math.sqrt(variance)), source(count, "nights", ENOUGH_NIGHTS), ahead, start,
+        speeds.hazard, speeds.outage, steps, count >= ENOUGH_NIGHTS,
+    )  # fmt: skip
+
+
+def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], ...]:
+    """How the rate of the hours to come differs from that of this hour."""
+    if all(factor == 1.0 for factor in hours):
+        return ()
+    base, last, found = hours[now.hour], 1.0, []
+    begin = now.replace(minute=0, second=0, microsecond=0)
+    for later in range(1, 25):
+        at = begin + timedelta(hours=later)
+        factor = hours[at.hour] / base
+        if factor != last:
+            found.append(((at - now).total_seconds(), factor))
+            last = factor
+    return tuple(found)
+
+
+def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]:
+    """Work, rows and seconds of the last minutes, what is older fading away."""
+    work = rows = seconds = 0.0
+    for one in reversed(today):
+        # Fading within a long stint counts too: only its last part is recent.
+        length = one.seconds
+        weight = 0.5 ** (max(0.0, (now - one.end).total_seconds()) / _MEMORY) * min(1.0, 2 * _MEMORY / length)
+        if weight < _FORGOTTEN:
+            break
+        work, rows, seconds = work + weight * one.work, rows + weight * one.rows, seconds + weight * length
+    return work, rows, seconds
+
+
+# --- learning
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A night: its rate while it was well, hours in which it was, outages (seconds, whether each ended), and how far
+    the rates of its pieces are from its own."""
+
+    rate: float
+    hours: float
+    alike: float
+    outages: tuple[tuple[float, bool], ...]
+    apart: tuple[float, ...]
+
+    @staticmethod
+    def of(stints: Sequence[Stint], hours: Sequence[float]) -> _Told:
+        """A night of stints, its hours made alike."""
+        rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
+        level = _quantile([(rate, one.seconds) for rate, one in rates], _WELL)
+        well = [(rate, one) for rate, one in rates if rate >= _HALF * level and rate > 0]
+        seconds = sum(one.seconds for _, one in well)
+        if not seconds:
+            return _Told(0.0, 0.0, 1.0, (), ())
+        rate = sum(rate * one.seconds for rate, one in well) / seconds
+        alike = sum(one.alike * one.seconds for _, one in well) / seconds
+        return _Told(rate, seconds / HOUR, alike, _runs(rates, _HALF * level), _apart(well, rate))
+
+
+def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
+    """How long each outage was, and whether it was seen to end."""
+    found: list[tuple[float, bool]] = []
+    out = 0.0
+    for rate, one in rates:
+        if rate < bound:
+            out += one.seconds
+        elif out:
+            found.append((out, True))
+            out = 0.0
+    if out:
+        found.append((out, False))
+    return tuple((seconds, ended) for seconds, ended in found if seconds >= _WINDOW - 1.0)
+
+
+def _apart(well: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
+    """How far the rates of its pieces are from that of the night."""
+    pieces = [math.log(each / rate) for each, one in well if one.seconds >= _WINDOW - 1.0]
+    return tuple(pieces) if len(pieces) > 1 else ()
+
+
+def _drift(told: Sequence[_Told]) -> float:
+    """How far rates move in a night: the spread of its pieces."""
+    off, count = _PRIOR_PIECES * ASSUMED_DRIFT**2, _PRIOR_PIECES
+    for newer, one in enumerate(told):
+        if one.apart:
+            many = len(one.apart)
+            weight = _RARE_FADE**newer * min(1.0, _MOST_PIECES / many)
+            off += weight * sum(each * each for each in one.apart)
+            count += weight * (many - 1)
+    return max(LEAST_SPREAD, math.sqrt(off / count))
+
+
+def _levels(told: Sequence[_Told]) -> tuple[list[tuple[float, float]], list[bool]]:
+    """The rate of each night, newest first, with its weight; what is far off counts as far as it may. And which
+    nights were bad: far slower than the others."""
+    if not told:
+        return [], []
+    weights = [_FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike) for newer, one in enumerate(told)]
+    logs = [math.log(one.rate) for one in told]
+    middle = _median(list(zip(logs, weights, strict=True)))
+    apart = _median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])
+    reach = _OUTLYING * max(_LEAST_SCALE, 1.4826 * apart)
+    rates = [
+        (math.exp(min(max(log, middle - reach), middle + reach)), weight)
+        for log, weight in zip(logs, weights, strict=True)
+    ]
+    return rates, [log < middle - max(reach, -math.log(_HALF)) for log in logs]
+
+
+def _hours(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
+    """By how much each hour of the day differs from the others of its night, where several nights say so."""
+    seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for newer, stints in enumerate(nights):
+        level = _quantile([(one.rate, one.seconds) for one in stints], _WELL)
+        by_hour: dict[int, list[Stint]] = defaultdict(list)
+        for one in stints:
+            by_hour[one.begin.hour].append(one)
+        if level <= 0 or len(by_hour) < 2:
+            continue
+        for hour, found in by_hour.items():
+            seconds = sum(one.seconds for one in found)
+            if seconds >= 10 * MINUTE:
+                rate = sum(one.work for one in found) / seconds
+                seen[hour].append((math.log(max(rate / level, 0.05)), _FADE**newer))
+    return tuple(_factor(seen.get(hour, ())) for hour in range(24))
+
+
+def _factor(seen: Sequence[tuple[float, float]]) -> float:
+    if len(seen) < 2:
+        return 1.0
+    effect = _median(list(seen))
+    count = sum(weight for _, weight in seen)
+    effect *= count / (count + 0.5)
+    return math.exp(effect) if abs(effect) >= _PLAIN else 1.0
+
+
+def _coarse(stints: Sequence[Stint]) -> list[Stint]:
+    """The same in pieces long enough to tell a pause from chance."""
+    seconds, rows = sum(one.seconds for one in stints), sum(one.rows for one in stints)
+    window = min(_LONGEST_WINDOW, max(_WINDOW, _WINDOW_ROWS * seconds / rows if rows else _WINDOW))
+    found: list[Stint] = []
+    piece: list[Stint] = []
+    length = 0.0
+    for one, after in zip_longest(stints, stints[1:]):
+        piece.append(one)
+        length += one.seconds
+        if length >= window - 1.0 or after is None or after.begin - one.end > timedelta(minutes=1):
+            found.append(_joined(piece, length))
+            piece, length = [], 0.0
+    return found
+
+
+def _joined(piece: Sequence[Stint], seconds: float) -> Stint:
+    if len(piece) == 1:
+        return piece[0]
+    alike = sum(one.alike * one.seconds for one in piece) / seconds
+    end = piece[0].begin + timedelta(seconds=seconds)
+    return Stint(piece[0].begin, end, sum(one.rows for one in piece), sum(one.tokens for one in piece), alike)
+
+
+def _median(weighed: Iterable[tuple[float, float]]) -> float:
+    return _quantile(weighed, 0.5)
+
+
+def _quantile(weighed: Iterable[tuple[float, float]], part: float) -> float:
+    """The value that this part of the weight does not exceed; 0 of none."""
+    marks = sorted(weighed)
+    bound, so_far = part * sum(weight for _, weight in marks), 0.0
+    for value, weight in marks:
+        so_far += weight
+        if so_far >= bound:
+            return value
+    return 0.0
+
+
+def _night(at: datetime) -> date:
+    return (at - timedelta(hours=12)).date()

@@ -1,0 +1,116 @@
+"""Why a job was late: what took the most time of those things that need not have, told by its events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from orchestrator.core.durations import MINUTE, duration
+from orchestrator.core.model import Forecast, Happened, Job, Shard
+from orchestrator.core.sanitize import shortened
+
+WORTH_TELLING = 5 * MINUTE
+"""Seconds below which a delay is no cause."""
+BEGINS = ("routed", "submitted", "waiting", "held", "stopped", "cancel")
+GOES_ON = ("submitted", "ended", "collected", "split", "rescued")
+MOST_TEXT = 160
+
+
+class Cause(StrEnum):
+    """What made a job late."""
+
+    NO_ENGINE = "no_engine"  # it was queued, and nobody ran it
+    STOOD_STILL = "stood_still"  # something kept the whole job from going on
+    HELD = "held"  # batches waited for a quota, a limit or a budget
+    SLOW_BATCH = "slow_batch"  # a batch took longer than was foreseen
+    TOO_LITTLE_TIME = "too_little_time"  # nothing of these: what was asked takes longer
+
+
+_ADVICE = {
+    Cause.NO_ENGINE: "keep `orch up` running (deploy/ has a unit for it)",
+    Cause.STOOD_STILL: "see to that cause; allow a second backend, so that rows can go elsewhere meanwhile",
+    Cause.HELD: "raise that limit, start earlier, or allow another backend",
+    Cause.SLOW_BATCH: "allow a faster backend beside this one, or start earlier",
+    Cause.TOO_LITTLE_TIME: "start earlier or name a later deadline; `orch plan` shows what would hold",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A cause, the seconds that it took, and what it was, for people."""
+
+    cause: Cause
+    seconds: float
+    text: str
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        return _ADVICE[self.cause]
+
+
+def main_delay(
+    job: Job, events: Sequence[Happened], shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime
+) -> Delay:
+    """What made a job late most; `ended` is when it was over, or now."""
+    slow = _slow(shards, forecasts, ended)
+    found = [*_queued(job, events, ended), *_standstills(events, ended), *_held(events, ended), *slow]
+    worth = [delay for delay in found if delay.seconds >= WORTH_TELLING]
+    if worth:
+        return max(worth, key=lambda delay: delay.seconds)
+    had = 0.0 if job.deadline_at is None else (job.deadline_at - job.created_at).total_seconds()
+    return Delay(Cause.TOO_LITTLE_TIME, had, f"it had {duration(had)}, and nothing held it up for long")
+
+
+def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+    still_queued = None if job.finished_at is not None else ended
+    begun = next((event.at for event in events if event.kind in BEGINS), still_queued)
+    if begun is not None:
+        seconds = (begun - (job.built_at or job.created_at)).total_seconds()
+        yield Delay(Cause.NO_ENGINE, seconds, f"no engine ran for the first {duration(seconds)}")
+
+
+def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+    """What kept the whole job from going on, by what it was: from there to what happened next."""
+    spent: dict[str, float] = {}
+    for place, event in enumerate(events):
+        if event.kind == "waiting":
+            until = next((later.at for later in events[place + 1 :] if later.kind != "alert"), ended)
+            spent[event.reason] = spent.get(event.reason, 0.0) + (until - event.at).total_seconds()
+    for reason, seconds in spent.items():
+        text = f"it could not go on for {duration(seconds)}: {shortened(reason, MOST_TEXT)}"
+        yield Delay(Cause.STOOD_STILL, seconds, text)
+
+
+def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+    """The batch that waited longest."""
+    waits: dict[str, tuple[float, str]] = {}
+    since: dict[str, tuple[datetime, str]] = {}
+    for event in events:
+        shard = event.shard_id or ""
+        if event.kind == "held":
+            since.setdefault(shard, (event.at, event.reason))
+        elif event.kind in GOES_ON and shard in since:
+            at, reason = since.pop(shard)
+            waits[shard] = (waits.get(shard, (0.0, ""))[0] + (event.at - at).total_seconds(), reason)
+    for shard, (at, reason) in since.items():
+        waits[shard] = (waits.get(shard, (0.0, ""))[0] + (ended - at).total_seconds(), reason)
+    for seconds, reason in waits.values():
+        yield Delay(Cause.HELD, seconds, f"a batch was held for {duration(seconds)}: {shortened(reason, MOST_TEXT)}")
+
+
+def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime) -> Iterator[Delay]:
+    """Batches that took longer than foreseen, or were taken back for that."""
+    foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
+    for shard in shards:
+        known = foreseen.get(shard.id)
+        if known is None or shard.submitted_at is None:
+            continue
+        took = ((shard.pulled_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
+        if took > (known.p50 if shard.pulled_at else known.p95):
+            what = "was cancelled after" if shard.pulled_at else "took"
+            told = f"{duration(known.p50)} foreseen, {duration(known.p95)} at most"
+            text = f"a batch at {shard.backend} {what} {duration(took)} ({told})"
+            yield Delay(Cause.SLOW_BATCH, took - known.p50, text)

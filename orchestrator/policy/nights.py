@@ -1,0 +1,294 @@
+"""Nights: when a schedule's runs are due, which one a moment belongs to, and what becomes of one that is due.
+
+A night is named by a date, as clocks in the schedule's time zone have it, and there is one a date; of a schedule that
+comes several times a day, by the date and the time. Cron gives the hands of that clock; which instant they stand for
+is decided here: a time that the clocks skip is the moment after the gap as long as the time lies in it, and one that
+they show twice is the first of the two. Where cron names every hour, hours that are skipped do not come, and those
+that come twice do so: what runs every hour goes on doing that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from apscheduler.triggers.cron import CronTrigger
+
+from orchestrator.core.durations import duration
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import Misfire, NightState, Overlap, Schedule
+
+LOOK_BACK = timedelta(days=31)
+"""Nights that nobody was there for longer ago are not recorded."""
+ON_TIME = timedelta(minutes=15)
+"""A night that is found so late is not late: an engine that builds another job looks up when that is done."""
+MOST_MISSED = 100
+"""So many of several runs a day that nobody was there for are recorded, the newest."""
+OFTEN_BACK = timedelta(days=1)
+"""Runs of a schedule that comes several times a day are not recorded where nobody was there for them longer ago than
+this, and than their grace."""
+_DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
+_AGAIN = "+"
+"""Behind the time of a run that comes when clocks show that time for the second time."""
+_SAMPLE = 400
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+Key = tuple[date, str]
+"""What a schedule has one run of: a date, and of several runs a date the time of day, else ""."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A night whose time has come; of several runs a date, `slot` is the time of day."""
+
+    night: date
+    at: datetime
+    slot: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Which one it is."""
+        return self.night, self.slot
+
+    @property
+    def name(self) -> str:
+        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
+        return f"{self.night} {self.slot}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a night that is due: `running` (begin it now), `due` (it waits), or how it ends; and why."""
+
+    state: NightState
+    reason: str
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name. Raises InputError."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = get_close_matches(name, available_timezones(), 1)
+        tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
+        raise InputError(f"{name!r} is no time zone; {tip}") from None
+
+
+def length(text: str) -> timedelta:
+    """A length of time such as 90m or 6h. Raises InputError."""
+    found = re.fullmatch(r"(\d{1,6})\s*([smhd])", text)
+    span = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
+    if not timedelta() < span <= LOOK_BACK:
+        raise InputError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
+    return span
+
+
+def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
+    """The instant (UTC) that a deadline means for a night: `8h` and `06:00` count from when the night is due.
+
+    An ISO time is itself, in `zone` where it names none. Raises InputError.
+    """
+    if found := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([smhd])", text):
+        try:
+            return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+        except OverflowError:
+            raise InputError(f"{text!r} is further away than a calendar reaches") from None
+    local = due_at.astimezone(zone).replace(tzinfo=None)
+    try:
+        if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
+            today = local.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
+            times = (_instant(today + days * _DAY, zone, fold) for days in (0, 1, 2) for fold in (0, 1))
+            return next(at for at in times if at > due_at)
+        given = datetime.fromisoformat(text)
+        return given.astimezone(UTC) if given.tzinfo else _instant(given, zone)
+    except ValueError:
+        raise InputError(f"{text!r} is no deadline of a night; write 06:00 or 8h") from None
+
+
+def check_deadline(text: str) -> None:
+    """Whether a deadline can hold for every night. Raises InputError."""
+    if not re.fullmatch(r"\d{1,2}:\d{2}|\d{1,6}(?:\.\d{1,6})?\s*[smhd]", text):
+        raise InputError(f"{text!r} is no deadline for every night; write 06:00, or 8h from when the night is due")
+    deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
+
+
+def check_cron(cron: str) -> None:
+    """Whether a cron expression can mean nights. Raises InputError."""
+    if _trigger(cron).get_next_fire_time(None, datetime(2024, 1, 1, tzinfo=UTC)) is None:
+        raise InputError(f"{cron!r} never comes: no month has that day")
+
+
+@lru_cache(maxsize=256)
+def comes_often(cron: str) -> bool:
+    """Whether a cron expression comes more than once on some day."""
+    dates: set[date] = set()
+    at, trigger = datetime(2024, 1, 1, tzinfo=UTC), _trigger(cron)
+    for _ in range(_SAMPLE):
+        fire = trigger.get_next_fire_time(None, at)
+        if fire is None:
+            return False
+        if fire.date() in dates:
+            return True
+        dates.add(fire.date())
+        at = fire + timedelta(seconds=1)
+    return False
+
+
+def look_back(schedule: Schedule) -> timedelta:
+    """How far back nights are recorded that nobody was there for."""
+    return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
+
+
+def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[Due]:
+    """The nights whose time has come since the schedule began, oldest first, without those that are `known`."""
+    began = max(schedule.since, now - look_back(schedule))
+    found = [one for one in _between(schedule, began, now) if one.key not in known]
+    return found[-MOST_MISSED:] if comes_often(schedule.cron) else found
+
+
+def next_due(schedule: Schedule, now: datetime) -> Due | None:
+    """The first night after `now`; None where none comes in the next years, or it follows another schedule's."""
+    if schedule.after is not None:
+        return None
+    for days in (2, 40, 400, 3000):
+        if found := next(_between(schedule, now, now + timedelta(days=days)), None):
+            return found
+    return None
+
+
+def last_due(schedule: Schedule, moment: datetime) -> Due | None:
+    """The night that a moment belongs to: the last one whose time had come. None where none had in over a year."""
+    for days in (0.1, 2, 40, 400):
+        if found := list(_between(schedule, moment - timedelta(days=days), moment)):
+            return found[-1]
+    return None
+
+
+def local(schedule: Schedule, at: datetime) -> str:
+    """An instant as the schedule's clocks show it, for people."""
+    return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
+
+
+def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
+    """An instant to come, for people."""
+    return f"{local(schedule, at)}, in {_told(at - now)}"
+
+
+def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
+    """The nights due in `(after, until]`, in order."""
+    often = comes_often(schedule.cron)
+    found = (one for one in _all_around(schedule, after, until) if after < one.at <= until)
+    return iter(sorted(found, key=lambda one: one.at)) if often else found
+
+
+def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
+    """The nights between two moments and some around them, by the hands of the clock."""
+    zone, trigger = zone_of(schedule.tz), _trigger(schedule.cron)
+    often = comes_often(schedule.cron)
+    every_hour = often and schedule.cron.split()[1].startswith("*")
+    around = _HOURS if often else _DAY
+    # The hands of the clock, as if it stood in UTC: they never jump, so no fire is lost or doubled by the trigger.
+    hands = (after.astimezone(zone) - around).replace(tzinfo=UTC)
+    end = (until.astimezone(zone) + around).replace(tzinfo=UTC)
+    while (fire := trigger.get_next_fire_time(None, hands)) is not None and fire <= end:
+        hands, shown = fire + timedelta(seconds=1), fire.replace(tzinfo=None)
+        first, second = (_instant(shown, zone, fold) for fold in (0, 1))
+        slot = f"{shown:%H:%M}" if often else ""
+        if every_hour and second < first:
+            continue  # the clocks skip it
+        yield Due(fire.date(), first, slot)
+        if every_hour and second > first:
+            yield Due(fire.date(), second, slot + _AGAIN)
+
+
+def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
+    return local.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+
+
+def _trigger(cron: str) -> CronTrigger:
+    fields = cron.split()
+    if len(fields) != 5:
+        raise InputError(
+            f"{cron!r} has {len(fields)} fields, not 5: minute, hour, day, month, day of the week; "
+            'every night at 22:00 is "0 22 * * *"'
+        )
+    if fields[2] != "*" and fields[4] != "*":
+        raise InputError(
+            f"{cron!r} names a day of the month and a day of the week, and programs differ in what that means: "
+            "make a schedule for each"
+        )
+    try:
+        return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
+    except ValueError as error:
+        raise InputError(f"{cron!r} is no cron expression: {error}") from None
+
+
+def _weekdays(field: str) -> str:
+    """The names of the weekdays that a field means: to cron 0 and 7 are Sunday, to the trigger 0 is Monday."""
+    if field == "*":
+        return field
+    names: list[str] = []
+    for item in field.lower().split(","):
+        found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
+        if found is None:
+            raise ValueError(f'"{item}" is no day of the week; write mon-fri, sat,sun or 1-5')
+        one, begins, ends, step = found.groups()
+        first = _weekday(one or begins or "0")
+        # `sun` ends a range as 7, so that fri-sun is three days.
+        last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
+        if last < first:
+            raise ValueError(f'"{item}" ends before it begins; the week goes from sun or mon')
+        names += _WEEKDAYS[first : last + 1 : int(step or 1)]
+    return ",".join(dict.fromkeys(names))
+
+
+def _weekday(text: str) -> int:
+    if text in _WEEKDAYS:
+        return _WEEKDAYS.index(text)
+    if re.fullmatch("[0-7]", text):
+        return int(text)
+    raise ValueError(f'"{text}" is no day of the week; write mon-fri, sat,sun or 1-5')
+
+
+def verdict(
+    schedule: Schedule,
+    one: Due,
+    now: datetime,
+    *,
+    found_at: datetime,
+    newest: Due,
+    deadline: datetime | None,
+    running: str | None,
+) -> Verdict:
+    """What becomes of a night that was found due at `found_at`, and has not begun.
+
+    `newest` is the schedule's latest night whose time has come; `running` names a job of the same file that is
+    unfinished.
+    """
+    late, found_late = now - one.at, found_at - one.at
+    if one.key != newest.key and one.at < newest.at:
+        return Verdict(NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run")
+    if late >= schedule.grace:
+        waited = f", waiting for {running}" if running else ""
+        limit = duration(schedule.grace.total_seconds())
+        return Verdict(NightState.MISSED, f"not begun {_told(late)} after its time{waited}; the grace is {limit}")
+    if deadline is not None and deadline <= now:
+        return Verdict(NightState.MISSED, f"not begun when its deadline passed, {_told(late)} after its time")
+    if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
+        return Verdict(NightState.SKIPPED, f"found {_told(found_late)} late, and the schedule skips such nights")
+    if running is not None:
+        if schedule.overlap is Overlap.SKIP:
+            return Verdict(NightState.SKIPPED, f"job {running} of the same file was still going")
+        return Verdict(NightState.DUE, f"waits for job {running} of the same file")
+    return Verdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"begun {_told(late)} late")
+
+
+def _told(late: timedelta) -> str:
+    return duration(late.total_seconds())

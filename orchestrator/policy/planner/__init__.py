@@ -1,0 +1,49 @@
+"""By when, for how much, where: the plan of a job, and the deadline guard that keeps watching it. Pure.
+
+plan(rows, options, terms, now) -> Plan              at submission
+replan(open, options, terms, now) -> Decision        at each look, while rows are open
+"""
+
+from __future__ import annotations
+
+from orchestrator.policy.planner.plan import plan
+from orchestrator.policy.planner.replan import replan
+from orchestrator.policy.planner.values import (
+    BatchOption,
+    Claim,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    Outlook,
+    PacedOption,
+    Plan,
+    Refusal,
+    Rescue,
+    Route,
+    Running,
+    Send,
+    Terms,
+    Verdict,
+)
+
+__all__ = [
+    "BatchOption",
+    "Claim",
+    "Cost",
+    "Decision",
+    "Open",
+    "Option",
+    "Outlook",
+    "PacedOption",
+    "Plan",
+    "Refusal",
+    "Rescue",
+    "Route",
+    "Running",
+    "Send",
+    "Terms",
+    "Verdict",
+    "plan",
+    "replan",
+]

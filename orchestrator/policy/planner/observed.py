@@ -1,0 +1,376 @@
+"""What was seen of backends, as the planner's options see it: shards and progress in, forecasts out. Pure.
+
+All of it is derived from the times that shards carry, so it holds after a crash and for every process alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from orchestrator.core.durations import MINUTE
+from orchestrator.core.model import Job, JobId, Progress, Shard, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy import forecast
+from orchestrator.policy.forecast import Assumed, Pace, Seen, Speeds, Stint, Turnaround, Wait
+from orchestrator.policy.planner.batch_shares import Stake
+from orchestrator.policy.planner.values import SLIPS, BatchOption, Claim
+
+ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
+"""Seconds until the rows of a cancelled batch are free, at a provider and at our own server."""
+ASSUMED_START, QUICK_START = 60.0, 10.0
+"""Seconds until the first row, of an engine and of an API that always runs."""
+ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
+"""Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
+SILENT_AFTER = 15 * MINUTE
+"""A provider that has not answered for so long is silent: batches are looked at more often than that."""
+OUTPUT_WEIGHT = 8.0
+"""How much more work a token of an answer is than one of a prompt."""
+GAP = timedelta(minutes=15)
+"""Between two looks that are further apart nobody knows what happened."""
+ENOUGH_LEFT = 0.3
+"""The part of what was done between two looks that has to be left then."""
+TODAY = timedelta(hours=12)
+"""What is longer ago is another night."""
+SURE, LIKELY = 0.99, 0.95
+"""What a finish, and a cancel or a start, do not exceed as they are planned."""
+FAR = 1.5
+"""What takes so many times as long as planned comes too late."""
+AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
+AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
+    and the progress of jobs there, oldest first."""
+
+    backend: str
+    shards: Sequence[Shard]
+    progress: Sequence[Progress] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The job that a forecast is for; the rows of the jobs in `first` go before its own."""
+
+    job_id: JobId
+    series: str
+    first: frozenset[JobId] = frozenset()
+
+
+def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
+    """The jobs whose rows an engine may do before those of mine: due no later. Of jobs without a deadline, those that
+    were made earlier."""
+
+    def is_first(job: Job) -> bool:
+        if job.deadline_at is None or mine.deadline_at is None:
+            return job.deadline_at is not None or (mine.deadline_at is None and job.created_at <= mine.created_at)
+        return job.deadline_at <= mine.deadline_at
+
+    return frozenset(job.id for job in jobs if job.id != mine.id and is_first(job))
+
+
+def done(shard: Shard) -> int:
+    """How many of a shard's rows its backend has done, as far as it says: what a batch that was cut short leaves is
+    told as failed."""
+    cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
+    failed = 0 if shard.provider_status in cut else shard.provider_failed
+    return shard.provider_completed + failed
+
+
+def unfinished(shard: Shard, rows: int) -> int:
+    """How many of a shard's open rows its backend has not done yet, as far as it says.
+
+    Of a batch that is over and whose answers are waited for, none is here.
+    """
+    return rows if waits_for_answers(shard) else max(0, rows - done(shard))
+
+
+def waits_for_answers(shard: Shard) -> bool:
+    """Whether a batch is over at its backend, and its files are not here, or not whole."""
+    return shard.held is not None and shard.provider_status in _OVER
+
+
+# --- batches
+
+
+def turnaround(sight: Sight, rows: int, now: datetime) -> Turnaround:
+    """How long a batch of so many rows takes there."""
+    return forecast.turnaround(list(_seen(sight.shards, now)), rows=rows, at=now)
+
+
+def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
+    for shard in shards:
+        if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
+            continue
+        by_itself = (
+            shard.ended_at is not None and shard.pulled_at is None and shard.provider_status == BatchStatus.COMPLETED
+        )
+        seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
+        if by_itself and shard.took_seconds is not None:
+            # Where nobody looked for hours, what we saw says nothing of the provider.
+            seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
+        yield Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
+
+
+def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
+    """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
+    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY)
+
+
+def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
+    """P(it takes far longer than so many seconds)."""
+    return SLIPS + forecast.beyond(FAR * seconds, _cancels(shards), assumed=ASSUMED_CANCEL, at=now)
+
+
+def _cancels(shards: Sequence[Shard]) -> list[Wait]:
+    """How long cancels took. One that was done before it was cancelled says nothing of that, and those of an hour are
+    slow together."""
+    by_hour: dict[datetime, Wait] = {}
+    for shard in shards:
+        over = shard.collected_at or shard.ended_at
+        if shard.pulled_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
+            continue
+        wait = Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
+        hour = shard.pulled_at.replace(minute=0, second=0, microsecond=0)
+        if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
+            by_hour[hour] = wait
+    return list(by_hour.values())
+
+
+def silence(shards: Sequence[Shard], now: datetime) -> float:
+    """For how many seconds the provider has not answered, 0 where it is asked and answers."""
+    asked = [shard.seen_at or shard.submitted_at for shard in shards if shard.state is ShardState.SUBMITTED]
+    last = max((at for at in asked if at is not None), default=now)
+    silent = (now - last).total_seconds()
+    return silent if silent >= SILENT_AFTER else 0.0
+
+
+def claims(
+    others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
+    paced: frozenset[str], now: datetime,
+) -> tuple[Claim, ...]:  # fmt: skip
+    """What jobs that go first may come to need of the paced routes, by where their rows are now."""
+    by_name = {option.backend: option for option in options}
+    rows: dict[str, int] = defaultdict(int)
+    stays: dict[str, float] = defaultdict(lambda: 1.0)
+    for job_id, shards in others.items():
+        for shard in shards:
+            left = unfinished(shard, shard.rows) if shard.state in AHEAD else 0
+            if not left:
+                continue
+            rows[shard.backend] += left
+            option = by_name.get(shard.backend)
+            if option is not None and job_id in deadlines:
+                age = 0.0 if shard.submitted_at is None else (now - shard.submitted_at).total_seconds()
+                left_time = max(0.0, (deadlines[job_id] - now).total_seconds() - option.cancel_seconds)
+                stays[shard.backend] = min(stays[shard.backend], Stake(option, left, max(0.0, age)).by(left_time))
+    return tuple(
+        Claim(source, many, 0.0 if source in paced else 1.0 - stays[source]) for source, many in sorted(rows.items())
+    )
+
+
+# --- between an order and its effect
+
+
+def finish_seconds(jobs: Iterable[tuple[int, datetime, datetime]], rows: int, now: datetime) -> float:
+    """From the last answer to the finished job, at the longest. `jobs` before it: (rows, last batch ended, ended)."""
+    waits = [Wait(last, (end - last).total_seconds() / _finish(many)) for many, last, end in jobs if end >= last]
+    return _finish(rows) * forecast.longest(waits, assumed=1.0, at=now, chance=SURE)
+
+
+def _finish(rows: int) -> float:
+    return ASSUMED_FINISH + rows / FINISH_ROWS
+
+
+def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
+    """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
+    waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in _starts(sight) if first is not None]
+    return forecast.longest(waits, assumed=assumed, at=now, chance=LIKELY)
+
+
+def _starts(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
+    """When rows came to an engine that had none, and when the first of them was done."""
+    busy_until: datetime | None = None
+    for shard in sight.shards:
+        sent = shard.submitted_at
+        if sent is None:
+            continue
+        if busy_until is None or sent > busy_until:
+            yield sent, shard.first_at
+        over = shard.ended_at or datetime.max.replace(tzinfo=UTC)
+        busy_until = over if busy_until is None else max(busy_until, over)
+
+
+# --- paces
+
+
+def speeds(sight: Sight, series: str, now: datetime) -> Speeds:
+    """What earlier nights tell of an engine."""
+    return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now), now)
+
+
+def pace(
+    sight: Sight,
+    asker: Asker,
+    assumed: Assumed,
+    tokens: float,
+    now: datetime,
+    known: Speeds | None = None,
+    *,
+    starts: float = ASSUMED_START,
+) -> Pace:
+    """How fast an engine does the asker's rows, each of which is about so many `tokens` of work (see `work_of`).
+
+    `known` is what earlier nights tell, where that was asked for before.
+    """
+    start = start_seconds(sight, now, starts)
+    there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
+    if known is None:
+        known = speeds(sight, asker.series, now)
+    return forecast.pace(
+        known,
+        assumed,
+        today=stints_of(sight, asker.series, start, now, since=now - TODAY),
+        now=now,
+        tokens=tokens,
+        ahead=float(sum(unfinished(shard, shard.rows) for shard in there if shard.job_id in asker.first)),
+        start=0.0 if any(shard.first_at is not None for shard in there) else _still_to_start(there, start, now),
+    )
+
+
+def work_of(input_tokens: float, output_tokens: float) -> float:
+    """Tokens of a row as the time they take of an engine."""
+    return input_tokens + OUTPUT_WEIGHT * output_tokens
+
+
+def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> float:
+    sent = min((shard.submitted_at for shard in there if shard.submitted_at is not None), default=now)
+    return max(0.0, start - (now - sent).total_seconds())
+
+
+def stints_of(
+    sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
+) -> list[Stint]:
+    """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
+    by_job: dict[JobId, list[Progress]] = defaultdict(list)
+    for one in sight.progress:
+        if since is None or one.at >= since:
+            by_job[one.job_id].append(one)
+    of_job: dict[JobId, list[Shard]] = defaultdict(list)
+    for shard in sight.shards:
+        if since is None or (shard.ended_at or now) >= since:
+            of_job[shard.job_id].append(shard)
+    found: list[Stint] = []
+    for job_id, samples in by_job.items():
+        shards = of_job.get(job_id, [])
+        if live := _live(shards, samples, now):
+            samples = [*samples, live]
+        found += _of_samples(samples, series)
+    found = _while_working(merged(found), sight, start, now)
+    for job_id, shards in of_job.items():
+        if len(by_job.get(job_id, ())) < 3:
+            found += _of_shards(shards)
+    return merged(found)
+
+
+def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
+    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
+    pauses = [
+        (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
+        for sent, first in _starts(sight)
+    ]
+    found, at = [], 0
+    for one in stints:
+        while at < len(pauses) and pauses[at][1] <= one.begin:
+            at += 1
+        if at == len(pauses) or pauses[at][0] >= one.end:
+            found.append(one)
+        elif one.rows <= 0 and pauses[at][1] < one.end:
+            found.append(replace(one, begin=max(one.begin, pauses[at][1])))
+    return found
+
+
+def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -> Progress | None:
+    """How far a job is at this moment, where it runs there."""
+    if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
+        return None
+    last = samples[-1]
+    rows = sum(done(shard) for shard in shards)
+    fed = sum(shard.provider_input_tokens for shard in shards)
+    told = sum(shard.provider_output_tokens for shard in shards)
+    left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
+    return Progress(
+        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
+        max(told, last.output_tokens),
+    )  # fmt: skip
+
+
+def _of_samples(samples: Sequence[Progress], series: str) -> Iterator[Stint]:
+    """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
+    for a, b in pairwise(samples):
+        rows = max(0, b.done - a.done)
+        if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
+            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
+            yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
+
+
+def _of_shards(shards: Sequence[Shard]) -> Iterator[Stint]:
+    """The same of a job that was over between two looks, by its shards: it is no slower than that."""
+    most = max((shard.rows for shard in shards), default=0)
+    for shard in shards:
+        begin, end = shard.submitted_at, shard.ended_at
+        rows = done(shard)
+        if (
+            begin is not None
+            and end is not None
+            and rows
+            and 2 * rows >= most
+            and (end - begin).total_seconds() > 1.0
+        ):
+            work = work_of(shard.provider_input_tokens, shard.provider_output_tokens)
+            yield Stint(begin, end, rows, work)
+
+
+def merged(stints: Iterable[Stint]) -> list[Stint]:
+    """Stints of several jobs as those of the engine: what ran at once is added up."""
+    ordered = sorted(stints, key=lambda one: one.begin)
+    if all(a.end <= b.begin for a, b in pairwise(ordered)):
+        return ordered
+    marks = sorted({at for one in ordered for at in (one.begin, one.end)})
+    found: list[Stint] = []
+    running: list[Stint] = []
+    rest = iter(ordered)
+    coming = next(rest, None)
+    for begin, end in pairwise(marks):
+        while coming is not None and coming.begin <= begin:
+            running.append(coming)
+            coming = next(rest, None)
+        running = [one for one in running if one.end > begin]
+        if running:
+            seconds = (end - begin).total_seconds()
+            rows = sum(one.rows * seconds / one.seconds for one in running)
+            tokens = sum(one.tokens * seconds / one.seconds for one in running)
+            alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
+            found.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
+    return found
+
+
+# --- what comes later
+
+
+def share_again(runs: Sequence[tuple[int, int]]) -> float:
+    """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again)."""
+    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_AGAIN
+    for newer, (answered, more) in enumerate(runs):
+        weight = _FADE**newer
+        rows, again = rows + weight * answered, again + weight * more
+    return again / rows
+
+
+_PRIOR_ROWS, _ASSUMED_AGAIN, _FADE = 200.0, 0.01, 0.8

@@ -1,0 +1,156 @@
+"""`plan`: where the rows of a job go, what that costs, whether it arrives in time, and why not otherwise. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from orchestrator.policy.planner.capacity import Ground
+from orchestrator.policy.planner.checks import check
+from orchestrator.policy.planner.search import Chosen, Position, best, holding
+from orchestrator.policy.planner.setting import (
+    after,
+    batches_of,
+    cost_of_later,
+    finish_of,
+    ground_of,
+    less,
+    money,
+    objection,
+    rescue_of,
+)
+from orchestrator.policy.planner.told import clock, dollars, refusals_of, routes_of
+from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, Terms, Verdict
+
+FURTHEST = timedelta(days=8)
+"""How far a nearest deadline is looked for."""
+_MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be planned, and the options that may be used for it; `more` is what later rows cost."""
+
+    rows: int
+    later: int
+    claims: tuple[Claim, ...]
+    usable: tuple[Option, ...]
+    more: Cost
+    now: datetime
+
+    def ground(self, terms: Terms) -> Ground:
+        """The paced routes until the deadline of these terms."""
+        return ground_of(self.usable, terms, self.now, self.later, self.claims)
+
+    def best(self, terms: Terms) -> Chosen | None:
+        """The course that is taken."""
+        ours = self.ground(terms)
+        return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
+
+    def holding(self, terms: Terms) -> Chosen | None:
+        """The cheapest course that holds these terms, if there is one."""
+        ours = self.ground(terms)
+        return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
+
+    def _start(self, ours: Ground) -> Position:
+        return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
+
+
+def plan(
+    rows: int,
+    options: Sequence[Option],
+    terms: Terms,
+    now: datetime,
+    *,
+    later: int = 0,
+    claims: tuple[Claim, ...] = (),
+) -> Plan:
+    """The cheapest routes that hold the terms; where none do, the likeliest in the budget, and what would hold.
+
+    `later` rows are made of the answers to these; `claims` are what other jobs may come to need. Raises ValueError
+    for figures that are none.
+    """
+    check(options, terms, rows, later)
+    usable = tuple(option for option in options if objection(option, terms) is None)
+    more = cost_of_later(later, usable, terms)
+    work = _Work(rows, later, claims, usable, more, now)
+    chosen, ours = work.best(terms), work.ground(terms)
+    refused = refusals_of(rows, options, terms, now, chosen, ours)
+    if chosen is None:
+        return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
+    return Plan(
+        tuple(routes_of(chosen.course, ours, now)),
+        refused,
+        rescue_of(chosen.course, ours, now),
+        money(chosen.expected) + more.p50,
+        chosen.at_most + more.p95,
+        chosen.chance,
+        _verdict(work, terms, chosen),
+        after(now, finish_of(chosen.course, ours, 0.5)),
+        after(now, finish_of(chosen.course, ours, 0.95) + terms.margin),
+    )
+
+
+def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> Verdict:
+    rows, now = work.rows, work.now
+    if not rows:
+        return Verdict(True, "there is nothing to do")
+    if not work.usable:
+        return Verdict(False, "no backend may run this job")
+    if chosen and chosen.holds:
+        return Verdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
+    if chosen and terms.late_cost is not None:
+        return Verdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
+    budget = None if terms.budget is None else _least(work, terms)
+    deadline = _earliest(work, terms)
+    if chosen is None and terms.budget is None:
+        reason = f"no backend takes a batch of as few rows as {rows:,}"
+    elif chosen is None:
+        reason = f"no way to run this costs as little as the budget of {dollars(terms.budget)}"
+    elif budget is not None:
+        told = f"the budget of {dollars(terms.budget)} does not pay for being in time"
+        reason = f"{told}; with it, that is {chosen.chance:.1%}"
+    else:
+        reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"
+    return Verdict(False, reason, deadline, budget)
+
+
+def _earliest(work: _Work, terms: Terms) -> datetime | None:
+    """The earliest deadline, to the minute, that holds within the budget."""
+
+    def holds(minutes: int) -> bool:
+        return work.holding(replace(terms, deadline=work.now + minutes * _MINUTE, late_cost=None)) is not None
+
+    top = int(FURTHEST / _MINUTE)
+    if not holds(top):
+        return None
+    bottom = max(0, int((terms.deadline - work.now) / _MINUTE))
+    while top - bottom > max(1, bottom // 50):
+        middle = (bottom + top) // 2
+        if holds(middle):
+            top = middle
+        else:
+            bottom = middle
+    return work.now + top * _MINUTE
+
+
+def _least(work: _Work, terms: Terms) -> Decimal | None:
+    """The least budget that holds the deadline, to a cent or a hundredth part of it; None where none does."""
+
+    def holds(budget: Decimal | None) -> Chosen | None:
+        return work.holding(replace(terms, budget=budget, late_cost=None))
+
+    free = holds(None)
+    if free is None:
+        return None
+    bottom, top = terms.budget or Decimal(0), free.at_most + work.more.p95
+    while top - bottom > max(Decimal("0.01"), bottom / 100):
+        middle = (bottom + top) / 2
+        found = holds(middle)
+        if found:
+            top = found.at_most + work.more.p95
+        else:
+            bottom = middle
+    return top

@@ -1,0 +1,293 @@
+"""The deadline guard: `replan` looks at a job whose rows are open and says what to do now. Pure, and cheap."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from orchestrator.core.durations import duration
+from orchestrator.policy.planner.batch_shares import Stake, done_by
+from orchestrator.policy.planner.candidate_plans import WAITS, Course, Sources, arrival, chance_of
+from orchestrator.policy.planner.capacity import DETECTED, Ground, Rows
+from orchestrator.policy.planner.checks import check
+from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
+from orchestrator.policy.planner.setting import (
+    batches_of,
+    cost_of_later,
+    ground_of,
+    less,
+    money,
+    objection,
+    rescue_of,
+)
+from orchestrator.policy.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
+
+SPARE = 0.03
+"""Rows leave a lane for a batch where they are more than this part of what it holds, and it saves as much."""
+SURER = 0.05
+"""And where nothing holds, for so much more chance."""
+EVEN = 0.5
+"""In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
+SOONER = 0.2
+"""Where it is late anyway, rows change places only for so much less time."""
+HELPS = 0.02
+"""And before that for so much more chance."""
+SOONEST, LATEST = 30.0, 1800.0
+WATCHED = DETECTED / 2
+"""How often lanes are looked at that others could take over from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Board:
+    """A job as it lies: the ground, the batches it may still use, what is held, and what must leave where it is."""
+
+    ours: Ground
+    batches: list[BatchOption]
+    by_name: dict[str, Option]
+    held: Rows
+    barred: Sources
+    terms: Terms
+
+    def best(self, position: Position) -> Chosen | None:
+        """The best course from a position."""
+        return best(position, self.batches, self.ours, self.terms, every=False)
+
+
+def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
+    """What to do with a job's open rows at this look.
+
+    Every backend that holds some of them must be among the options; where it has an objection, its paced rows leave
+    it, and batches there run on. Raises KeyError for a backend that is not among them, ValueError for figures that
+    are none.
+    """
+    check(options, terms)
+    board = _board(job, options, terms, now)
+    chosen = _pulling(job, board, now)
+    if chosen is None:
+        return _nothing(job, board, now)
+    course, ours = chosen.course, board.ours
+    moves = _moves(chosen, ours)
+    return Decision(
+        course.cancel,
+        (*_sends(job, course, ours), *moves),
+        _reason(job, chosen, moves, ours),
+        now + timedelta(seconds=_look(course, ours)),
+        chosen.chance,
+        money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
+        rescue_of(course, ours, now),
+    )
+
+
+def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
+    """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
+    at = _position(job, board, job.running, 0, now)
+    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None, stuck=at.stuck)
+    waits = job.waiting + job.pulled + job.coming > 0
+    chance = 0.0 if waits else chance_of(course, board.ours)
+    why = "nothing more can be done within the budget"
+    return Decision((), (), why, now + timedelta(seconds=LATEST), chance, money(0.0), None)
+
+
+def _look(course: Course, ours: Ground) -> float:
+    """Seconds until the next look: well before anything would have to be done as things stand."""
+    due = ours.horizon / 8 if course.pull is None else course.pull / 3
+    if any(course.held):
+        due = min(due, ours.slack(course.coming, course.held, course.free_in, course.cover) / 2)
+        if course.cover > 1:
+            due = min(due, WATCHED)
+    if course.stuck:
+        due = min(due, WATCHED)
+    return min(LATEST, max(SOONEST, due))
+
+
+def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> _Board:
+    usable = [option for option in options if objection(option, terms) is None]
+    ours = ground_of(usable, terms, now, job.later, job.claims)
+    by_name = {option.backend: option for option in options}
+    paced = dict(job.paced)
+    held = tuple(paced.pop(lane.option.backend, 0) for lane in ours.lanes)
+    unknown = [backend for backend in paced if backend not in by_name]
+    if unknown:
+        raise KeyError(unknown[0])
+    within = less(terms, cost_of_later(job.later, options, terms))
+    sendable = [one for one in batches_of(usable) if one.silent <= 0]
+    return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
+
+
+def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
+    """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
+    where that is cheaper than to wait and leaves the rest sure, else all of them."""
+    running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
+    movable = [one for one in running if _batch(board, one).silent <= 0]
+    at = _position(job, board, running, 0, now)
+    found = _spared(at, board, board.best(at))
+    soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
+    if found is None or not movable or (found.holds and not soon):
+        return found
+    order = [*movable, *(one for one in running if one not in movable)]
+    if found.holds and len(movable) > 1:
+        one = board.best(_position(job, board, order, 1, now))
+        if one and one.holds and one.value < found.value:
+            return one
+    everything = board.best(_position(job, board, order, len(movable), now))
+    return everything if everything and (soon or everything.holds) else found
+
+
+def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
+    """The same, with what lanes will not do in time free to go elsewhere: a batch costs less than a late rescue."""
+    held, lanes, horizon = board.held, board.ours.lanes, board.ours.horizon
+    does = [lane.between(0.0, max(0.0, horizon), lane.rate) for lane in lanes]
+    spare = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
+    if not board.batches or sum(spare) <= SPARE * sum(held):
+        return found
+    leaving = tuple((lane.option.backend, rows) for lane, rows in zip(lanes, spare, strict=True) if rows)
+    position = replace(
+        position,
+        waiting=position.waiting + sum(spare),
+        held=tuple(a - b for a, b in zip(held, spare, strict=True)),
+        sources=(*position.sources, *leaving),
+    )
+    other = board.best(position)
+    if other is None or not _is_better(other, found, board.terms):
+        return found
+    return other if done_by(other.course.unsent, other.course.pull or horizon) >= EVEN else found
+
+
+def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
+    if than is None:
+        return True
+    if terms.late_cost is not None or than.holds:
+        return other.holds >= than.holds and other.value < than.value * (1.0 - SPARE)
+    return other.chance > than.chance + SURER or (other.holds and other.chance >= than.chance)
+
+
+def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
+    """Where the rows are once so many of the running batches are cancelled."""
+    gone, kept = running[:many], running[many:]
+    stakes: dict[str, Stake] = {}
+    for one in kept:
+        option, age = _batch(board, one), max(0.0, (now - one.submitted_at).total_seconds())
+        same = stakes.get(one.backend)
+        # The youngest of a backend's batches tells least, so all are taken to be as young.
+        rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
+        stakes[one.backend] = Stake(option, rows, age)
+    free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
+    latency = [_batch(board, one).cancel_seconds for one in gone]
+    stuck = tuple(one for one in stakes.values() if one.option.silent > 0)
+    return Position(
+        job.waiting + sum(rows for _, rows in board.barred),
+        job.pulled,
+        job.coming + sum(one.rows for one in gone),
+        max(free_in, *latency) if latency else free_in,
+        tuple(one for one in stakes.values() if one not in stuck),
+        board.held,
+        tuple(one.batch for one in gone),
+        board.barred,
+        stuck,
+    )
+
+
+def _batch(board: _Board, running: Running) -> BatchOption:
+    option = board.by_name[running.backend]
+    assert isinstance(option, BatchOption)
+    return option
+
+
+def _sends(job: Open, course: Course, ours: Ground) -> list[Send]:
+    """What goes where. Batches take what waits before what leaves a lane, and nothing that was pulled back."""
+    pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *course.sources, (None, job.pulled)])
+    sends = [send for bet in course.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
+    for lane, rows in zip(ours.lanes, course.new, strict=True):
+        sends += _taken(pool, rows, lane.option.backend, from_end=True)
+    # What stays where it is after all is no move.
+    return [send for send in sends if send.source != send.backend]
+
+
+def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_end: bool) -> list[Send]:
+    sends = []
+    while rows:
+        source, many = pool.pop() if from_end else pool.popleft()
+        taken = min(rows, many)
+        rows -= taken
+        if many > taken:
+            (pool.append if from_end else pool.appendleft)((source, many - taken))
+        if taken:
+            sends.append(Send(taken, backend, source))
+    return sends
+
+
+def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
+    """Rows that leave a lane which does not keep up, once the others could not take them over later."""
+    course = chosen.course
+    there, held, cover = course.before, course.held, course.cover
+    burden = course.coming + (0 if course.pull is None else course.staked)
+    leave = ours.leave(there)
+    later = max(2 * SOONEST + leave, arrival(course))
+    if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
+        return []
+    kept = [
+        min(rows, int(lane.between(0.0, ours.until(place, cover), lane.low))) if place < cover else rows
+        for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
+    ]
+    more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, cover, sure=True))
+    after = [a + b for a, b in zip(kept, more, strict=True)]
+    helps = chosen.holds or _helps(course, after, later, burden, ours)
+    return _between(there, held, after, ours) if helps else []
+
+
+def _helps(course: Course, after: Sequence[int], later: float, burden: float, ours: Ground) -> bool:
+    """Whether it is worth moving rows though nothing holds: what is moved starts anew."""
+    held, cover = course.held, course.cover
+    if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < SPARE * sum(held):
+        return False
+    before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, cover)
+    if before < LITTLE:
+        return ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
+    return ours.chance(burden, after, later, cover) >= before + min(HELPS, (1.0 - before) / 5)
+
+
+def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
+    """The sends that lead from rows by lane to others; no lane gives more than is `there`."""
+    names = [lane.option.backend for lane in ours.lanes]
+    gives = {
+        name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most
+    }
+    sends = []
+    for name, a, b in zip(names, before, after, strict=True):
+        lacks = b - a
+        for source, rows in gives.items():
+            if lacks > 0 and (taken := min(lacks, rows)):
+                sends.append(Send(taken, name, source))
+                gives[source] -= taken
+                lacks -= taken
+    return sends
+
+
+def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> str:
+    course, horizon = chosen.course, ours.horizon
+    if horizon <= 0:
+        return "the deadline has passed; what is open goes where it is done soonest"
+    told = f"in time with {chosen.chance:.1%}"
+    if course.cancel:
+        rows = sum(one.rows for one in job.running if one.batch in course.cancel)
+        why = "later the rest would not surely be done in time" if chosen.holds else "that is likelier than waiting"
+        return f"{rows:,} rows pulled back from {_named(course.cancel)}: {why}; {told}"
+    if moves:
+        rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
+        return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"
+    if course.stuck:
+        silent = max(stake.option.silent for stake in course.stuck)
+        names = sorted({stake.option.backend for stake in course.stuck})
+        return f"{_named(names)} has not answered for {duration(silent)}, so nothing can be pulled back; {told}"
+    if not chosen.holds:
+        return f"nothing that can be done now is surer; {told}"
+    if course.pull is not None and course.stakes:
+        return f"there is time: what still runs is pulled back in {duration(course.pull)} at the latest; {told}"
+    return f"on its way; {told}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} batches"

@@ -1,0 +1,201 @@
+"""Which courses there are, and the best of them.
+
+The choices depend neither on the deadline nor on the budget, so more of either can only help.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from orchestrator.policy.planner.batch_shares import MOST_WAVES, Stake
+from orchestrator.policy.planner.candidate_plans import (
+    WAITS,
+    Course,
+    Judged,
+    Sources,
+    at_most,
+    chance_of,
+    judge,
+    lateness,
+)
+from orchestrator.policy.planner.capacity import Ground, Rows
+from orchestrator.policy.planner.values import BatchOption, Terms
+
+PARTS = 8
+"""Into how many parts rows are cut to be shared by batches and paced routes."""
+FEW = frozenset(WAITS[::3])
+"""The pulls that are thought of where none is in time."""
+LITTLE = 0.1
+"""Less of a chance than this is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds.
+
+    Those of `sources` wait, but in a lane as yet. See `values.Open` and `courses.Course`.
+    """
+
+    waiting: int
+    pulled: int
+    coming: int
+    free_in: float
+    stakes: tuple[Stake, ...]
+    held: Rows
+    cancel: tuple[str, ...] = ()
+    sources: Sources = ()
+    stuck: tuple[Stake, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A course with its figures; `value` is what is expected, and what being late costs."""
+
+    course: Course
+    expected: float
+    value: float
+    at_most: Decimal
+    chance: float
+    holds: bool
+
+
+def best(
+    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, *, every: bool = True
+) -> Chosen | None:
+    """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
+
+    Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
+    a course may come to need all lanes (fewer matter to the budget alone).
+    """
+    full = len(ground.lanes)
+    covers = range(full + 1) if every or terms.budget is not None else {full, 0}
+    courses = list(_courses(position, batches, ground, covers))
+    found = _cheapest(courses, ground, terms)
+    return _with_net(found, courses, ground, terms) if found else _likeliest(courses, ground, terms)
+
+
+def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
+    """The cheapest course that holds the deadline within the budget, if there is one."""
+    covers = range(len(ground.lanes) + 1)
+    return _cheapest(_courses(position, batches, ground, covers), ground, terms)
+
+
+def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+    late = terms.late_cost is not None
+    judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
+    # Of equally dear ones the simplest.
+    judged.sort(key=lambda one: (round(one.value, 9), one.course.effort))
+    return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+
+
+def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen:
+    """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
+    course = found.course
+    if not course.stakes or course.pull is not None or terms.late_cost is not None:
+        return found
+    same = (
+        one for one in courses
+        if one.cover and one.stakes == course.stakes and one.new == course.new
+    )  # fmt: skip
+    judged = [one for other in same for one in judge(other, ground, terms, late=False) if one.holds]
+    judged.sort(key=lambda one: (round(one.value, 9), one.course.cover))
+    net = next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+    if net is None or net.chance < found.chance:
+        return found
+    return replace(net, expected=found.expected, value=found.value)
+
+
+def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+    """The one that is in time with the best chance; where there is next to none, the one that is least late."""
+    judged = (one for course in courses for one in judge(course, ground, terms, late=True))
+    some = (one for one in judged if one.pull is None or one.pull in FEW)
+    found = [chosen for one in some if (chosen := _affordable(one, ground, terms))]
+    return min(
+        found,
+        key=lambda one: (-_worth(one.chance), _tenths(one, ground), round(one.expected, 9), one.course.effort),
+        default=None,
+    )
+
+
+def _worth(chance: float) -> float:
+    """A chance as far as it counts: next to none is none, and less late is worth more."""
+    return round(chance, 2) if chance >= LITTLE else 0.0
+
+
+def _tenths(one: Chosen, ground: Ground) -> int:
+    """How late it is expected to be, in steps of a tenth: less does not matter."""
+    late = lateness(one.course, ground)
+    return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
+
+
+def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
+    course = one.whole
+    most = at_most(course, ground)
+    if terms.budget is not None and most > terms.budget:
+        return None
+    return Chosen(course, one.expected, one.value, most, chance_of(course, ground), one.holds)
+
+
+def _courses(
+    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int]
+) -> Iterator[Course]:
+    at = position
+    for cover in covers:
+        for bets in _bets(at.waiting, batches):
+            sent = at.waiting - sum(stake.rows for stake in bets) + at.pulled
+            if (sent or at.coming) and not cover:
+                continue
+            stakes = (*at.stakes, *bets)
+            for new, held in _sent(at, sent, cover, ground):
+                yield Course(
+                    stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
+                    stuck=at.stuck,
+                )  # fmt: skip
+
+
+def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:
+    """What of the waiting rows goes to batches: nothing, or so many parts to one backend, or to all as far as there
+    is room, the cheapest first."""
+    yield ()
+    if not waiting:
+        return
+    parts = sorted({-(-waiting * part // PARTS) for part in range(1, PARTS + 1)})
+    for option in batches:
+        most = math.inf if option.room is None else option.room * MOST_WAVES
+        fit = [rows for rows in parts if option.min_rows <= rows <= most]
+        yield from ((Stake(option, rows, kept=option.kept),) for rows in fit)
+    if any(option.room is not None for option in batches) and len(batches) > 1:
+        for rows in parts:
+            spilled = _spilled(rows, batches)
+            if len(spilled) > 1:
+                yield spilled
+
+
+def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
+    found = []
+    for option in sorted(batches, key=lambda one: one.cost.p50):
+        many = rows if option.room is None else min(rows, option.room)
+        if many >= max(1, option.min_rows):
+            found.append(Stake(option, many, kept=option.kept))
+            rows -= many
+    return tuple(found) if not rows else ()
+
+
+def _sent(position: Position, rows: int, cover: int, ground: Ground) -> Iterator[tuple[Rows, Rows]]:
+    """Rows that go to lanes now, and what the lanes hold then.
+
+    As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;
+    else what they surely do.
+    """
+    if not rows:
+        yield (0,) * len(ground.lanes), position.held
+        return
+    for sure in (False, True):
+        new = ground.fill(rows, ground.room(position.held, 0.0, cover, sure=sure))
+        held = tuple(a + b for a, b in zip(position.held, new, strict=True))
+        if sure or ground.fits(position.coming, held, max(WAITS[0], position.free_in), cover):
+            yield new, held
+            return

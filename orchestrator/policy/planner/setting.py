@@ -1,0 +1,130 @@
+"""What a planning is about: the options that a job may use, as ground and batches, until its deadline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from orchestrator.core.model import PICO
+from orchestrator.policy.forecast import NORMAL
+from orchestrator.policy.planner.batch_shares import done_by
+from orchestrator.policy.planner.candidate_plans import WAITS, Course, arrival, is_in_time
+from orchestrator.policy.planner.capacity import Ground, ground
+from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, PacedOption, Rescue, Terms
+
+NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+NOTHING = Cost(Decimal(0), Decimal(0))
+RESERVED = 0.75
+"""The part of the time that rows which come later may take at most, as it is planned."""
+
+
+def objection(option: Option, terms: Terms) -> str | None:
+    """Why a job may not use an option at all; None where it may. P10 is kept here, whatever the caller has said."""
+    if terms.local_only and option.location != "local":
+        return NOT_LOCAL
+    return option.objection
+
+
+def ground_of(
+    usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
+) -> Ground:
+    """The paced ones among the options, until the rows at hand have to be answered.
+
+    That is the deadline, less the margin, less what `later` rows take that are made of the answers.
+    """
+    paced = [option for option in usable if isinstance(option, PacedOption)]
+    found = ground(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
+    if not later or found.horizon <= 0:
+        return found
+    reserve = _stage(later, found, usable) + terms.margin
+    return replace(found, horizon=max(found.horizon - reserve, (1.0 - RESERVED) * found.horizon))
+
+
+def _stage(rows: int, ours: Ground, usable: Sequence[Option]) -> float:
+    """How many seconds so many rows surely take once they are there."""
+    lows = [(lane, lane.low) for lane in ours.lanes if lane.low > 0]
+    if not lows:
+        each = [option.turnaround.within(0.9) for option in batches_of(usable)]
+        return min(each, default=0.0)
+    bottom, top = 0.0, max(1.0, ours.horizon)
+    if sum(lane.between(0.0, top, low) for lane, low in lows) < rows:
+        return top
+    while top - bottom > 1.0:
+        middle = (bottom + top) / 2
+        if sum(lane.between(0.0, middle, low) for lane, low in lows) < rows:
+            bottom = middle
+        else:
+            top = middle
+    return top
+
+
+def cost_of_later(later: int, options: Sequence[Option], terms: Terms) -> Cost:
+    """What rows that come later will cost, where that is cheapest."""
+    costs = [option.cost for option in options if objection(option, terms) is None]
+    each = min(costs, key=lambda cost: cost.p50, default=NOTHING)
+    return Cost(each.p50 * later, each.p95 * later)
+
+
+def less(terms: Terms, cost: Cost) -> Terms:
+    """The same terms with what is left of the budget behind a cost."""
+    if terms.budget is None:
+        return terms
+    return replace(terms, budget=max(Decimal(0), terms.budget - cost.p95))
+
+
+def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
+    """The batches among the options."""
+    return [option for option in usable if isinstance(option, BatchOption)]
+
+
+def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
+    """When what is in batches is pulled back, and where to; None where it never is."""
+    if course.pull is None or not course.stakes:
+        return None
+    burden = course.staked + course.coming
+    room = ours.room(course.held, arrival(course), course.cover, sure=True)
+    filled = ours.fill(burden, room)
+    to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
+    pull = _latest(course, course.pull, ours)
+    return Rescue(now + timedelta(seconds=pull), to, 1.0 - done_by(course.stakes, pull))
+
+
+def _latest(course: Course, pull: float, ours: Ground) -> float:
+    """The last moment for a pull that is as sure, up to the next one that was thought of."""
+    bottom, top = pull, next((wait for wait in WAITS if wait > pull), pull)
+    while top - bottom > 30.0:
+        middle = (bottom + top) / 2
+        bottom, top = (middle, top) if is_in_time(replace(course, pull=middle), ours) else (bottom, middle)
+    return bottom
+
+
+def finish_of(course: Course, ours: Ground, chance: float) -> float:
+    """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
+    usual, spread = ours.seconds(course.coming, course.held, course.free_in, course.cover)
+    lanes = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
+    every = (*course.stakes, *course.stuck)
+    if not every:
+        return lanes
+    done = 1.0 if course.pull is None else done_by(course.stakes, course.pull)
+    if chance <= done:
+        return max(lanes, max(stake.within(chance) for stake in every))
+    # What was pulled back comes last, as slow as the rest of the chance has it.
+    rest = min(0.999, max(0.001, (chance - done) / (1.0 - done)))
+    usual, spread = ours.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)
+    return max(lanes, usual * math.exp(NORMAL.inv_cdf(rest) * spread))
+
+
+def money(dollars: float) -> Decimal:
+    """An expected sum as money."""
+    return Decimal(repr(dollars)).quantize(PICO, ROUND_HALF_EVEN)
+
+
+def after(now: datetime, seconds: float) -> datetime | None:
+    """The time so many seconds from now; None where it is never."""
+    return None if math.isinf(seconds) or seconds > NEVER else now + timedelta(seconds=seconds)
+
+
+NEVER = 1e9

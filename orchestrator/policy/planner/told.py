@@ -1,0 +1,115 @@
+"""The routes of a plan and what speaks against the other backends, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from orchestrator.core.durations import duration
+from orchestrator.policy.planner.batch_shares import Stake
+from orchestrator.policy.planner.candidate_plans import Course
+from orchestrator.policy.planner.capacity import Ground, ground
+from orchestrator.policy.planner.search import Chosen
+from orchestrator.policy.planner.setting import after, objection, rescue_of
+from orchestrator.policy.planner.values import BatchOption, Cost, Option, Refusal, Route, Terms
+
+
+def routes_of(course: Course, ours: Ground, now: datetime) -> list[Route]:
+    """The backends that take rows."""
+    found = []
+    for stake in course.stakes:
+        why = (
+            "the cheapest"
+            if course.pull is None
+            else f"pulled back after {duration(course.pull)} where it still runs"
+        )
+        found.append(_route(stake.option, stake.rows, ours.horizon, now, why))
+    for place, (lane, rows) in enumerate(zip(ours.lanes, course.new, strict=True)):
+        if rows:
+            why = "the cheapest" if not place and not course.stakes else "what it does in time, so cheapest"
+            found.append(_route(lane.option, rows, ours.horizon, now, why))
+    return found
+
+
+def _route(option: Option, rows: int, horizon: float, now: datetime, reason: str) -> Route:
+    cost, p50, p95, chance = _figures(option, rows, horizon, now)
+    source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
+    basis = "turnaround" if isinstance(option, BatchOption) else "speed"
+    return Route(option.backend, rows, cost, p50, p95, chance, f"{reason}; {basis} {source}")
+
+
+def _figures(
+    option: Option, rows: int, horizon: float, now: datetime
+) -> tuple[Cost, datetime | None, datetime | None, float]:
+    cost = Cost(option.cost.p50 * rows, option.cost.p95 * rows)
+    if isinstance(option, BatchOption):
+        stake = Stake(option, rows)
+        return cost, after(now, stake.within(0.5)), after(now, stake.within(0.95)), stake.by(horizon)
+    pace = option.pace
+    chance = ground([option], horizon, 0.5).chance(0, (rows,), 0.0, 1)
+    return cost, after(now, pace.seconds_for(rows)), after(now, pace.seconds_for(rows, 0.95)), chance
+
+
+def refusals_of(
+    rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Ground
+) -> tuple[Refusal, ...]:
+    """Every backend that takes no rows, and why."""
+    course = chosen.course if chosen else None
+    taken = {stake.option.backend for stake in course.stakes} if course else set()
+    horizon = ours.horizon
+    to: tuple[str, ...] = ()
+    if course:
+        taken |= {lane.option.backend for lane, many in zip(ours.lanes, course.new, strict=True) if many}
+        rescue = rescue_of(course, ours, now)
+        to = rescue.to if rescue else ()
+    found = []
+    for option in options:
+        if option.backend in taken:
+            continue
+        against = objection(option, terms)
+        if against is not None:
+            found.append(Refusal(option.backend, against))
+            continue
+        cost, p50, p95, chance = _figures(option, rows, horizon, now)
+        why = _against(option, rows, cost, p95, chance, terms, now, chosen, kept=option.backend in to)
+        found.append(Refusal(option.backend, why, cost, p50, p95, chance))
+    return tuple(found)
+
+
+def _against(
+    option: Option,
+    rows: int,
+    cost: Cost,
+    p95: datetime | None,
+    chance: float,
+    terms: Terms,
+    now: datetime,
+    chosen: Chosen | None,
+    *,
+    kept: bool,
+) -> str:
+    dearer = f"{float(cost.p50) / chosen.expected:.1f}x dearer" if chosen and chosen.expected > 0 else "dearer"
+    if kept:
+        return f"kept for the rescue; {dearer} for all rows"
+    if terms.budget is not None and cost.p95 > terms.budget:
+        return f"costs up to {dollars(cost.p95)}, which is over the budget of {dollars(terms.budget)}"
+    if isinstance(option, BatchOption) and rows < option.min_rows:
+        return f"{rows:,} rows are no batch; one has {option.min_rows:,} or more"
+    if chance < terms.target and (p95 is None or p95 > terms.deadline):
+        return "may not be done at all (p95)" if p95 is None else f"would be done by {clock(p95, now)} (p95)"
+    if chosen and float(cost.p50) > chosen.expected * 1.05:
+        return f"{dearer}, not needed"
+    return f"no cheaper, and in time with {chance:.0%}"
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """As the user's clocks show it."""
+    local = at.astimezone()
+    return f"{local:%H:%M}" if at - now < timedelta(hours=24) else f"{local:%Y-%m-%d %H:%M}"
+
+
+def dollars(amount: Decimal | None) -> str:
+    """A sum for people."""
+    assert amount is not None, "a budget was exceeded"
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"

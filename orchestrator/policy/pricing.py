@@ -1,0 +1,377 @@
+"""What rows cost, in Decimal dollars, each figure with its source. Pure, but for the price table that it reads.
+
+A price that is not known is an error or marked `estimated`; it is never zero, and never one tier's price taken for
+another's (P7). Hosted prices are those of genai-prices; what orch.toml says of a model goes before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import ROUND_HALF_EVEN, Decimal
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelPrice, PriceCalculation
+
+_HOUR = Decimal(3600)
+_MILLION = Decimal(1_000_000)
+_NO_OUTPUT = ("/v1/embeddings", "/v1/moderations")
+_KEYS = (
+    "input_mtok",
+    "output_mtok",
+    "cache_read_mtok",
+    "cache_write_mtok",
+    "output_reasoning_mtok",
+    "requests_kcount",
+)
+
+
+class Tier(StrEnum):
+    """How a row is served, which decides what its tokens cost."""
+
+    BATCH = "batch"  # by a Batch API
+    FLEX = "flex"  # by a synchronous API, when it has room
+    STANDARD = "standard"  # by a synchronous API, at once
+    PRIORITY = "priority"  # by a synchronous API, before others
+
+
+TIERS: Mapping[str, Tier] = {
+    "batch": Tier.BATCH,
+    "flex": Tier.FLEX,
+    "auto": Tier.STANDARD,
+    "default": Tier.STANDARD,
+    "standard": Tier.STANDARD,
+    "on_demand": Tier.STANDARD,
+    "scale": Tier.STANDARD,
+    "priority": Tier.PRIORITY,
+    "fast": Tier.PRIORITY,
+}
+"""What requests and answers call the tiers (`service_tier`)."""
+
+_CONTEXTS = {
+    Tier.BATCH: {"processing": "batch"},
+    Tier.FLEX: {"service_tier": "flex"},
+    Tier.PRIORITY: {"service_tier": "priority"},
+}
+
+
+def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle: bool) -> Price:
+    """A local row's share of the upstream's time at what an hour of one upstream costs; nothing where it is idle."""
+    if idle:
+        return Price(Decimal(0), "local: idle anyway")
+    if cost_per_hour is None:
+        raise InputError("the backend has no price", hint="set cost_per_hour, or idle = true, in orch.toml")
+    cost = Decimal(repr(upstream_seconds)) * cost_per_hour / _HOUR
+    return Price(cost.quantize(PICO, ROUND_HALF_EVEN), f"local: ${cost_per_hour}/h of upstream time")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRates:
+    """Dollars per million tokens, and `request` dollars for each request.
+
+    None: `cached` and `cache_write` cost what `input` does, `reasoning` what `output` does; `output` has no price.
+    """
+
+    input: Decimal
+    output: Decimal | None = None
+    cached: Decimal | None = None
+    cache_write: Decimal | None = None
+    reasoning: Decimal | None = None
+    request: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceOverride:
+    """What orch.toml says that a model costs, by tier; `source` says where that is from."""
+
+    standard: TokenRates
+    batch: TokenRates | None = None
+    flex: TokenRates | None = None
+    priority: TokenRates | None = None
+    source: str | None = None
+
+
+Overrides = Mapping[str, PriceOverride]
+NO_OVERRIDES: Overrides = MappingProxyType({})
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a model's tokens cost at one tier, and where that comes from.
+
+    `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
+    costs these rates, times `factor`. The last mark is -1.
+    """
+
+    by_prompt: tuple[tuple[int, TokenRates], ...]
+    source: str
+    factor: Decimal = Decimal(1)
+    estimated: bool = False
+
+    def price(self, usage: Usage, rows: int = 1) -> Price:
+        """What these tokens cost, in so many rows of one size. Raises InputError for output without a price."""
+        fed, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+        per = next(per for mark, per in self.by_prompt if fed > mark * rows)
+        cost = (fed - cached - written) * per.input
+        cost += cached * (per.input if per.cached is None else per.cached)
+        cost += written * (per.input if per.cache_write is None else per.cache_write)
+        if usage.output_tokens:
+            if per.output is None:
+                raise self._no_output()
+            thought = usage.reasoning_tokens
+            cost += (usage.output_tokens - thought) * per.output
+            cost += thought * (per.output if per.reasoning is None else per.reasoning)
+        cost = (cost / _MILLION + rows * per.request) * self.factor
+        return Price(cost.quantize(PICO, ROUND_HALF_EVEN), self.source, self.estimated)
+
+    def check(self, endpoint: str) -> None:
+        """Raises InputError where the answers of an endpoint have tokens that no price is known for."""
+        if endpoint not in _NO_OUTPUT and self.by_prompt[-1][1].output is None:
+            raise self._no_output()
+
+    def _no_output(self) -> InputError:
+        return InputError(
+            f"no price is known for output tokens ({self.source} has none)",
+            hint="name a model that answers in tokens, or give its output price in orch.toml under [prices]",
+        )
+
+    def __str__(self) -> str:
+        per = self.by_prompt[-1][1]
+        output = "" if per.output is None else f", ${(per.output * self.factor).normalize():f} out"
+        longer = "".join(f", more above {mark:,} in" for mark, _ in self.by_prompt[-2:-1])
+        guessed = "≈ " if self.estimated else ""
+        fed = f"{(per.input * self.factor).normalize():f}"
+        return f"{guessed}${fed} in{output} per million tokens{longer} ({self.source})"
+
+
+def token_price(
+    provider: str | None,
+    model: str,
+    usage: Usage,
+    *,
+    tier: Tier,
+    at: datetime,
+    discount: Decimal | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+) -> Price:
+    """What one row's tokens cost at a tier. Arguments and errors are those of `rates`."""
+    return rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides).price(usage)
+
+
+def price_known(
+    provider: str | None,
+    model: str,
+    *,
+    tier: Tier,
+    at: datetime,
+    discount: Decimal | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    endpoint: str | None = None,
+) -> str:
+    """What a million tokens cost, in words: to be asked before anything is sent.
+
+    Arguments and errors are those of `rates`; with an endpoint, it is also an error that its answers have no price.
+    """
+    found = rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides)
+    if endpoint is not None:
+        found.check(endpoint)
+    return str(found)
+
+
+def row_price(
+    provider: str | None,
+    model: str,
+    outcome: Outcome,
+    *,
+    asked: Tier,
+    at: datetime,
+    discount: Decimal | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    expected: Usage = NO_USAGE,
+) -> Price:
+    """What a hosted row cost, at the tier that served it; `model` and `asked` are what was asked for.
+
+    A row of a batch is BATCH whatever its answer says; a synchronous one is what its answer says, or else what was
+    asked. A row that got no answer was not billed; a success is an answer, whatever stands in it. Where one tells no
+    tokens, `expected` is booked as an estimate; where a tier served that was not asked for and has no price, the
+    standard price is. Errors are those of `rates`.
+    """
+    used = outcome.usage
+    is_told = bool(used.input_tokens or used.output_tokens)
+    is_answer = outcome.status is not None and 200 <= outcome.status < 300
+    if not is_told and outcome.model is None and outcome.state is not RequestState.SUCCEEDED and not is_answer:
+        return Price(Decimal(0), "no answer, not billed")
+    served = asked if outcome.tier is None or asked is Tier.BATCH else TIERS.get(outcome.tier)
+    found = None if served is None else _find(provider, model, outcome.model, served, at, discount, overrides)
+    if found is None and served is asked:
+        raise _no_tier(provider, model, asked)
+    if found is None:
+        found = rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides, answered=outcome.model)
+        found = replace(found, source=f"{found.source}, served as {outcome.tier}", estimated=True)
+    if is_told:
+        return found.price(used)
+    return replace(found, source=f"{found.source}, the answer tells no tokens", estimated=True).price(expected)
+
+
+def uncertain_price(
+    provider: str | None,
+    model: str,
+    usage: Usage,
+    sends: int,
+    *,
+    tier: Tier,
+    at: datetime,
+    discount: Decimal | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+) -> Price:
+    """What sends of a row that brought no answer cost, if every one of them was billed.
+
+    `usage` is the row's own where it was answered in the end, else what it was expected to need. The other arguments
+    and errors are those of `rates`.
+    """
+    one = token_price(provider, model, usage, tier=tier, at=at, discount=discount, overrides=overrides)
+    return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
+
+
+def rates(
+    provider: str | None,
+    model: str,
+    *,
+    tier: Tier,
+    at: datetime,
+    discount: Decimal | None = None,
+    overrides: Overrides = NO_OVERRIDES,
+    answered: str | None = None,
+) -> Rates:
+    """What a model's tokens cost at a tier, by orch.toml or else by the provider's list of that time.
+
+    `provider` is the price table's name for it, None where it has none; `answered` is how the model that answered
+    calls itself. `discount` is what batch and flex have off the standard price (0.5: half) where they have none of
+    their own; such a figure is an estimate. Raises InputError where there is no price.
+    """
+    found = _find(provider, model, answered, tier, at, discount, overrides)
+    if found is None:
+        raise _no_tier(provider, model, tier)
+    return found
+
+
+def _find(
+    provider: str | None,
+    model: str,
+    answered: str | None,
+    tier: Tier,
+    at: datetime,
+    discount: Decimal | None,
+    overrides: Overrides,
+) -> Rates | None:
+    """The rates of a tier, None where the model has none for it. Raises InputError for a model that nobody knows."""
+    names = (model,) if answered is None or answered == model else (model, answered)
+    for name in names:
+        if override := overrides.get(name):
+            return _overridden(name, override, tier, discount)
+    why = "its provider has no name in the price table"
+    if provider is not None:
+        # No price begins within a minute, and rows priced in the same one share the look into the table.
+        minute = at.replace(second=0, microsecond=0)
+        # The model that answered is the one that is billed; what was asked for may be an alias or a deployment.
+        for name in reversed(names):
+            listed = _listed(provider, name, minute)
+            if not isinstance(listed, str):
+                return listed.get(tier) or _discounted(listed[Tier.STANDARD], tier, discount)
+            why = listed
+    raise InputError(
+        f"no price is known for {_named(provider, model)}: {why}",
+        hint=f"name a model of the genai-prices table, or say what it costs in orch.toml: {_place(model, tier)}",
+    )
+
+
+def _overridden(name: str, override: PriceOverride, tier: Tier, discount: Decimal | None) -> Rates | None:
+    source = f"orch.toml: {name}" + (f" ({override.source})" if override.source else "")
+    standard = Rates(((-1, override.standard),), source)
+    if tier is Tier.STANDARD:
+        return standard
+    own = {Tier.BATCH: override.batch, Tier.FLEX: override.flex, Tier.PRIORITY: override.priority}[tier]
+    return _discounted(standard, tier, discount) if own is None else Rates(((-1, own),), f"{source} {tier}")
+
+
+def _discounted(standard: Rates, tier: Tier, discount: Decimal | None) -> Rates | None:
+    if discount is None or tier not in (Tier.BATCH, Tier.FLEX):
+        return None
+    factor = 1 - discount
+    return Rates(standard.by_prompt, f"{standard.source} x {factor}", factor, estimated=True)
+
+
+def _no_tier(provider: str | None, model: str, tier: Tier) -> InputError:
+    or_discount = "the `discount` of the backend, or " if tier is Tier.BATCH else ""
+    return InputError(
+        f"no {tier} price is known for {_named(provider, model)}",
+        hint=f"give {or_discount}its price, in orch.toml: {_place(model, tier)}",
+    )
+
+
+def _named(provider: str | None, model: str) -> str:
+    return model if provider is None else f"{provider}:{model}"
+
+
+def _place(model: str, tier: Tier) -> str:
+    return f'[prices."{model}"]' if tier is Tier.STANDARD else f'[prices."{model}".{tier}]'
+
+
+@lru_cache(maxsize=1024)
+def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, Rates] | str:
+    """The table's prices of a model by tier, the standard one among them; else why there are none, in words."""
+    import genai_prices
+
+    try:
+        # Without tokens, since only the entry is wanted: the library takes 80 µs for a row, its rates here 5.
+        entry = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider, genai_request_timestamp=at)
+    except LookupError as error:
+        return str(error)
+    if entry.model_price.input_mtok is None:
+        return "the table has none for its input tokens"
+    name = f"genai-prices: {provider}:{entry.model.id}"
+    found = {Tier.STANDARD: Rates(_by_prompt(entry.model_price), name)}
+    for tier, context in _CONTEXTS.items():
+        if _has(entry, context, at):
+            found[tier] = Rates(_by_prompt(entry.model.get_prices(at, context)), f"{name} {tier}")
+    return found
+
+
+def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
+    """Whether the table has a price of its own for a tier at that time.
+
+    Asked for one that it has not, it gives the standard price without a word; so it does for every tier of a model
+    that it knows from another provider (Azure's from OpenAI).
+    """
+    is_own = any(entry.model is model for model in entry.provider.models)
+    return is_own and any(
+        variant.when == context and (variant.constraint is None or variant.constraint.active(at))
+        for variant in entry.model.price_variants or ()
+    )
+
+
+def _by_prompt(prices: ModelPrice) -> tuple[tuple[int, TokenRates], ...]:
+    from genai_prices.types import TieredPrices
+
+    listed = [getattr(prices, key) for key in _KEYS]
+    marks = {tier.start for price in listed if isinstance(price, TieredPrices) for tier in price.tiers}
+
+    def above(mark: int, price: Any) -> Any:
+        if not isinstance(price, TieredPrices):
+            return price
+        return next((tier.price for tier in reversed(price.tiers) if mark >= tier.start), price.base)
+
+    found = []
+    for mark in sorted({-1, *marks}, reverse=True):
+        fed, given, cached, written, thought, fee = (above(mark, price) for price in listed)
+        found.append((mark, TokenRates(fed, given, cached, written, thought, (fee or Decimal(0)) / 1000)))
+    return tuple(found)

@@ -1,0 +1,481 @@
+"""Documents x tasks -> request lines, with identities that are stable over nights.
+
+The document comes first and the question last, and the tasks of a document stand side by side: so the engine's
+prefix cache reads a document once, however many questions are asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from orchestrator.core import tokens
+from orchestrator.core.model import MAX_TOKENS, Row
+from orchestrator.core.templates import TemplateProblem, template
+from orchestrator.core.wire import NO_BODY, NO_JSON
+from orchestrator.documents import cleanup, splitting
+from orchestrator.documents.splitting import Part
+from orchestrator.documents.types import Document, UnreadableDocument
+from orchestrator.settings.job_file import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
+from orchestrator.settings.source_lines import MAX_DIGITS
+
+ENDPOINT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One request and its JSON line without newline; the line is empty where the row has a problem."""
+
+    row: Row
+    line: bytes
+
+
+def custom_id(document_key: str, task_id: str) -> str:
+    """At most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; the same every night."""
+    digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
+    return f"{task_id}-{digest[:20]}"
+
+
+def part_id(document_key: str, task_id: str, text: str, times_before: int) -> str:
+    """The `custom_id` of a part: by what it says, so that it stays while others change.
+
+    `times_before` counts the parts before it that say the same.
+    """
+    digest = sha256(f"{document_key}\0{task_id}\0{times_before}\0{text}".encode()).hexdigest()
+    return f"{task_id}-{digest[:20]}"
+
+
+def content_of(document: Document) -> str:
+    """What a row's fingerprint knows of its document: 32 hex digits."""
+    # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
+    return sha256(f"{document.digest}\0{document.text}".encode()).hexdigest()[:32]
+
+
+BoundOf = Callable[[Task, str], int]
+
+
+def written_bound(task: Task, prompt_version: str) -> int:
+    """The most tokens that an answer to a task may have, where nothing is known of earlier ones."""
+    return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
+
+
+ENOUGH_ANSWERS = 200
+_MOST = 0.999
+_MARGIN = 1.25
+_STEP = 64
+AUTO_AT_MOST = 4096
+"""No bound that is found by itself is higher, in tokens."""
+
+
+def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
+    """The most tokens that an answer may have, from how many earlier ones had so many.
+
+    `cut_at` is the highest bound at which one of them was cut off: then the bound is twice that at least. Few answers
+    say nothing. It is a multiple of 64, up to AUTO_AT_MOST.
+    """
+    total = sum(seen.values())
+    bound = DEFAULT_MAX_TOKENS
+    if total >= ENOUGH_ANSWERS:
+        rank, so_far = math.ceil(total * _MOST), 0
+        for length in sorted(seen):
+            so_far += seen[length]
+            if so_far >= rank:
+                bound = max(_STEP, math.ceil(length * _MARGIN / _STEP) * _STEP)
+                break
+    return min(AUTO_AT_MOST, max(bound, 2 * (cut_at or 0)))
+
+
+class _Question:
+    """A task, with its templates compiled and its identity computed once."""
+
+    def __init__(self, task: Task, cleaned: Clean, extractor: str, bound_of: BoundOf) -> None:
+        self.task = task
+        self.prompt = template(task.prompt)
+        self.system = None if task.system is None else template(task.system)
+        self.places_text = "text" in self.prompt.variables
+        # With the bound as it is written: one that is found anew each night must not make every row another one.
+        self.asked = _fixed_body(task)
+        about: dict[str, Any] = {
+            "body": self.asked, "prompt": task.prompt, "system": task.system, "cut": task.max_document_tokens,
+        }  # fmt: skip
+        if task.long is not None:
+            about["long"] = [task.long.part_tokens, task.long.overlap_tokens]
+        if cleaned.is_on:
+            about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
+        # Not sorted: the order of a schema's properties is the order in which they are answered.
+        digest = sha256(json.dumps(about, default=str).encode())
+        self.version = digest.hexdigest()[:12]
+        self.wording = sha256(f"{task.prompt}\0{task.system or ''}".encode()).hexdigest()[:12]
+        self.bound = bound_of(task, self.version)
+        self.body = {**self.asked, "max_tokens": self.bound}
+        digest.update(f"{extractor}\0{task.model}".encode())
+        self.identity = digest.hexdigest()
+        self.reduce = None if task.long is None else _Reduce.of(task, task.long, self, bound_of)
+
+    def fingerprint(self, content: str) -> str:
+        return _fingerprint(self.identity, content)
+
+    def messages(self, document: Document, text: str) -> list[dict[str, str]]:
+        fields = {**document.fields, "text": text}
+        question = self.prompt.render(fields)
+        content = question if self.places_text else f"<document>\n{text}\n</document>\n\n{question}"
+        user = {"role": "user", "content": content}
+        return [user] if self.system is None else [{"role": "system", "content": self.system.render(fields)}, user]
+
+
+def _fingerprint(identity: str, content: str) -> str:
+    return sha256(f"{identity}\0{content}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduce:
+    """Who the rows are that ask about the answers to the parts of documents."""
+
+    model: str
+    version: str
+    wording: str
+    bound: int
+    identity: str
+
+    @classmethod
+    def of(cls, task: Task, long: Long, question: _Question, bound_of: BoundOf) -> _Reduce:
+        about = f"{question.version}\0{long.reduce}"
+        version = sha256(about.encode()).hexdigest()[:12]
+        model = long.reduce_model or task.model
+        identity = sha256(f"{question.identity}\0{about}\0{long.reduce_tokens}\0{model}".encode()).hexdigest()
+        wording = sha256(f"{question.wording}\0{long.reduce}".encode()).hexdigest()[:12]
+        return cls(model, version, wording, bound_of(task, version), identity)
+
+
+def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> bytes | tuple[str, str]:
+    """The request that makes one answer of those to a long document's parts; a code and a message where none can be.
+
+    `bound` is the most tokens of its answer.
+    """
+    long = task.long
+    assert long is not None, "only a task that splits documents has parts"
+    prompt = template(long.reduce)
+    try:
+        question = prompt.render({"answers": list(answers)})
+        system = None if task.system is None else template(task.system).render({})
+    except TemplateProblem as problem:
+        return "template", f"the prompt cannot be made of the parts' answers: {problem.message}"
+    if "answers" not in prompt.variables:
+        told = "\n".join(f"<answer>\n{answer}\n</answer>" for answer in answers)
+        question = f"<answers>\n{told}\n</answers>\n\n{question}"
+    messages = [{"role": "user", "content": question}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    size = tokens.count([message["content"] for message in messages])
+    if size > long.reduce_tokens:
+        return (
+            "answers_too_long",
+            f"the answers to its {len(answers)} parts make a request of {size:,} tokens, and `reduce_tokens` is "
+            f"{long.reduce_tokens:,}: raise it, or `part_tokens`, or ask for shorter answers",
+        )
+    body = {"model": long.reduce_model or task.model, "messages": messages, **_fixed_body(task), "max_tokens": bound}
+    return msgspec.json.encode({"custom_id": row_id, "method": "POST", "url": ENDPOINT, "body": body})
+
+
+def variables(task: Task) -> frozenset[str]:
+    """The template variables of a task, without `text`."""
+    used = (template(source).variables for source in (task.prompt, task.system) if source is not None)
+    return frozenset[str]().union(*used) - {"text"}
+
+
+def places_text_late(task: Task) -> bool:
+    """Whether a prompt places `{{ text }}` itself, and not at its start: then no two tasks share a prefix."""
+    head = task.prompt.split("{{", 1)
+    return "text" in template(task.prompt).variables and (
+        bool(head[0].strip()) or not head[-1].lstrip("- ").startswith("text")
+    )
+
+
+def _fixed_body(task: Task) -> dict[str, Any]:
+    """The body's fields that are the same for every document, but for the model."""
+    body: dict[str, Any] = {"max_tokens": task.max_tokens}
+    for name in ("temperature", "top_p", "seed", "stop"):
+        if (value := getattr(task, name)) is not None:
+            body[name] = value
+    if task.output_schema is not None:
+        schema = {"name": task.id, "schema": task.output_schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body | task.extra
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a request is, before it is made; `caches` says whether another job's answer would do for it."""
+
+    custom_id: str
+    fingerprint: str
+    model: str
+    caches: bool
+
+
+class Builder:
+    """Turns documents into request lines. The `model` in a line is the task's alias; a route gives it its name.
+
+    `bound_of` says how many tokens an answer to a task may have at most, by its prompt version.
+    """
+
+    def __init__(self, spec: JobSpec, extractor: str, bound_of: BoundOf = written_bound) -> None:
+        self._clean = spec.clean
+        self._questions: Sequence[_Question] = [
+            _Question(task, spec.clean, extractor, bound_of) for task in spec.tasks
+        ]
+        self._number = count()
+
+    def asking(self, tasks: Collection[str]) -> Builder:
+        """The same for these tasks alone; the rows of both are numbered together."""
+        narrowed = copy(self)
+        narrowed._questions = [question for question in self._questions if question.task.id in tasks]
+        return narrowed
+
+    def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
+        """One request a task, in the order of the tasks; a problem of the document fails each of them.
+
+        Of a task that splits documents, a long one gives a request without a line, which is made of the answers to
+        its parts, and behind it a request for each part.
+        """
+        if isinstance(document, UnreadableDocument):
+            for question in self._questions:
+                yield self._failed(question, document.key, None, (document.code.value, document.message))
+            return
+        on = self._clean
+        cleaned = (
+            cleanup.clean(document.text, whitespace=on.whitespace, boilerplate=on.boilerplate)
+            if on.is_on
+            else document.text
+        )
+        content = content_of(document)
+        for question in self._questions:
+            try:
+                made = self._requests(question, document, content, cleaned)
+            except TemplateProblem as error:
+                problem = ("template", f"the prompt cannot be made for this document: {error.message}")
+                made = [self._failed(question, document.key, content, problem)]
+            yield from made
+
+    def identities(self, key: str, content: str) -> list[Identity]:
+        """Who each request is that the document of this key and content would give."""
+        return [
+            Identity(custom_id(key, one.task.id), one.fingerprint(content), one.task.model, one.task.cache)
+            for one in self._questions
+        ]
+
+    def unread(self, key: str, content: str, cut_from: Sequence[int | None]) -> Iterator[Built]:
+        """The rows of a document whose answers are here, without its text and so without lines.
+
+        `cut_from` says for each question how long the document was before it was cut, in tokens.
+        """
+        for question, tokens_before in zip(self._questions, cut_from, strict=True):
+            fingerprint = question.fingerprint(content)
+            yield Built(self._row(question, key, fingerprint, content, cut_from=tokens_before), b"")
+
+    def _requests(self, question: _Question, document: Document, content: str, cleaned: str) -> list[Built]:
+        task = question.task
+        text, cut_from = cleaned, None
+        if task.max_document_tokens is not None:
+            text, cut_from = tokens.cut(text, task.max_document_tokens)
+        trimmed = _trimmed(document.text, cleaned, task.max_document_tokens) if cut_from is None else 0
+        if task.long is not None:
+            parts = splitting.split(text, task.long.part_tokens, task.long.overlap_tokens)
+            if len(parts) > 1:
+                return self._in_parts(question, document, content, text, parts, cut_from, trimmed)
+        messages = question.messages(document, text)
+        row = self._row(question, document.key, question.fingerprint(content), content, cut_from=cut_from)
+        return [_asking(question, replace(row, trimmed_tokens=trimmed), messages)]
+
+    def _in_parts(
+        self, question: _Question, document: Document, content: str, text: str, parts: Sequence[Part],
+        cut_from: int | None, trimmed: int,
+    ) -> list[Built]:  # fmt: skip
+        task, reduce = question.task, question.reduce
+        assert reduce is not None, "who splits, says how the answers are made one"
+        # All of them before the first row has its place: one that cannot be made fails the document.
+        told = [(part, text[part.start : part.end]) for part in parts]
+        messages = [question.messages(document, of_part) for _, of_part in told]
+        whole = replace(
+            self._row(question, document.key, _fingerprint(reduce.identity, content), content, cut_from=cut_from),
+            model=reduce.model, prompt_version=reduce.version, wording=reduce.wording, max_output=reduce.bound,
+            parts=len(parts),
+        )  # fmt: skip
+        built = [Built(whole, b"")]
+        seen: Counter[str] = Counter()
+        for number, ((part, of_part), asked) in enumerate(zip(told, messages, strict=True), 1):
+            # By the request and not by the document, which is another one when another part of it changes.
+            fingerprint = question.fingerprint(sha256(msgspec.json.encode(asked)).hexdigest())
+            row = replace(
+                self._row(question, document.key, fingerprint, content, cut_from=cut_from),
+                custom_id=part_id(document.key, task.id, of_part, seen[of_part]), part=number, parts=len(parts),
+                trimmed_tokens=trimmed * (part.end - part.own) // len(text),
+            )  # fmt: skip
+            seen[of_part] += 1
+            built.append(_asking(question, row, asked))
+        return built
+
+    def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
+        if content is None:
+            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked of it
+        else:
+            fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
+        return Built(self._row(question, key, fingerprint, content, problem=problem), b"")
+
+    def _row(
+        self,
+        question: _Question,
+        key: str,
+        fingerprint: str,
+        content: str | None,
+        *,
+        cut_from: int | None = None,
+        problem: tuple[str, str] | None = None,
+    ) -> Row:
+        task = question.task
+        row_id = custom_id(key, task.id)
+        return Row(
+            next(self._number), row_id, key, task.id, ENDPOINT, task.model, fingerprint, question.version,
+            cut_from, problem, max_output=question.bound, content=content, wording=question.wording,
+        )  # fmt: skip
+
+
+def _asking(question: _Question, row: Row, messages: list[dict[str, str]]) -> Built:
+    """A row with its request line."""
+    task = question.task
+    body = {"model": task.model, "messages": messages, **question.body}
+    line = {"custom_id": row.custom_id, "method": "POST", "url": ENDPOINT, "body": body}
+    key = cache_key(ENDPOINT, {"messages": messages, **question.asked}) if task.cache else None
+    return Built(replace(row, cache_key=key), msgspec.json.encode(line))
+
+
+def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
+    """Tokens that a clean-up saved, estimated; those that would have been cut off in any case are not saved."""
+    if cleaned == text:
+        return 0
+    before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))
+    return max(0, (before if limit is None else min(before, limit)) - after)
+
+
+# What an answer then depends on lies elsewhere, and may be another tomorrow.
+_CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})
+
+
+def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
+    """The same for all requests that one answer would do for; None for those that are asked each by itself.
+
+    It is made of the endpoint and the body without its model. The order of the body's own fields does not count; that
+    within them does, since a schema's properties are answered in their order. A body that asks for sampling, by a
+    temperature above 0 and no seed, asks for an answer of its own; so does one with tools, or that goes on with what
+    the provider keeps.
+    """
+    temperature = body.get("temperature")
+    samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None
+    if samples or _CHANGING & body.keys():
+        return None
+    told = {name: body[name] for name in sorted(body) if name != "model" and body[name] is not None}
+    return sha256(url.encode() + b"\0" + msgspec.json.encode(told)).hexdigest()[:32]
+
+
+def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
+    """The cache key of a ready request line: None where it does not itself say that it has one answer.
+
+    Who writes the same line twice into a file may want two answers; with `temperature` 0, with a `seed`, or where
+    nothing is sampled, there is but one.
+    """
+    try:
+        told = _decode_object(body)
+    except NO_JSON:
+        return None
+    if url not in _WITHOUT_OUTPUT and told.get("temperature") != 0 and told.get("seed") is None:
+        return None
+    return cache_key(url, told)
+
+
+class _Bounds(msgspec.Struct):
+    """The fields of a body that say how much may come back, and how much goes in."""
+
+    max_completion_tokens: msgspec.Raw = NO_BODY
+    max_output_tokens: msgspec.Raw = NO_BODY
+    max_tokens: msgspec.Raw = NO_BODY
+    n: msgspec.Raw = NO_BODY
+    input: msgspec.Raw = NO_BODY
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_decode_bounds = msgspec.json.Decoder(_Bounds).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
+_WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
+
+
+def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
+    """What number of a request line nothing can hold, as (field, why); None where all is well."""
+    if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
+        try:
+            msgspec.json.decode(raw)  # so many digits may be a text
+        except msgspec.DecodeError:
+            return None, f"a number has more than {MAX_DIGITS:,} digits"
+        except (RecursionError, UnicodeDecodeError):
+            return None
+    found = _decode_bounds(body)
+    limits = {
+        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
+    }
+    for name, limit in limits.items():
+        if url not in _WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
+            return f"body.{name}", f"must be {MAX_TOKENS:,} at most"
+    if url not in _WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
+        return "body.n", f"times the most tokens of an answer must be {MAX_TOKENS:,} at most"
+    return None
+
+
+def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
+    """How many inputs a request has, and how many tokens may come back at most; None where it does not say."""
+    found = _decode_bounds(body)
+    if url in _WITHOUT_OUTPUT:
+        # A list of numbers is one input: tokens of a text.
+        inputs = _decode_list(found.input) if bytes(found.input).lstrip()[:1] == b"[" else []
+        return (1 if not inputs or bytes(inputs[0])[:1].isdigit() else len(inputs)), 0
+    for limit in (found.max_completion_tokens, found.max_output_tokens, found.max_tokens):
+        if bytes(limit).isdigit():
+            return 1, int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
+    return 1, None
+
+
+class _Line(msgspec.Struct):
+    """A request line whose body's fields are kept as they are."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, msgspec.Raw]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def with_model(line: bytes, model: str) -> bytes:
+    """The same request line for another model."""
+    parsed = _decode_line(line)
+    parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(parsed)
+
+
+def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
+    """The name that a backend knows a model by; None where the alias has no name there."""
+    found = models.get(alias)
+    if found is None:
+        return None
+    return found if isinstance(found, str) else found.get(backend)

@@ -1,0 +1,469 @@
+"""Result lines -> outcomes, outputs checked; and outcomes -> merged rows. Pure, but for the lines it reads.
+
+A result file may hold anything: rows in any order, twice, of other batches, broken. What it says of a row is told
+by `outcome`; what it does not say is the pipeline's to decide.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from orchestrator.core import schemas, wire
+from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.policy.row_matching import Recognised
+from orchestrator.settings.model_lists import rung_of
+
+AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
+NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
+MAX_MESSAGE = 500
+MAX_TIER = 16
+_QUOTE = ord('"')
+
+_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One line of a result file; `line` is None where it is no result line."""
+
+    span: Span
+    line: wire.ResultLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotExecuted:
+    """A row that the backend did not bring to an end: `batch_expired` or `batch_cancelled`.
+
+    `upstream_seconds` is what it took of the upstream before it was taken back; `uncertain` how often it was sent and
+    no answer came, which may be billed all the same.
+    """
+
+    code: str
+    upstream_seconds: float = 0.0
+    uncertain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say."""
+
+    status: int | None
+    code: str | None
+    type: str | None
+    message: str | None
+
+
+def read(path: Path) -> Iterator[Found]:
+    """The lines of a result file; a file that is not there has none. Raises OSError."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        yield from _found(file)
+
+
+def parsed(lines: bytes) -> Iterator[Found]:
+    """The lines of a part of a result file; where they lie is counted from its start."""
+    return _found(io.BytesIO(lines))
+
+
+def _found(file: BinaryIO) -> Iterator[Found]:
+    for _, offset, raw in wire.lines(file):
+        try:
+            line = _decode_line(raw)
+        except wire.NO_JSON:
+            line = None
+        yield Found(Span(offset, len(raw)), line)
+
+
+@dataclass(slots=True)
+class Survey:
+    """Which rows result files have lines for: `told` of them have any, `executed` have one that says that they ran.
+
+    `odd` is an id that no row has, of those that were found.
+    """
+
+    recognised: Recognised
+    executed: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    odd: str | None = None
+
+
+def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
+    """Look through result files for lines of these rows. Raises OSError."""
+    found = Survey(Recognised(rows))
+    names: dict[str, bool] = {}
+    for path in paths:
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            for _, _, raw in wire.lines(file):
+                with suppress(*wire.NO_JSON):
+                    line = _decode_line(raw)
+                    if line.custom_id is not None:
+                        found.recognised.see(line.custom_id, raw)
+                        names[line.custom_id] = names.get(line.custom_id, False) or _has_run(line)
+    for name, has_run in names.items():
+        if (row := found.recognised.row(name)) is None:
+            found.odd = name
+            continue
+        found.told.add(row)
+        if has_run:
+            found.executed.add(row)
+    return found
+
+
+def _has_run(line: wire.ResultLine) -> bool:
+    return line.response is not None or refusal(line).code not in NOT_EXECUTED
+
+
+class OutputCheck:
+    """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it."""
+
+    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+        self._check = None if schema is None else schemas.Check(schema)
+
+    def problem(self, answer: Answer) -> tuple[str, str] | None:
+        """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
+
+        Text without a schema that ended at `max_tokens` is an answer: its length may be just what was asked for.
+        """
+        if answer.refusal:
+            return "refusal", f"the model refused: {answer.refusal}"
+        if answer.text is None or not answer.text.strip():
+            if answer.has_other:
+                return None
+            if answer.finish_reason == "length":
+                return "truncated", "the answer ended at max_tokens before it began; raise max_tokens"
+            if answer.finish_reason == "content_filter":
+                return "content_filter", "the provider's content filter withheld the answer"
+            return "empty_answer", "the model answered with nothing"
+        if self._check is None:
+            return _WITHHELD if answer.finish_reason == "content_filter" else None
+        try:
+            value = msgspec.json.decode(answer.text)
+        except wire.NO_JSON as error:
+            if answer.finish_reason == "length":
+                return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
+            if answer.finish_reason == "content_filter":
+                return _WITHHELD
+            return "invalid_json", f"the answer is no JSON: {error}"
+        wrong = self._check.problem(value, len(answer.text))
+        return None if wrong is None else ("schema_mismatch", wrong)
+
+    @property
+    def parses(self) -> bool:
+        """Whether answers are JSON."""
+        return self._check is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text.
+
+    `refusal` is what the model said in place of an answer, where it marked that as a refusal.
+    """
+
+    text: str | None
+    finish_reason: str | None
+    has_other: bool
+    refusal: str | None = None
+
+
+_WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: Any = None
+    refusal: Any = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Body(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    data: Any = None
+    output: Any = None
+    incomplete_details: Any = None
+
+
+def answer_of(body: msgspec.Raw) -> Answer:
+    """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
+    try:
+        parsed = msgspec.json.decode(body, type=_Body)
+    except wire.NO_JSON:
+        return Answer(None, None, False)
+    if parsed.choices:
+        choice = parsed.choices[0]
+        if choice.message is not None:
+            said, refusal = choice.message, choice.message.refusal
+            no = str(refusal) if refusal else None
+            return Answer(said.content, choice.finish_reason, bool(said.tool_calls), no)
+        return Answer(choice.text, choice.finish_reason, False)
+    if isinstance(parsed.output, list):
+        parts = [part for item in parsed.output if isinstance(item, dict) for part in item.get("content") or ()]
+        text, refusal = (
+            "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
+            for kind in ("text", "refusal")
+        )
+        return Answer(text or None, _end_of(parsed.incomplete_details), not text and not refusal, refusal or None)
+    return Answer(None, None, parsed.data is not None)
+
+
+def text_of(line: wire.ResultLine) -> str | None:
+    """What a result line's answer says, None where it has no text."""
+    return None if line.response is None else answer_of(_json_of(line.response)).text
+
+
+def _end_of(incomplete: Any) -> str | None:
+    """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
+    reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
+    return "length" if reason == "max_output_tokens" else str(reason) if reason else None
+
+
+def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Outcome | NotExecuted:
+    """What a result line says of its row. `found.line` must be a result line."""
+    line = found.line
+    assert line is not None
+    response = line.response
+    if response is None or not 200 <= response.status_code < 300:
+        refused = refusal(line)
+        if refused.code in NOT_EXECUTED:
+            orch = line.orch
+            return (
+                NotExecuted(refused.code, orch.upstream_seconds, orch.uncertain)
+                if orch
+                else NotExecuted(refused.code)
+            )
+        return _failed(seq, kind, found, wire.AnswerHead(), refused)
+    body = _json_of(response)
+    try:
+        head = wire.read_answer(body)
+    except wire.NO_JSON:
+        if line.error is not None:
+            return _failed(seq, kind, found, wire.AnswerHead(), refusal(line))
+        bad = "invalid_response", "the answer's body is no JSON object"
+        return _ended(seq, kind, found, wire.AnswerHead(), bad, response.status_code)
+    if head.error is not None:
+        failed = _failed(seq, kind, found, head, refusal(line))
+        # With tokens it was billed: an answer, if a bad one, that has to be booked.
+        return replace(failed, status=response.status_code) if any(head.tokens) else failed
+    answer = answer_of(body) if check is not None or not any(head.tokens) else None
+    problem = check.problem(answer) if check is not None and answer is not None else None
+    ended = _ended(seq, kind, found, head, problem, response.status_code)
+    if any(head.tokens):
+        return ended
+    return replace(ended, answer_bytes=len((answer.text or "").encode()) if answer is not None else 0)
+
+
+def unreadable(seq: int, kind: str, found: Found, why: str) -> Outcome:
+    """The outcome of a row whose line nobody can make anything of."""
+    bad = "invalid_response", f"the result of this row cannot be read: {why}"
+    return _ended(seq, kind, replace(found, line=None), wire.AnswerHead(), bad)
+
+
+def ambiguous(seq: int, told: str) -> Outcome:
+    """The outcome of a row that may be meant by lines with another row's id."""
+    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing is guessed"
+    return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
+
+
+def unrecognised(seq: int, told: str) -> Outcome:
+    """The outcome of a row whose batch came back with ids that no row has."""
+    message = f"none of its batch's results has an id that was sent; one has {told!r}: asking again would cost again"
+    return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
+
+
+def _failed(seq: int, kind: str, found: Found, head: wire.AnswerHead, refused: Refusal) -> Outcome:
+    status = None if refused.status is None else f"http_{refused.status}"
+    # Where the status says that it may pass, no word of the provider's may hide it.
+    said = None if is_passing(status) else refused.code
+    code = said or status or refused.type or "error"
+    message = refused.message or "the backend gave neither an answer nor the reason"
+    return _ended(seq, kind, found, head, (code, message), refused.status)
+
+
+def _ended(
+    seq: int,
+    kind: str,
+    found: Found,
+    head: wire.AnswerHead,
+    problem: tuple[str, str] | None,
+    status: int | None = None,
+) -> Outcome:
+    code, message = problem or (None, None)
+    orch = found.line.orch if found.line else None
+    tokens = head.tokens
+    return Outcome(
+        seq,
+        RequestState.SUCCEEDED if problem is None else RequestState.FAILED,
+        kind,
+        found.span,
+        Usage(tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.cache_write),
+        _short(head.model),
+        orch.upstream if orch else None,
+        orch.latency_ms if orch else None,
+        orch.upstream_seconds if orch else 0.0,
+        tier=_short(head.tier, MAX_TIER),
+        uncertain=orch.uncertain if orch else 0,
+        status=status,
+        error_code=_short(code),
+        error_message=_short(message),
+    )
+
+
+def refusal(line: wire.ResultLine) -> Refusal:
+    """Why a line has no answer; of one that has, nothing is said."""
+    response = line.response
+    status = response.status_code if response else None
+    if status is not None and 200 <= status < 300:
+        status = None  # it says that there is an answer
+    error = _error_in(_json_of(response)) if response else None
+    # `vllm run-batch` puts it beside the response.
+    error = _inner(line.error if error is None else error)
+    if not isinstance(error, dict):
+        return Refusal(status, None, None, None if error is None else str(error))
+    code, kind, message = (error.get(name) for name in ("code", "type", "message"))
+    if not isinstance(code, str) and status is not None:
+        code = None  # a number says no more than the status
+    return Refusal(status, str(code) if code else None, str(kind) if kind else None, str(message or "no message"))
+
+
+def _error_in(body: msgspec.Raw) -> Any:
+    """What a body that is no answer says; some put nothing but a text there."""
+    try:
+        said = msgspec.json.decode(body)
+    except wire.NO_JSON:
+        return None
+    return said.get("error") if isinstance(said, dict) else said
+
+
+def _inner(error: Any) -> Any:
+    """The error object, also where it is wrapped once more in `{"error": ...}`."""
+    return error["error"] if isinstance(error, dict) and error.get("error") else error
+
+
+def _json_of(response: wire.ResultResponse) -> msgspec.Raw:
+    """The body of a response, also where it is JSON in a string (Mistral)."""
+    body = response.body
+    if memoryview(body)[0] != _QUOTE:
+        return body
+    try:
+        inner = msgspec.json.decode(body, type=str).encode()
+    except wire.NO_JSON:
+        return body
+    return msgspec.Raw(inner) if inner.lstrip().startswith(b"{") else body
+
+
+def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:
+    """What a report shows and every database takes: Postgres knows no NUL."""
+    if text is None:
+        return None
+    text = text.replace("\0", "\ufffd")
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
+    """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
+    output: Any = None
+    finish_reason = None
+    if line is not None:
+        response = _decode_line(line).response
+        if response is not None and 200 <= response.status_code < 300:
+            body = _json_of(response)
+            answer = answer_of(body)
+            output, finish_reason = answer.text, answer.finish_reason
+            if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
+                with suppress(*wire.NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
+                    output = msgspec.json.decode(answer.text)
+            elif answer.text is None:
+                output = body
+    error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
+    return msgspec.json.encode(
+        {
+            "custom_id": row.custom_id,
+            "document": row.document,
+            "task": row.task,
+            "stage": row.stage,
+            "part": row.part,
+            "parts": row.parts,
+            "status": row.state,
+            "output": output,
+            "error": error,
+            "provenance": _provenance(row, finish_reason),
+        }
+    )
+
+
+def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
+    return {
+        "backend": row.backend,
+        "upstream": row.upstream,
+        "model": row.answered_by or rung_of(row.model)[0],
+        "batch_id": row.batch_id,
+        "tier": row.tier,
+        "attempt": row.attempt + 1,
+        # Which model of its alias's list answered; what another job answered says nothing of this one's list.
+        "rung": rung_of(row.model)[1] if row.carried_from is None else None,
+        "tokens": {
+            "input": row.usage.input_tokens,
+            "cached": row.usage.cached_tokens,
+            "cache_write": row.usage.cache_write_tokens,
+            "output": row.usage.output_tokens,
+            "reasoning": row.usage.reasoning_tokens,
+        },
+        "cost_usd": f"{row.cost:f}",
+        "latency_ms": row.latency_ms,
+        "settled_at": row.settled_at,
+        "finish_reason": finish_reason,
+        "prompt_version": row.prompt_version,
+        "document_cut_from_tokens": row.cut_from_tokens,
+        "carried_from": row.carried_from,
+        "why": row.why,
+    }
+
+
+class _Plain(msgspec.Struct):
+    """A result line as OpenAI writes it: what else our own server put there falls away."""
+
+    id: msgspec.Raw = msgspec.Raw(b"null")
+    custom_id: msgspec.Raw = msgspec.Raw(b"null")
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_plain = msgspec.json.Decoder(_Plain).decode
+
+
+def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
+    """One line as OpenAI's output and error files have it."""
+    if line is not None:
+        plain = _decode_plain(line)
+        # The answer may have been another row's, with the same body.
+        plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
+        return msgspec.json.encode(plain)
+    error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}
+    return msgspec.json.encode(
+        {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}
+    )
+
+
+_PASSING = frozenset(
+    {"upstream_error", "batch_expired", "batch_cancelled", "missing_result", "budget_exhausted", "part_failed"}
+)
+
+
+def is_passing(code: str | None) -> bool:
+    """Whether a failure may go away by itself, so that another night should try the row again."""
+    return code in _PASSING or bool(code and code.startswith(("http_5", "http_429", "http_408", "http_0")))

@@ -1,0 +1,156 @@
+"""What of finished jobs may go, and why the rest stays: a pure function of what is there and of `[retention]`.
+
+A job's files go first, its rows and its lines of the ledger later: reports reach further back than results. What a
+kept job's rows point to stays, however old it is: an answer that is carried over lies in the job that was given it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from orchestrator.core.durations import duration
+from orchestrator.core.model import JobId
+from orchestrator.settings.config import Retention
+
+Carriers = Mapping[JobId, Mapping[JobId, int]]
+"""By the job whose answers they are: the jobs that carry some, and how many rows of each do."""
+
+
+class Fate(StrEnum):
+    """What becomes of a job."""
+
+    KEPT = "kept"  # all of it stays
+    FILES = "files"  # its request and result files go; its rows stay for reports
+    JOB = "job"  # its files, rows, events and ledger go
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A job and what it leaves in the home.
+
+    `ended_at` is None while it is not over, `is_run` says whether it ran to its end (not cancelled, not failed),
+    `cleared` whether its files went before; `bytes` are those of its files that are there.
+    """
+
+    job_id: JobId
+    series: str
+    created_at: datetime
+    ended_at: datetime | None
+    is_run: bool
+    cleared: bool
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a job, why, and how many bytes of files that frees."""
+
+    job_id: JobId
+    fate: Fate
+    reason: str
+    bytes: int = 0
+
+
+def counts_since(now: datetime) -> datetime:
+    """What is booked since then may count in a budget's period that runs: this month's, by this machine's clocks."""
+    first = now.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    # On the first of a month, the night that runs began in the one before.
+    return min(first.astimezone(UTC), now - timedelta(days=2))
+
+
+def plan(
+    jobs: Iterable[Leaving], carriers: Carriers, booked: Collection[JobId], terms: Retention, now: datetime,
+    used_bytes: int,
+) -> list[Verdict]:  # fmt: skip
+    """What becomes of each job, newest first.
+
+    `booked` are jobs with a cost that counts in a budget's period that runs; `used_bytes` is what the home takes now.
+    """
+    ordered = sorted(jobs, key=lambda job: (job.created_at, job.job_id), reverse=True)
+    # Until its own turn a job counts as one that keeps its files.
+    keeping = {job.job_id for job in ordered if not job.cleared}
+    shielded = _shielded(ordered, terms.keep_last)
+    verdicts: dict[JobId, Verdict] = {}
+    for job in ordered:
+        stays = shielded.get(job.job_id) or _carried(job, carriers, keeping)
+        found = Verdict(job.job_id, Fate.KEPT, stays) if stays else _by_age(job, booked, terms, now)
+        verdicts[job.job_id] = found
+        if found.fate is not Fate.KEPT:
+            keeping.discard(job.job_id)
+    used = used_bytes - sum(verdict.bytes for verdict in verdicts.values())
+    if terms.max_bytes is not None and used > terms.max_bytes:
+        _make_room(ordered, verdicts, carriers, keeping, shielded, terms.max_bytes, used)
+    return list(verdicts.values())
+
+
+def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
+    """The jobs that stay whatever their age, and why."""
+    found: dict[JobId, str] = {}
+    runs: dict[str, int] = {}
+    for job in newest_first:
+        if job.ended_at is None:
+            found[job.job_id] = "it is not finished"
+        elif job.is_run and (number := runs.get(job.series, 0)) < keep_last:
+            runs[job.series] = number + 1
+            which = "the newest" if number == 0 else f"one of the newest {keep_last}"
+            found[job.job_id] = f"{which} of its job file (keep_last = {keep_last})"
+    return found
+
+
+def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
+    """Which job that stays has rows whose answers lie in this one; None where none has."""
+    held = {other: rows for other, rows in carriers.get(job.job_id, {}).items() if other in keeping}
+    if not held:
+        return None
+    first, *more = sorted(held, key=lambda other: (-held[other], other))
+    others = f", {len(more)} more jobs some" if more else ""
+    return f"{first} carries {held[first]:,} of its answers{others}"
+
+
+def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> Verdict:
+    assert job.ended_at is not None
+    age = (now - job.ended_at).total_seconds()
+    ended = f"ended {duration(age)} ago"
+    if terms.jobs is not None and age >= terms.jobs and job.job_id not in booked:
+        return Verdict(job.job_id, Fate.JOB, f"{ended}, jobs are kept for {duration(terms.jobs)}", job.bytes)
+    span = terms.results if terms.results is not None else terms.jobs
+    if not job.cleared and span is not None and age >= span:
+        return Verdict(job.job_id, Fate.FILES, f"{ended}, results are kept for {duration(span)}", job.bytes)
+    if terms.jobs is not None and age >= terms.jobs:
+        return Verdict(job.job_id, Fate.KEPT, "its cost counts in this month's budgets")
+    if job.cleared:
+        return Verdict(job.job_id, Fate.KEPT, "its files are gone; its rows stay for reports")
+    return Verdict(job.job_id, Fate.KEPT, f"{ended}" + (f", results are kept for {duration(span)}" if span else ""))
+
+
+def _make_room(
+    newest_first: Sequence[Leaving], verdicts: dict[JobId, Verdict], carriers: Carriers, keeping: set[JobId],
+    shielded: Mapping[JobId, str], most: int, used: int,
+) -> None:  # fmt: skip
+    """Let files go before their time, oldest first, until the home takes no more than `most` bytes."""
+    left = [job for job in reversed(newest_first) if job.job_id in keeping and job.job_id not in shielded]
+    while used > most:
+        # One that goes may set an older one free, whose answers it carried: look from the oldest each time.
+        job = next((job for job in left if job.bytes and _carried(job, carriers, keeping) is None), None)
+        if job is None:
+            return
+        left.remove(job)
+        keeping.discard(job.job_id)
+        used -= job.bytes
+        reason = (
+            f"the home takes {words(used + job.bytes)}, and may take {words(most)}; of what may go, this is oldest"
+        )
+        verdicts[job.job_id] = replace(verdicts[job.job_id], fate=Fate.FILES, reason=reason, bytes=job.bytes)
+
+
+def words(size: int) -> str:
+    """A size as people say it: `812 B`, `3.4 MB`."""
+    number, unit = float(size), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 999.5 or unit == "TB":
+            break
+        number /= 1000
+    return f"{size} B" if unit == "B" else f"{number:.1f} {unit}"

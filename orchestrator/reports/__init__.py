@@ -1,0 +1,1 @@
+"""Status, cost and night reports: data → words, tables, pages."""

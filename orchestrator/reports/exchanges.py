@@ -1,0 +1,124 @@
+"""Single rows as they went out and came back: the request of a document and task, and its answer."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.model import FinishedRow, Job, JobId
+from orchestrator.pipeline.build.selection import names_document, nearest
+from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.policy import results
+from orchestrator.policy.requests import with_model
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.lookups import Found
+
+SEVERAL = 5
+MOST_NAMES = 20_000
+"""Names that are looked through for the one that was meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A row: the line of its request (None where it has none, or its file is gone), and of its result as it came.
+
+    `merged` is what `orch fetch` gives of it, `gone` which of its files are.
+    """
+
+    row: FinishedRow
+    request: bytes | None
+    result: bytes | None
+    merged: dict[str, Any]
+    gone: tuple[str, ...] = ()
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body of the request; empty where there is none."""
+        return {} if self.request is None else dict(msgspec.json.decode(self.request)["body"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {**self.merged, "request": self.body or None, "gone": list(self.gone)}
+
+
+def exchanges(store: Store, home: Home, job: Job, document: str, task: str | None) -> list[Exchange]:
+    """The rows of a document, or those of one task of it, in input order.
+
+    Raises UsageError where the job has no such document or task, or several documents may be meant.
+    """
+    name = _document(store, job, document)
+    rows = store.lookups.rows(job.id, name)
+    known = list(dict.fromkeys(found.row.task for found in rows))
+    wanted = [found for found in rows if task in (None, found.row.task)]
+    if not wanted:
+        raise UsageError(
+            f"--task {task}: the document {name} was not asked that", hint=f"known: {', '.join(known) or 'none'}"
+        )
+    with closing(ResultLines(home.results)) as lines:
+        return [_exchange(store, home, job, found, lines) for found in wanted]
+
+
+def _document(store: Store, job: Job, wanted: str) -> str:
+    if store.lookups.has_document(job.id, wanted):
+        return wanted
+    near = store.lookups.documents(job.id, lambda name: names_document(wanted, name), SEVERAL + 1)
+    if len(near) == 1:
+        return near[0]
+    if near:
+        told = ", ".join(near[:SEVERAL]) + (", …" if len(near) > SEVERAL else "")
+        raise UsageError(f"{wanted!r} may be any of several documents: {told}", hint="give more of its name")
+    names = store.lookups.documents(job.id, lambda name: True, MOST_NAMES)
+    like = nearest(wanted, names)
+    hint = f"did you mean {' or '.join(like)}?" if like else "`orch fetch` and `orch report night` name its documents"
+    raise UsageError(f"job {job.id} has no document {wanted!r}", hint=hint)
+
+
+def _exchange(store: Store, home: Home, job: Job, found: Found, lines: ResultLines) -> Exchange:
+    row, gone = found.row, list[str]()
+    try:
+        request = _request(store, home, job.id, found)
+    except StorageError as error:
+        request = None
+        gone.append(error.message)
+    try:
+        result = lines.read(row)
+    except StorageError as error:
+        result = None
+        gone.append(error.message)
+    try:
+        merged = msgspec.json.decode(results.merged_row(row, result, checks_of(job).get(row.task)))
+    except RecursionError:
+        gone.append("the answer is nested too deeply to be read; --raw gives it as it came")
+        merged = msgspec.json.decode(results.merged_row(row, None, None))
+    return Exchange(row, request, result, merged, tuple(gone))
+
+
+def _request(store: Store, home: Home, job_id: JobId, found: Found) -> bytes | None:
+    """The line of a row's request, with the model's name at its backend where it was sent.
+
+    A row that carries its answer over and was not read has none of its own: it is in the run that asked.
+    """
+    sent_model, origin = found.sent_model, found.row.carried_from
+    seen = {job_id}
+    while not found.request.length and origin is not None and origin not in seen:
+        seen.add(job_id := JobId(origin))
+        earlier = store.lookups.row(job_id, found.row.custom_id)
+        if earlier is None:
+            return None
+        found, origin = earlier, earlier.row.carried_from
+    if not found.request.length:
+        return None
+    path = home.requests(job_id)
+    try:
+        with path.open("rb") as file:
+            file.seek(found.request.offset)
+            line = file.read(found.request.length)
+    except OSError as error:
+        raise StorageError(f"the request file {path} cannot be read: {error.strerror}") from error
+    return line if sent_model is None else with_model(line, sent_model)

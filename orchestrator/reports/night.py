@@ -1,0 +1,370 @@
+"""The report of a night: what became of its documents, answers, money and time, and what needs a person. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, field
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.core.clock import day
+from orchestrator.core.durations import duration
+from orchestrator.core.model import Counts, Forecast, Happened, Job, JobState, Shard
+from orchestrator.core.sanitize import shortened
+from orchestrator.documents.types import DocumentProblem
+from orchestrator.policy.advice import advice_for
+from orchestrator.policy.diff import Difference, DocumentRun
+from orchestrator.policy.lateness import main_delay
+from orchestrator.policy.night_figures import Due, Line, Route, Turnaround, foreseen, routes, turnarounds
+
+MOST = 20
+"""Documents, rows and rescues that are named; all are counted."""
+NOON = time(12)
+
+
+class Fate(StrEnum):
+    """What became of a document."""
+
+    NEW = "new"  # no run before had it
+    CHANGED = "changed"  # it, or what is asked of it, is not what it was
+    UNCHANGED = "unchanged"  # nothing is; its answers carry over
+    REMOVED = "removed"  # the run before had it
+    FAILED = "failed"  # an answer is missing
+    UNREADABLE = "unreadable"  # no request could be made of it
+    KNOWN = "known"  # it fails as it did in an earlier run, or somebody has acknowledged it
+    OPEN = "open"  # an answer is still waited for
+
+
+def fate_of(run: DocumentRun) -> tuple[Fate, str]:
+    """What became of a document, and why."""
+    if run.failed:
+        why = f"{run.code}: {run.message}" if run.message else str(run.code)
+        if run.old == run.failed:
+            return Fate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
+        return (Fate.UNREADABLE if run.unreadable == run.rows else Fate.FAILED), why
+    if run.open:
+        return Fate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
+    if not run.known:
+        return Fate.NEW, ""
+    if run.changed or run.known < run.rows:
+        return Fate.CHANGED, _why_changed(run)
+    return Fate.UNCHANGED, ""
+
+
+def _why_changed(run: DocumentRun) -> str:
+    reasons = (
+        (run.other_model, "model changed"),
+        (run.asked, "prompt, schema or settings changed"),
+        (run.changed > max(run.asked, run.other_model), "document changed"),
+        (run.known < run.rows, "task added"),
+    )
+    return ", ".join(reason for holds, reason in reasons if holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A document, and why it has the fate that it has."""
+
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Fates:
+    """How many documents have which fate, and the first of each but of the unchanged ones."""
+
+    counts: dict[Fate, int] = field(default_factory=dict)
+    first: dict[Fate, list[Named]] = field(default_factory=dict)
+
+    def add(self, fate: Fate, name: str, reason: str, most: int) -> None:
+        """Count a document."""
+        self.counts[fate] = self.counts.get(fate, 0) + 1
+        named = self.first.setdefault(fate, [])
+        if fate is not Fate.UNCHANGED and len(named) < most:
+            named.append(Named(name, reason))
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            fate.value: {
+                "documents": self.counts.get(fate, 0),
+                "first": [{"name": one.name, "reason": one.reason} for one in self.first.get(fate, ())],
+            }
+            for fate in Fate
+        }
+
+
+def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST) -> Fates:
+    """What became of the documents of a run. `removed` are those that only the run before had."""
+    found = Fates()
+    for run in runs:
+        found.add(*_named(run), most)
+    for name in removed:
+        found.add(Fate.REMOVED, name, "", most)
+    return found
+
+
+def _named(run: DocumentRun) -> tuple[Fate, str, str]:
+    fate, reason = fate_of(run)
+    return fate, run.name, reason
+
+
+class NeedKind(StrEnum):
+    """What needs a person."""
+
+    JOB = "job"  # it could not go on as a whole
+    OUTPUT = "output"  # its rows could not be put where its file wants them
+    CANCELLED = "cancelled"  # it was ended before it was done
+    DEADLINE = "deadline"  # missed, or already passed
+    WITHHELD = "withheld"  # the output was not delivered
+    ROWS = "rows"  # some did not succeed, for one reason
+    WAITS = "waits"  # a batch is held
+    STANDSTILL = "standstill"  # the job cannot go on for now
+    UNREAD = "unread"  # answers could not be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that a person has to see to, and what to do about it where that can be said.
+
+    `code` is the rows' or the output's error code, or the cause of a missed deadline (`lateness.Cause`).
+    """
+
+    kind: NeedKind
+    text: str
+    advice: str | None = None
+    code: str | None = None
+
+    def __str__(self) -> str:
+        return self.text if self.advice is None else f"{self.text} → {self.advice}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {"need": str(self), "kind": self.kind, "code": self.code, "text": self.text, "advice": self.advice}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
+
+    `reasons` are those for which rows did not succeed: code, a message, how many; those that are `known` from an
+    earlier run, or acknowledged, stand apart, with the moment they began. `held` says what batches wait for,
+    `withheld` why the output was not delivered, None where it was.
+    """
+
+    job: Job
+    state: JobState
+    counts: Counts
+    documents: Fates
+    before: str | None = None
+    answers: Difference | None = None
+    lines: Sequence[Line] = ()
+    forecasts: Sequence[Forecast] = ()
+    events: Sequence[Happened] = ()
+    reasons: Sequence[tuple[str, str, int]] = ()
+    known: Sequence[tuple[str, str, int, datetime | None]] = ()
+    held: Sequence[str] = ()
+    shards: Sequence[Shard] = ()
+    withheld: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A job's part of the report; `needs` is what a person has to see to, the first first."""
+
+    facts: Facts
+    routes: Sequence[Route]
+    foreseen: tuple[Decimal, Decimal] | None
+    turnarounds: Sequence[Turnaround]
+    due: Due | None
+    rescues: Sequence[Happened]
+    rescued: int
+    needs: Sequence[Need]
+
+    @property
+    def cost(self) -> Decimal:
+        """What was paid, in dollars."""
+        return sum((route.cost for route in self.routes), Decimal(0))
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        facts, job = self.facts, self.facts.job
+        return {
+            "job": job.id,
+            "name": job.name,
+            "state": facts.state,
+            "before": facts.before,
+            "created_at": _iso(job.created_at),
+            "finished_at": _iso(job.finished_at),
+            "output": job.output_path,
+            "error": job.error,
+            "error_code": job.error_code,
+            "requests": {
+                "total": facts.counts.total,
+                "pending": facts.counts.pending,
+                "succeeded": facts.counts.succeeded,
+                "failed": facts.counts.failed,
+                "cancelled": facts.counts.cancelled,
+                "expired": facts.counts.expired,
+            },
+            "documents": facts.documents.to_json(),
+            "ignored": job.ignored,
+            "answers": facts.answers and facts.answers.to_json(),
+            "cost_usd": f"{self.cost:f}",
+            "foreseen": self.foreseen
+            and {"cost_p50_usd": f"{self.foreseen[0]:f}", "cost_p95_usd": f"{self.foreseen[1]:f}"},
+            "routes": [
+                {
+                    "backend": route.backend,
+                    "rows": route.rows,
+                    "cost_usd": f"{route.cost:f}",
+                    "wasted_usd": f"{route.wasted:f}",
+                    "cost_estimated": route.estimated,
+                }
+                for route in self.routes
+            ],
+            "turnaround": [
+                {
+                    "backend": one.backend,
+                    "batches": one.batches,
+                    "later_than_p95": one.late,
+                    "slowest_seconds": round(one.slowest, 1),
+                    "p50_seconds": round(one.p50, 1),
+                    "p95_seconds": round(one.p95, 1),
+                }
+                for one in self.turnarounds
+            ],
+            "deadline": self.due
+            and {"at": _iso(self.due.at), "met": self.due.met, "spare_seconds": round(self.due.spare, 1)},
+            "rescues": {
+                "number": self.rescued,
+                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
+            },
+            "known": [
+                {"code": code, "message": message, "rows": rows, "since": _iso(since)}
+                for code, message, rows, since in facts.known
+            ],
+            "needs": [str(need) for need in self.needs],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NightReport:
+    """The jobs of one night, oldest first. `night` is the day on which it began, None where one job was asked for."""
+
+    night: date | None
+    made_at: datetime
+    jobs: Sequence[JobReport]
+
+    @property
+    def needs(self) -> list[tuple[str, Need]]:
+        """What needs a person: the job, and what it is; jobs that failed as a whole come first."""
+        worst_first = sorted(self.jobs, key=lambda job: job.facts.job.error is None)
+        return [(job.facts.job.id, need) for job in worst_first for need in job.needs]
+
+    @property
+    def counts(self) -> Counts:
+        """The rows of all jobs."""
+        each = [astuple(job.facts.counts) for job in self.jobs]
+        return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            "night": None if self.night is None else self.night.isoformat(),
+            "made_at": _iso(self.made_at),
+            "cost_usd": f"{sum((job.cost for job in self.jobs), Decimal(0)):f}",
+            "asked": self.counts.total,
+            "answered": self.counts.succeeded,
+            "needs": [{"job": job, **need.to_json()} for job, need in self.needs],
+            "jobs": [job.to_json() for job in self.jobs],
+        }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+def night_of(at: datetime, zone: tzinfo | None = None) -> date:
+    """The night that a moment belongs to, from noon to noon by the clocks of `zone` or of this machine."""
+    here = at.astimezone(zone)
+    return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
+
+
+def job_report(facts: Facts, now: datetime) -> JobReport:
+    """A job's part of the report."""
+    rescues = [event for event in facts.events if event.kind == "rescued"]
+    due = _due(facts, now)
+    return JobReport(
+        facts=facts,
+        routes=routes(facts.lines),
+        foreseen=foreseen(facts.forecasts),
+        turnarounds=turnarounds(facts.forecasts),
+        due=due,
+        rescues=rescues[:MOST],
+        rescued=len(rescues),
+        needs=_needs(facts, due, now),
+    )
+
+
+def _due(facts: Facts, now: datetime) -> Due | None:
+    job = facts.job
+    if job.deadline_at is None or facts.state in (JobState.CANCELLED, JobState.FAILED):
+        return None
+    if job.finished_at is not None:
+        spare = (job.deadline_at - job.finished_at).total_seconds()
+        return Due(job.deadline_at, spare >= 0 and not facts.counts.expired, spare)
+    spare = (job.deadline_at - now).total_seconds()
+    return Due(job.deadline_at, None if spare >= 0 else False, spare)
+
+
+def _needs(facts: Facts, due: Due | None, now: datetime) -> list[Need]:
+    job, needs = facts.job, []
+    if job.is_undelivered:
+        told = f"the output was not delivered, {job.error_code}: {_first_line(job.error or '')}"
+        again = f"`orch retry {job.id}` delivers the rows; `orch fetch {job.id} -o FILE` writes them elsewhere"
+        needs.append(Need(NeedKind.OUTPUT, told, f"mend it, then {again}", job.error_code))
+    elif job.error is not None:
+        needs.append(Need(NeedKind.JOB, f"the job could not go on: {job.error}", code=job.error_code))
+    if facts.state is JobState.CANCELLED:
+        why = job.cancel_reason or "no reason was given"
+        text = f"the job was ended before it was done: {why}"
+        needs.append(Need(NeedKind.CANCELLED, text, advice_for("cancelled")))
+    if due is not None and due.met is False:
+        needs.append(_late(facts, due, now))
+    if facts.withheld is not None:
+        text = f"the output was not delivered, judged by known answers: {facts.withheld}"
+        needs.append(Need(NeedKind.WITHHELD, text, "look at the answers; `orch fetch` gives the rows all the same"))
+    needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
+    needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
+    is_open = not facts.state.is_final and facts.state is not JobState.WAITING
+    if is_open and facts.events and facts.events[-1].kind == "waiting":
+        needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(facts.events[-1].reason)}"))
+    if facts.answers is not None and facts.answers.unread:
+        text = f"{facts.answers.unread:,} answers could not be compared: a result file is gone"
+        needs.append(Need(NeedKind.UNREAD, text))
+    return needs
+
+
+def _late(facts: Facts, due: Due, now: datetime) -> Need:
+    """A missed deadline, with what took the time and what to do about it."""
+    job, late = facts.job, duration(-due.spare)
+    if facts.counts.expired:
+        told = f"the deadline was missed: {facts.counts.expired:,} rows were given up"
+    else:
+        told = f"the deadline was missed by {late}" if job.finished_at else f"late by {late} so far"
+    delay = main_delay(job, facts.events, facts.shards, facts.forecasts, job.finished_at or now)
+    return Need(NeedKind.DEADLINE, f"{told}; {delay.text}", delay.advice, delay.cause)
+
+
+def _failed(code: str, message: str, rows: int) -> Need:
+    told = f"{rows:,} {'row' if rows == 1 else 'rows'} did not succeed, {code}"
+    if code not in set(DocumentProblem):  # their messages are one document's, and say what to do with it
+        told += f": {_first_line(message)}"
+    return Need(NeedKind.ROWS, told, advice_for(code), code)
+
+
+def _first_line(text: str) -> str:
+    return shortened(text.strip().partition("\n")[0], 300)

@@ -1,0 +1,359 @@
+"""The report of a night as Markdown, and as one HTML page that needs nothing else. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from orchestrator.core.clock import day
+from orchestrator.core.durations import day_words, duration, moment_words
+from orchestrator.core.model import Counts, JobState
+from orchestrator.core.sanitize import one_line
+from orchestrator.documents.ignored import told
+from orchestrator.policy.diff import Difference, RowChange, shown
+from orchestrator.policy.night_figures import Due
+from orchestrator.reports.night import Fate, Fates, JobReport, NightReport, night_of
+from orchestrator.reports.pages import LIST, PAID, STYLE, plotting, short, svg_of, template
+from orchestrator.reports.words import money
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+MOST_FIELDS = 12
+"""Fields whose changes are counted in a page; `--json` has more."""
+Row = tuple[str, ...]
+
+_ORDER = (Fate.FAILED, Fate.UNREADABLE, Fate.OPEN, Fate.CHANGED, Fate.NEW, Fate.REMOVED, Fate.UNCHANGED)
+"""What a person may have to see to comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of the report: a table, where it has `columns`, and sentences below it."""
+
+    title: str
+    columns: Row = ()
+    rows: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+
+
+def title_of(report: NightReport) -> str:
+    """What the report is called: the night, or the jobs that were asked for with the nights that they are of."""
+    if report.night is not None:
+        return f"Night of {day_words(report.night)}"
+    return ", ".join(f"{job.facts.job.name}, {day_words(_night(job))}" for job in report.jobs)
+
+
+def _night(job: JobReport) -> date:
+    return night_of(job.facts.job.created_at)
+
+
+def headline(report: NightReport) -> str:
+    """The night in a line: what matters first."""
+    states: dict[JobState, int] = {}
+    for job in report.jobs:
+        states[job.facts.state] = states.get(job.facts.state, 0) + 1
+    paid = sum((job.cost for job in report.jobs), Decimal(0))
+    jobs = ", ".join(f"{number} {'job' if number == 1 else 'jobs'} {state}" for state, number in states.items())
+    needs = len(report.needs)
+    see_to = (
+        "nothing needs a person"
+        if not needs
+        else f"{needs} {'thing needs' if needs == 1 else 'things need'} a person"
+    )
+    return "; ".join([answered_words(report.counts), jobs, f"{money(paid)} paid", see_to, *known_words(report)])
+
+
+def known_words(report: NightReport) -> list[str]:
+    """The failures that are known, in words: one phrase, or none."""
+    known = [one for job in report.jobs for one in job.facts.known]
+    if not known:
+        return []
+    rows, began = sum(rows for _, _, rows, _ in known), [since for *_, since in known if since is not None]
+    since = f" since {day(min(began))}" if began else ""
+    return [f"{rows:,} {'row fails' if rows == 1 else 'rows fail'} as is known{since}"]
+
+
+def answered_words(counts: Counts) -> str:
+    """How many of the rows that were asked have an answer."""
+    if counts.total and counts.succeeded == counts.total:
+        return f"all {counts.total:,} rows answered"
+    rest = [(name, getattr(counts, name)) for name in ("failed", "cancelled", "expired", "pending")]
+    told = ", ".join(f"{number:,} {name}" for name, number in rest if number)
+    return f"{counts.succeeded:,} of {counts.total:,} rows answered" + (f" ({told})" if told else "")
+
+
+def subject_of(report: NightReport) -> str:
+    """A report in a mail's subject, or a page's title: which night, and what matters of it."""
+    told = [answered_words(report.counts)]
+    told[:0] = sorted({job.facts.state.value for job in report.jobs} - {JobState.COMPLETED.value})
+    if any(job.due is not None and job.due.met is False for job in report.jobs):
+        told.append("deadline missed")
+    if any(job.facts.withheld is not None for job in report.jobs):
+        told.append("output not delivered")
+    told.append(f"{len(report.needs)} to see to" if report.needs else "nothing to do")
+    return f"{title_of(report)}: {', '.join(told)}"
+
+
+def job_title(job: JobReport) -> str:
+    """A job, its night and its state."""
+    facts = job.facts
+    limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
+    return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
+
+
+def blocks(job: JobReport) -> list[Block]:
+    """A job's part of the report."""
+    documents = job.facts.documents
+    found = [_rows(job), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
+    if job.facts.answers is not None:
+        found += _answers(job.facts.answers)
+    return [block for block in [*found, _known(job), _money(job), _time(job)] if block.rows or block.notes]
+
+
+def _rows(job: JobReport) -> Block:
+    notes = [answered_words(job.facts.counts)]
+    if job.due is not None:
+        notes.append(due_words(job.due))
+    return Block("Answers", notes=notes)
+
+
+def _documents(documents: Fates, ignored: str) -> Block:
+    rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in _ORDER if documents.counts.get(fate)]
+    notes = [f"not documents, and ignored: {ignored}"] if ignored else []
+    return Block("Documents", ("fate", "documents"), rows, notes)
+
+
+def _which(documents: Fates) -> Block:
+    rows = [(fate.value, one.name, one.reason) for fate in _ORDER for one in documents.first.get(fate, ())]
+    left = [
+        f"{documents.counts[fate] - len(named):,} more {fate.value}"
+        for fate, named in documents.first.items()
+        if fate is not Fate.UNCHANGED and documents.counts[fate] > len(named)
+    ]
+    return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
+
+
+def _known(job: JobReport) -> Block:
+    rows = [
+        (f"{rows:,}", code, "—" if since is None else day(since), message)
+        for code, message, rows, since in job.facts.known
+    ]
+    return Block("Known failures", ("rows", "code", "since", "what"), rows)
+
+
+def _answers(answers: Difference) -> list[Block]:
+    if not answers.changed:
+        return [Block("Answers that changed", notes=[f"none since {answers.before}"])]
+    fields = list(answers.by_field.items())
+    rows = [(name, f"{number:,}") for name, number in fields[:MOST_FIELDS]]
+    what = "answer is another" if answers.changed == 1 else "answers are others"
+    notes = [f"{answers.changed:,} {what} than in {answers.before}"]
+    if len(fields) > MOST_FIELDS:
+        notes.append(f"and {len(fields) - MOST_FIELDS:,} more fields")
+    cells = [cell for change in answers.first for cell in change_cells(change)]
+    told = [f"and {answers.changed - len(answers.first):,} more"] if answers.changed > len(answers.first) else []
+    return [
+        Block("Answers that changed", ("field", "answers"), rows, notes),
+        Block("From what to what", ("document", "field", "before", "after"), cells, told),
+    ]
+
+
+def change_cells(change: RowChange) -> list[Row]:
+    """A changed row, a line a field."""
+    task = f"{change.asked.task}." if change.asked.task else ""
+    return [
+        (change.asked.document, f"{task}{one.field}", shown(one.before), shown(one.after)) for one in change.fields
+    ]
+
+
+def _money(job: JobReport) -> Block:
+    rows = [
+        (
+            route.backend,
+            f"{route.rows:,}",
+            ("≈" if route.estimated else "") + money(route.cost),
+            money(route.wasted) if route.wasted else "—",
+        )
+        for route in job.routes
+    ]
+    notes = [] if rows else ["nothing was paid for"]
+    if job.foreseen is not None:
+        p50, p95 = job.foreseen
+        off = f", {round(float(job.cost / p50) - 1, 2) + 0:+.0%}" if p50 and job.facts.state.is_final else ""
+        notes.append(f"{money(job.cost)} in all; foreseen: {money(p50)}, at most {money(p95)} (p95){off}")
+    if job.facts.job.budget is not None:
+        notes.append(f"the budget was {money(job.facts.job.budget)}")
+    return Block("Cost", ("backend", "rows", "paid", "wasted"), rows, notes)
+
+
+def _time(job: JobReport) -> Block:
+    rows = [
+        (
+            one.backend,
+            f"{one.batches:,}",
+            duration(one.slowest),
+            duration(one.p50),
+            duration(one.p95),
+            f"{one.late:,}" if one.late else "—",
+        )
+        for one in job.turnarounds
+    ]
+    rescues = [f"{moment_words(event.at)}: {event.reason}" for event in job.rescues]
+    if job.rescued > len(rescues):
+        rescues.append(f"and {job.rescued - len(rescues):,} more times")
+    if rescues and job.due is not None and job.due.met:
+        rescues.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
+    columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
+    return Block("Time", columns, rows, rescues)
+
+
+def due_words(due: Due) -> str:
+    """How a deadline was kept, in words."""
+    at = f"the deadline of {moment_words(due.at)}"
+    if due.met:
+        return f"{at} was met with {duration(due.spare)} to spare"
+    if due.met is None:
+        return f"{at} is in {duration(due.spare)}"
+    return f"{at} was missed by {duration(-due.spare)}" if due.spare < 0 else f"{at} was missed: rows were given up"
+
+
+def markdown(report: NightReport) -> str:
+    """The report as Markdown (GitHub's, with tables)."""
+    lines = [f"# {_md(title_of(report))}", "", f"{_md(headline(report))}.", ""]
+    if report.needs:
+        lines += ["## Needs a person", ""]
+        lines += [f"- **{_md(job)}**: {_md(str(need))}" for job, need in report.needs]
+        lines.append("")
+    for job in report.jobs:
+        lines += [f"## {_md(job_title(job))}", ""]
+        for block in blocks(job):
+            lines += [f"### {block.title}", "", *_block(block)]
+    lines.append(f"made {moment_words(report.made_at)}")
+    return "\n".join(lines) + "\n"
+
+
+def _block(block: Block) -> list[str]:
+    lines = []
+    if block.rows:
+        lines += [_row(block.columns), "|" + " --- |" * len(block.columns), *map(_row, block.rows), ""]
+    if block.notes:
+        lines += [*(f"- {_md(note)}" for note in block.notes), ""]
+    return lines
+
+
+def _row(cells: Row) -> str:
+    return "| " + " | ".join(map(_md, cells)) + " |"
+
+
+def _md(text: str) -> str:
+    """Text that is not markup, on one line. An underscore within a word is none."""
+    return re.sub(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w))", r"\\\1", one_line(text))
+
+
+def page(report: NightReport) -> str:
+    """The report as a page."""
+    return _page().render(
+        title=title_of(report),
+        subject=subject_of(report),
+        headline=headline(report),
+        made=moment_words(report.made_at),
+        needs=report.needs,
+        jobs=[(job_title(job), [(block, _plot(block, job)) for block in blocks(job)]) for job in report.jobs],
+    )
+
+
+_COLOURS = {
+    Fate.NEW: PAID, Fate.CHANGED: "#6b8fc7", Fate.UNCHANGED: LIST, Fate.REMOVED: "#8a94a3",
+    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.KNOWN: "#b08968", Fate.OPEN: "#d69e2e",
+}  # fmt: skip
+
+
+def _plot(block: Block, job: JobReport) -> str:
+    """The plot that belongs to a part of the report, as SVG; empty where there is none."""
+    match block.title:
+        case "Documents":
+            counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}
+            bars = [(fate.value, float(number), _COLOURS[fate]) for fate, number in counts.items() if number]
+            return _bars(bars, lambda number: f"{number:,.0f}")
+        case "Cost" if job.routes:
+            paid = [(route.backend, float(route.cost), PAID) for route in job.routes]
+            plan = [] if job.foreseen is None else [("foreseen (p50)", float(job.foreseen[0]), LIST)]
+            return _bars([*paid, *plan], lambda dollars: money(Decimal(repr(dollars))))
+        case "Time" if job.turnarounds:
+            took = [
+                bar
+                for one in job.turnarounds
+                for bar in ((one.backend, one.slowest, PAID), ("foreseen (p50)", one.p50, LIST))
+            ]
+            return _bars(took, duration)
+        case _:
+            return ""
+
+
+def _bars(bars: Sequence[tuple[str, float, str]], words: Callable[[float], str]) -> str:
+    """Bars one below the other, each with its figure."""
+    from matplotlib.figure import Figure
+
+    with plotting():
+        figure = Figure(figsize=(5, 0.5 + 0.36 * len(bars)), layout="constrained")
+        axes = figure.subplots()
+        places = range(len(bars))
+        drawn = axes.barh(places, [size for _, size, _ in bars], 0.7, color=[colour for _, _, colour in bars])
+        axes.bar_label(drawn, [words(size) for _, size, _ in bars], padding=4)
+        axes.set_yticks(places, [short(name) for name, _, _ in bars])
+        axes.invert_yaxis()
+        axes.margins(x=0.32)
+        axes.xaxis.set_visible(False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(left=False)
+        return svg_of(figure)
+
+
+@lru_cache(maxsize=1)
+def _page() -> Template:
+    return template(_PAGE)
+
+
+_PAGE = (
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ subject }}</title>
+<style>
+"""
+    + STYLE
+    + """h2 { font-size: 1.15rem; margin: 2rem 0 0 }
+h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; color: var(--soft) }
+.needs { background: var(--card); border-left: .3rem solid #c53030; border-radius: .3rem; padding: .2rem 1rem }
+.needs h2 { margin: .6rem 0 0 }
+ul { padding-left: 1.2rem; margin: .5rem 0 }
+li { margin: .3rem 0; overflow-wrap: anywhere }
+</style>
+<h1>{{ title }}</h1>
+<p>{{ headline }}</p>
+{% if needs %}<section class="needs"><h2>Needs a person</h2>
+<ul>{% for job, need in needs %}
+<li><b>{{ job }}</b>: {{ need | string | code }}</li>{% endfor %}
+</ul></section>
+{% endif %}{% for name, parts in jobs %}<h2>{{ name }}</h2>
+{% for block, plot in parts %}<h3>{{ block.title }}</h3>
+{% if plot %}<figure>{{ plot | safe }}</figure>
+{% endif %}{% if block.rows %}<table class="words{{ " cards" if block.columns | length > 2 }}">
+<thead><tr>{% for name in block.columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in block.rows %}
+<tr>{% for cell in row %}<td data-name="{{ block.columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody></table>
+{% endif %}{% if block.notes %}<ul>{% for note in block.notes %}
+<li>{{ note }}</li>{% endfor %}
+</ul>
+{% endif %}{% endfor %}{% endfor %}<p class="made">made {{ made }}</p>
+</html>
+"""
+)

@@ -1,0 +1,118 @@
+"""Reads what the report of a night and `orch diff` are made of: from the store, and result lines from the home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import date, datetime
+
+import msgspec
+
+from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
+from orchestrator.pipeline.finish.finisher import checks_of
+from orchestrator.pipeline.finish.merge import ResultLines
+from orchestrator.policy import results
+from orchestrator.policy.diff import Asked, Difference, Said, difference
+from orchestrator.reports import night as nights
+from orchestrator.reports.job_names import job_named
+from orchestrator.reports.night import Facts, JobReport, NightReport, night_of
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.comparisons import Comparisons
+
+
+def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
+    """What is different between two runs; of each kind the first `most` rows are named."""
+    known = store.comparisons
+    return difference(
+        before.id,
+        after.id,
+        known.only_in(after.id, before.id),
+        known.only_in(before.id, after.id),
+        _moved(known, home, before, after),
+        most,
+    )
+
+
+def _moved(
+    known: Comparisons, home: Home, before: Job, after: Job
+) -> Iterator[tuple[Asked, Said | None, Said | None]]:
+    with closing(ResultLines(home.results)) as lines:
+        for old, new in known.moved(before.id, after.id):
+            asked = Asked(new.custom_id, new.document, new.task)
+            yield asked, _said(lines, old, before), _said(lines, new, after)
+
+
+def _said(lines: ResultLines, row: FinishedRow, job: Job) -> Said | None:
+    """What a row came to; None where its line is gone, or is nested too deeply to be read."""
+    if row.state is not RequestState.SUCCEEDED:
+        return Said(row.state, row.error_code)
+    try:
+        merged = results.merged_row(row, lines.read(row), checks_of(job).get(row.task))
+        return Said(row.state, msgspec.json.decode(merged)["output"])
+    except (StorageError, RecursionError):
+        return None
+
+
+def before(store: Store, job: Job) -> Job | None:
+    """The whole run of the same job file before this one that has results."""
+    runs = [run for run in store.jobs.of_series(job.series) if not run.is_limited]
+    return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
+
+
+def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = nights.MOST) -> JobReport:
+    """A job's part of the report, as it stands now."""
+    earlier = before(store, job)
+    since = None if earlier is None else earlier.id
+    counts = store.jobs.counts([job.id])[job.id]
+    state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
+    known = store.comparisons
+    quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
+    shards = store.shards.of_job(job.id)
+    # What a limited run leaves out is not gone.
+    removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
+    facts = Facts(
+        job=job,
+        state=state,
+        counts=counts,
+        documents=nights.fates(known.documents(since, job.id), removed, most),
+        before=since,
+        answers=None if earlier is None else compare(store, home, earlier, job, most),
+        lines=store.ledger.totals("backend", None, job.id),
+        forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],
+        events=store.jobs.events(job.id),
+        reasons=[(one.code, one.message, one.new) for one in reasons if one.new],
+        known=[(one.code, one.message, one.rows - one.new, one.since) for one in reasons if one.rows > one.new],
+        withheld=None if quality is None else quality.withheld,
+        held=[shard.held for shard in shards if shard.held and not shard.state.is_final],
+        shards=shards,
+    )
+    return nights.job_report(facts, now)
+
+
+def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime) -> NightReport:
+    """The report of a night with these jobs."""
+    oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
+    return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
+
+
+def job_of(store: Store, home: str, which: str) -> Job:
+    """The job of this id or name, or the one that was made in the night of this date. Raises UsageError."""
+    try:
+        night = date.fromisoformat(which)
+    except ValueError:
+        return job_named(store, home, which)
+    jobs = jobs_of(store, night)
+    jobs = [job for job in jobs if not job.is_limited] or jobs
+    if len(jobs) == 1:
+        return jobs[0]
+    names = ", ".join(job.id for job in jobs) or "none"
+    raise UsageError(
+        f"the night of {which}, from noon to noon, has {len(jobs)} jobs: {names}", hint="name one of them by its id"
+    )
+
+
+def jobs_of(store: Store, night: date) -> list[Job]:
+    """The jobs that were made in a night."""
+    return [job for job in store.jobs.newest() if night_of(job.created_at) == night]

@@ -1,0 +1,215 @@
+"""Reports as HTML pages that need nothing else: style, plot and figures are in the one file. Pure."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.durations import moment_words
+from orchestrator.core.sanitize import escape_controls, shortened
+from orchestrator.reports.cost import CostLine, CostReport
+from orchestrator.reports.words import cost_cells, cost_notes, cost_title, money
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DAYS, GROUPS = 31, 12
+"""How many days or groups a plot shows: the newest, the dearest."""
+PAID, LIST = "#2b6cb0", "#b8c4d4"
+
+
+def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
+    """A cost report as a page; `at` is when it was made, `since` how far back it goes, as the user said it."""
+    total = report.total
+    columns, *rows, sums = cost_cells(report)
+    facts = [
+        ("paid", money(total.cost)),
+        ("list price", money(total.listed.cost)),
+        ("saved", money(total.saved)),
+        ("wasted", money(total.wasted)),
+        ("rows", f"{total.rows:,}"),
+        ("documents", f"{total.documents:,}"),
+    ]
+    return _page().render(
+        title=cost_title(report),
+        made=moment_words(at),
+        since=since,
+        facts=facts,
+        plot=_bars(report.by, _shown(report)) if report.lines else "",
+        left_out=len(report.lines) - len(_shown(report)),
+        columns=columns,
+        rows=rows,
+        sums=sums,
+        notes=cost_notes(report),
+    )
+
+
+def _shown(report: CostReport) -> Sequence[CostLine]:
+    if report.by == "day":
+        return report.lines[-DAYS:]
+    return sorted(report.lines, key=lambda line: max(line.cost, line.listed.cost), reverse=True)[:GROUPS]
+
+
+def _bars(by: str, lines: Sequence[CostLine]) -> str:
+    """What was paid beside the list price, as SVG: days from left to right, other groups one below the other."""
+    from matplotlib.figure import Figure
+
+    by_day = by == "day"
+    sums = {
+        "list price": (LIST, -0.2, [float(line.listed.cost) for line in lines]),
+        "paid": (PAID, 0.2, [float(line.cost) for line in lines]),
+    }
+    with plotting():
+        # Straight from Figure: pyplot would look for a display, and keep every figure.
+        figure = Figure(figsize=(5, 3 if by_day else 1 + 0.4 * len(lines)), layout="constrained")
+        axes = figure.subplots()
+        for label, (color, shift, dollars) in sums.items():
+            places = [place + shift for place in range(len(lines))]
+            (axes.bar if by_day else axes.barh)(places, dollars, 0.4, color=color, label=label)
+        _name_axes(axes, by_day, [line.group[5:] if by_day else short(line.group or "—") for line in lines])
+        return svg_of(figure)
+
+
+@contextmanager
+def plotting() -> Iterator[None]:
+    """How plots are drawn: text stays text, in the reader's own font; a name with two dollar signs is no formula."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False, "font.size": 11}):
+        yield
+
+
+def svg_of(figure: Figure) -> str:
+    """A figure as SVG, to be put into a page; the same figure gives the same text."""
+    drawn = io.StringIO()
+    with warnings.catch_warnings():
+        # Its own font may lack a character of a name; the reader's will have it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
+    text = drawn.getvalue()
+    return escape_controls(text[text.index("<svg") :])
+
+
+_SAID_OF_ITSELF = ("Date", "Creator", "Format", "Type")
+
+
+def _name_axes(axes: Axes, by_day: bool, names: Sequence[str]) -> None:
+    if by_day:
+        step = 1 + len(names) // 7
+        axes.set_xticks(range(0, len(names), step), names[::step])
+    else:
+        axes.set_yticks(range(len(names)), names)
+        axes.invert_yaxis()
+    money_axis = axes.yaxis if by_day else axes.xaxis
+    money_axis.set_major_formatter(lambda dollars, _: money(Decimal(repr(float(dollars)))))
+    axes.locator_params(axis="y" if by_day else "x", nbins=5 if by_day else 3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def short(name: str) -> str:
+    """A name as an axis has room for it."""
+    return shortened(name, 20)
+
+
+@lru_cache(maxsize=1)
+def _page() -> Template:
+    return template(_COST_PAGE)
+
+
+def template(text: str) -> Template:
+    """A template whose every value is escaped, control characters shown."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    def shown(value: Any) -> Any:
+        return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=shown)
+    environment.filters["code"] = _code
+    return environment.from_string(text)
+
+
+def _code(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(escape_controls(text)))))
+
+
+STYLE = """\
+:root { color-scheme: light dark; --ink: #1a202c; --soft: #5a6578; --line: #dde3ec; --back: #fff; --card: #f5f7fa }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6eaf0; --soft: #9aa5b5; --line: #323b48; --back: #14181f; --card: #1d232c }
+}
+* { box-sizing: border-box }
+body { font: 16px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  margin: 0 auto; max-width: 76rem; padding: 1rem; overflow-wrap: anywhere }
+h1 { font-size: 1.4rem; margin: 0 }
+.made, .notes, figcaption { color: var(--soft); font-size: .85rem }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.5rem, 1fr)); gap: .6rem; margin: 1rem 0 }
+dl div { background: var(--card); border-radius: .5rem; padding: .6rem .8rem }
+dt { color: var(--soft); font-size: .8rem }
+dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums }
+figure { margin: 1rem 0; max-width: 36rem }
+figure svg { width: 100%; height: auto }
+figure svg text { fill: var(--ink) !important }
+figure svg path[style*="stroke: #000000"] { stroke: var(--soft) !important }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100% }
+th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
+th:first-child, td:first-child, .words th, .words td { text-align: left }
+th, td { overflow-wrap: normal }
+td:first-child, .words td { overflow-wrap: anywhere }
+th:first-child { min-width: 4.5rem }
+th { color: var(--soft); font-weight: 600 }
+tfoot td { font-weight: 700; border: 0 }
+code { font-size: .9em; background: var(--card); border-radius: .25rem; padding: 0 .2rem }
+@media (max-width: 40rem) {
+  .cards thead { display: none }
+  .cards tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0 }
+  .cards td { display: grid; grid-template-columns: 6.5rem 1fr; gap: .5rem; border: 0; padding: .1rem 0;
+    overflow-wrap: anywhere; text-align: left }
+  .cards td::before { content: attr(data-name); color: var(--soft); font-weight: 400 }
+  .cards td:first-child { font-weight: 600 }
+}
+"""
+"""What the pages look like, on a phone and on a wide screen, by day and by night."""
+_COST_PAGE = (
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+"""
+    + STYLE
+    + """</style>
+<h1>{{ title }}</h1>
+<p class="made">{% if since %}since {{ since }}, {% endif %}made {{ made }}</p>
+<dl>{% for name, value in facts %}
+<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>{% endfor %}
+</dl>
+{% if plot %}<figure>{{ plot | safe }}
+{% if left_out %}<figcaption>{{ left_out }} more are in the table alone</figcaption>{% endif %}</figure>
+<table class="cards">
+<thead><tr>{% for name in columns %}<th>{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}
+<tr>{% for cell in row %}<td data-name="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}
+</tbody>
+<tfoot><tr>{% for cell in sums %}<td data-name="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr></tfoot>
+</table>
+{% else %}<p>Nothing was paid for.</p>{% endif %}
+{% for note in notes %}<p class="notes">{{ note }}</p>
+{% endfor %}</html>
+"""
+)

@@ -1,0 +1,301 @@
+"""What a person or a script asks about jobs: read from the store, derived each time, nothing kept."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.model import (
+    Counts,
+    Failing,
+    FailOn,
+    Job,
+    JobState,
+    Shard,
+    ShardState,
+    Usage,
+    job_state,
+)
+from orchestrator.policy.advice import advice_for
+from orchestrator.settings.model_lists import alias_words
+from orchestrator.store import Store
+from orchestrator.store.failures import Reason
+from orchestrator.store.jobs import Event
+from orchestrator.store.quality import Quality
+
+if TYPE_CHECKING:
+    from orchestrator.policy.planner import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
+
+    `failing` says which of its failed rows are new; `failed_so_far` counts these and the rows that have failed in
+    running batches.
+    """
+
+    job: Job
+    state: JobState
+    counts: Counts
+    failing: Failing
+    failed_so_far: int
+    done: int
+    cost: Decimal
+    rate: float
+    eta_seconds: float | None
+
+    @property
+    def processed(self) -> int:
+        """Rows that were answered or failed; not those that were cancelled or given up."""
+        return self.done - self.counts.cancelled - self.counts.expired
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        job = self.job
+        return {
+            "job": job.id,
+            "name": job.name,
+            "state": self.state,
+            "kind": job.kind,
+            "source": job.source,
+            "created_at": _iso(job.created_at),
+            "deadline_at": _iso(job.deadline_at),
+            "finished_at": _iso(job.finished_at),
+            "budget_usd": None if job.budget is None else f"{job.budget:f}",
+            "output": job.output_path,
+            "limited_to": job.limited_to,
+            "error": job.error,
+            "error_code": job.error_code,
+            "requests": {
+                "total": self.counts.total,
+                "done": self.done,
+                "pending": self.counts.pending,
+                "succeeded": self.counts.succeeded,
+                "failed": self.counts.failed,
+                "cancelled": self.counts.cancelled,
+                "expired": self.counts.expired,
+                "failed_so_far": self.failed_so_far,
+            },
+            "failures": {
+                "new": self.failing.new,
+                "known": self.failing.known,
+                "acknowledged": self.failing.acknowledged,
+                "known_since": _iso(self.failing.since),
+            },
+            "cost_usd": f"{self.cost:f}",
+            "rate_per_second": round(self.rate, 3),
+            "eta_seconds": None if self.eta_seconds is None else round(self.eta_seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail:
+    """One job with everything that is known of it. `model_names` has what models are called, by their shards."""
+
+    line: JobLine
+    shards: Sequence[Shard]
+    usage: Usage
+    carried: int
+    reasons: Sequence[Reason]
+    events: Sequence[Event]
+    tags: dict[str, str]
+    problem: str | None = None
+    outlook: Outlook | None = None
+    quality: Quality | None = None
+    model_names: Mapping[str, str] = field(default_factory=dict)
+
+    def model_name(self, shard: Shard) -> str:
+        """What a shard's model is called at its backend; its alias where that is not known any more."""
+        return self.model_names.get(shard.id) or alias_words(shard.model)
+
+    def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
+        """Whether every row ran, none has failed that counts, and the answers are as good as the job file asks."""
+        counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
+        has_run = counts.succeeded + counts.failed == counts.total
+        return self.line.job.error is None and has_run and not withheld and not self.line.failing.counted(fail_on)
+
+    @property
+    def held(self) -> list[Shard]:
+        """The shards that wait for something, or take longer than is usual."""
+        return [shard for shard in self.shards if shard.held is not None and not shard.state.is_final]
+
+    def to_json(self) -> dict[str, Any]:
+        """The stable form; documented in docs/json.md."""
+        return {
+            **self.line.to_json(),
+            "carried": self.carried,
+            "tokens": {
+                "input": self.usage.input_tokens,
+                "cached": self.usage.cached_tokens,
+                "output": self.usage.output_tokens,
+            },
+            "problem": self.problem,
+            "outlook": None if self.outlook is None else _outlook_json(self.outlook),
+            "quality": None if self.quality is None else _quality_json(self.quality),
+            "tags": self.tags,
+            "reasons": [_reason_json(one) for one in self.reasons],
+            "shards": [{**_shard_json(shard), "model_name": self.model_name(shard)} for shard in self.shards],
+            "events": [
+                {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
+                for event in self.events
+            ],
+        }
+
+
+def _reason_json(reason: Reason) -> dict[str, Any]:
+    told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
+    return {**told, "advice": advice_for(reason.code)}
+
+
+def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+    rescue = outlook.rescue
+    return {
+        "chance": round(outlook.chance, 4),
+        "expected_usd": f"{outlook.expected:f}",
+        "rescue": None
+        if rescue is None
+        else {"at": _iso(rescue.at), "to": list(rescue.to), "needed": round(rescue.needed, 4)},
+        "reason": outlook.reason,
+    }
+
+
+def _quality_json(quality: Quality) -> dict[str, Any]:
+    return {
+        "share": None if quality.share is None else round(quality.share, 4),
+        "right": quality.hits,
+        "fields": quality.fields,
+        "rows": quality.rows,
+        "absent": quality.absent,
+        "withheld": quality.withheld,
+    }
+
+
+def _shard_json(shard: Shard) -> dict[str, Any]:
+    return {
+        "shard": shard.id,
+        "state": shard.state,
+        "backend": shard.backend,
+        "endpoint": shard.endpoint,
+        "model": shard.model,
+        "batch_id": shard.batch_id,
+        "batch_status": shard.provider_status,
+        "rows": shard.rows,
+        "completed": shard.provider_completed,
+        "failed": shard.provider_failed,
+        "reason": shard.reason,
+        "held": None if shard.state.is_final else shard.held,
+        "account": shard.account,
+        "prompt_tokens_estimated": shard.tokens,
+        "submitted_at": _iso(shard.submitted_at),
+        "ended_at": _iso(shard.ended_at),
+    }
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+RunningCost = Callable[[Shard], Decimal]
+
+
+def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
+    """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
+    ids = [job.id for job in jobs]
+    counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
+    found = []
+    for job in jobs:
+        state = job_state(job, counts[job.id], submitted=job.id in submitted)
+        shards = [] if state.is_final else store.shards.of_job(job.id)
+        spent = store.ledger.spent(job.id) + _running(shards, running_cost)
+        found.append(_line(job, state, counts[job.id], failing[job.id], shards, spent, now))
+    return found
+
+
+def _line(
+    job: Job, state: JobState, counts: Counts, failing: Failing, shards: Sequence[Shard], cost: Decimal, now: datetime
+) -> JobLine:
+    running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
+    ahead = sum(shard.provider_completed + shard.provider_failed for shard in running)
+    done = min(counts.total, counts.done + ahead)
+    rate = 0.0
+    started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
+    if started and ahead:
+        rate = ahead / max(0.001, (now - min(started)).total_seconds())
+    left = counts.total - done
+    so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
+    eta = left / rate if rate and left else None
+    failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
+    return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
+
+
+def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
+    """Why rows have failed in batches that still run, most first."""
+    codes: Counter[str] = Counter()
+    new: Counter[str] = Counter()
+    for shard in running:
+        for kind, found in (shard.failing or {}).items():
+            codes.update(found)
+            new.update(found if kind == "new" else {})
+    told = "so far, in batches that still run"
+    return [Reason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
+
+
+def failing_now(shard: Shard) -> int:
+    """Rows of a running batch that have failed by now, as far as anybody can say."""
+    if shard.failing is None:
+        return shard.provider_failed
+    return sum(sum(codes.values()) for codes in shard.failing.values())
+
+
+def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
+    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED and shard.provider_seconds]
+    return sum((running_cost(shard) for shard in running), Decimal(0))
+
+
+def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
+    """Everything about one job; tokens and cost of batches still running are counted in."""
+    counts = store.jobs.counts([job.id])[job.id]
+    shards = store.shards.of_job(job.id)
+    submitted = job.id in store.jobs.submitted([job.id])
+    state = job_state(job, counts, submitted=submitted)
+    spent = store.ledger.spent(job.id) + _running(shards, running_cost)
+    line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
+    settled = store.rows.usage(job.id)
+    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
+    usage = Usage(
+        settled.input_tokens + sum(shard.provider_input_tokens for shard in running),
+        settled.cached_tokens,
+        settled.output_tokens + sum(shard.provider_output_tokens for shard in running),
+    )
+    return JobDetail(
+        line,
+        shards,
+        usage,
+        store.rows.carried(job.id),
+        [*store.failures.reasons(job.id), *_running_reasons(running)],
+        store.jobs.events(job.id),
+        store.jobs.tags(job.id),
+        problem,
+        quality=store.checked.quality(job.id),
+    )
+
+
+class RateWindow:
+    """Rows a second over the last while, from samples: an ETA that follows what happens now."""
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        self._seconds = seconds
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, at: float, done: int) -> float:
+        """A sample at a time in seconds; the rate it gives, 0 while there is only one."""
+        self._samples.append((at, done))
+        while len(self._samples) > 2 and at - self._samples[0][0] > self._seconds:
+            self._samples.popleft()
+        first_at, first_done = self._samples[0]
+        return (done - first_done) / (at - first_at) if at > first_at else 0.0

@@ -1,0 +1,135 @@
+"""Reports in words and cells, as the console and the HTML pages show them alike. Pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from orchestrator.core.durations import span_words
+from orchestrator.core.model import JobState, Usage
+from orchestrator.policy.calibration import Calibration
+from orchestrator.reports.cost import CostLine, CostReport, Estimate
+from orchestrator.settings.model_lists import alias_words
+
+_COST_COLUMNS = (
+    "rows", "in", "cached", "out", "paid", "foreseen", "list", "saved", "wasted", "per document", "per 1k tokens",
+)  # fmt: skip
+COST_RANKS = {"cached": 5, "per 1k tokens": 4, "out": 3, "in": 2, "per document": 1}
+"""The columns that a table may do without, the least important first."""
+CALIBRATION_COLUMNS = ("forecast", "known", "open", "below p50", "below p95", "came to", "trust")
+STATE_STYLE = {
+    JobState.COMPLETED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.QUEUED: "blue",
+}
+"""How a job's state is drawn."""
+_TRUST = {True: "yes", False: "no", None: "too few"}
+
+
+def money(cost: Decimal) -> str:
+    """Dollars, with as many digits as a small sum needs."""
+    if cost < 0:
+        return f"-{money(-cost)}"
+    if cost == 0:
+        return "$0"
+    if cost >= 1:
+        return f"${cost:,.2f}"
+    return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
+
+
+def tokens(usage: Usage) -> str:
+    """Tokens in words."""
+    sent, cached = usage.input_tokens, usage.cached_tokens
+    told = f" ({cached / sent:.0%} cached)" if cached and sent else ""
+    return f"{sent:,} in{told}, {usage.output_tokens:,} out"
+
+
+def cost_title(report: CostReport) -> str:
+    """What a cost report is called, with the days that it is about."""
+    return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
+
+
+def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
+    """A cost report as its header, its lines and its total; without columns of which nothing is known."""
+    cells = [_cost_cells(line) for line in (*report.lines, report.total)]
+    columns = [place for place in range(len(cells[0])) if any(line[place] != "—" for line in cells)]
+    return [tuple(line[place] for place in columns) for line in ((report.by, *_COST_COLUMNS), *cells)]
+
+
+def _cost_cells(line: CostLine) -> tuple[str, ...]:
+    usage = line.usage
+    return (
+        line.group or "—",
+        f"{line.rows:,}",
+        f"{usage.input_tokens:,}",
+        f"{usage.cached_tokens:,}",
+        f"{usage.output_tokens:,}",
+        _guessed(line.estimated, line.cost),
+        _foreseen(line.estimate),
+        _guessed(line.listed.estimated, line.listed.cost),
+        money(line.saved),
+        money(line.wasted),
+        _or_dash(line.per_document),
+        _or_dash(line.per_1000_tokens),
+    )
+
+
+def cost_notes(report: CostReport) -> list[str]:
+    """What a reader must know of the figures of a cost report."""
+    total = report.total
+    stands_in = f" (≈ {report.compare} stands in for a model that no list has)" if total.listed.estimated else ""
+    guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
+    batch = _guessed(total.batch.estimated, total.batch.cost)
+    told = [
+        f"list: the same tokens at the list price of the model that answered, at once and in no batch{stands_in}",
+        f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
+    ]
+    if total.estimate is not None:
+        told.append("foreseen: by the plans; in brackets, how far the jobs that are over came out above or below")
+    if total.wasted:
+        told.append("wasted: rows that failed, rows paid for again, sends that brought no answer")
+    if total.uncertain:
+        vain = money(total.uncertain)
+        told.append(f"{vain} of the cost is for sends that brought no answer, and may not be billed")
+    if report.by == "tag":
+        told.append("a job with several tags is in several lines, and once in the total")
+    return told
+
+
+def calibration_cells(line: Calibration) -> tuple[str, ...]:
+    """A line of a forecast report."""
+    return (
+        calibration_name(line),
+        f"{line.known:,}",
+        f"{line.open:,}" if line.open else "—",
+        _share(line.below_p50),
+        _share(line.below_p95),
+        "—" if line.ratio is None else f"{line.ratio:.2f} × p50",
+        _TRUST[line.trusted],
+    )
+
+
+def calibration_name(line: Calibration) -> str:
+    """What a line of a forecast report is about."""
+    return " ".join(word for word in (line.kind, line.backend, alias_words(line.model), line.task) if word)
+
+
+def _guessed(is_guess: bool, cost: Decimal) -> str:
+    return ("≈" if is_guess else "") + money(cost)
+
+
+def _foreseen(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "—"
+    # The zero: what is hardly below is no "-0%".
+    off = "" if estimate.off is None else f" ({round(estimate.off, 2) + 0:+.0%})"
+    return money(estimate.p50) + off
+
+
+def _or_dash(dollars: Decimal | None) -> str:
+    return "—" if dollars is None else money(dollars)
+
+
+def _share(share: float | None) -> str:
+    return "—" if share is None else f"{share:.0%}"

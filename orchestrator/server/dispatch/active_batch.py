@@ -1,0 +1,400 @@
+"""A batch that is being worked on: which rows wait, which are done, and what its result files hold."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from orchestrator.core import wire
+from orchestrator.core.errors import StorageError
+from orchestrator.core.wire import NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
+from orchestrator.server.dispatch import bodies, packing, results
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.inputs import Input, Line, Unreadable
+from orchestrator.server.dispatch.outcomes import outcome_of
+from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.resultlines import error_line
+from orchestrator.server.dispatch.retry import Action, Verdict
+from orchestrator.server.dispatch.send_log import FILE_NAME, Sent
+from orchestrator.server.dispatch.tally import Note, Tally, note_of
+from orchestrator.server.dispatch.upstream_queue import Lanes
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, Source, Work
+from orchestrator.server.records import BatchRecord
+
+IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
+MANY_MISSES = 3
+BATCH_PRIORITY = 100
+"""vLLM serves lower numbers first; people who wait have 0."""
+
+
+class Run(Source):
+    """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last.
+
+    `tier` is the service tier of rows that name none.
+    """
+
+    def __init__(self, record: BatchRecord, folder: Path, tier: str | None = None) -> None:
+        self.batch = record.batch
+        self.options = record.options
+        self.tenant = record.tenant
+        self.folder = folder
+        self.endpoint = record.batch.endpoint
+        self.deadline = float(record.batch.expires_at or 0)
+        self.tally = Tally()
+        self.changed = asyncio.Event()
+        self.is_known = asyncio.Event()
+        """Set once the input has been read, and with it what the result files hold."""
+        self.stopping: BatchStatus | None = None
+        self._unreadable: dict[int, str] = {}
+        """Rows that cannot be read now, and why."""
+        self._misses = 0
+        self._failure: str | None = None
+        self.unnoted: str | None = None
+        """Why it cannot be noted that a row is sent: the disk refuses, which is everybody's matter."""
+        self._held_until: float | None = None
+        self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
+        self._taken_back: dict[int, float] = {}
+        self._input: Input | None = None
+        self._plan: Plan | None = None
+        self._again: deque[Work] = deque()
+        self._last: deque[Work] = deque()
+        """Rows that could not be read: tried again when there are no others."""
+        self._tier = tier
+        self._sent: Sent | None = None
+        """What left for upstreams that bill each request."""
+
+    def recover(self) -> Iterator[int]:
+        """Count what the result files hold, after mending them; gives the `id_key` of each row that is done."""
+        self.tally = Tally()
+        for kind in ("output", "error"):
+            for row in results.recover(self.path(kind)):
+                if kind == "error" and results.is_expired(row):
+                    self.stopping = BatchStatus.EXPIRED
+                self.tally.add([note_of(row, succeeded=kind == "output")])
+                yield id_key(row.custom_id or "")
+
+    def start(
+        self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer, doubts: bytearray | None
+    ) -> None:
+        """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open.
+
+        `doubts` is the account of what was sent before; None where none is kept.
+        """
+        self._writer = writer
+        self._lanes = lanes
+        self._files = {}
+        with contextlib.ExitStack() as opened:
+            for kind in ("output", "error"):
+                self._files[kind] = results.ResultFile(self.path(kind), self._durable)
+                opened.callback(self._files[kind].close)
+            self._sent = None if doubts is None else Sent(self.sent_path, doubts)
+            if self._sent is not None:
+                opened.callback(self._sent.close)
+            self._input = Input(input_path, plan)
+            opened.pop_all()
+        self._plan = plan
+
+    def close(self) -> None:
+        """Close the files; `start` may open them again."""
+        if self._input is not None:
+            self._input.close()
+            for file in self._files.values():
+                file.close()
+            if self._sent is not None:
+                self._sent.close()
+            self._input = self._plan = None
+
+    def path(self, kind: str) -> Path:
+        """The result file of a kind, `output` or `error`."""
+        return self.folder / f"{kind}.jsonl"
+
+    @property
+    def sent_path(self) -> Path:
+        """The account of what was sent."""
+        return self.folder / FILE_NAME
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; only between `start` and `close`."""
+        assert self._plan is not None
+        return self._plan
+
+    @property
+    def model(self) -> str | None:
+        return self.batch.model
+
+    @property
+    def problem(self) -> str | None:
+        """Why rows do not go out, for people: a matter of this batch alone."""
+        for index, why in self._unreadable.items():
+            return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
+        reason = self._failure
+        return None if reason is None else f"batch {self.batch.id} waits: {reason}"
+
+    @property
+    def row_order(self) -> str | None:
+        """In which order rows go out and why, for people; None before the input has been read."""
+        return None if self._input is None else self.plan.order.reason
+
+    @property
+    def rows_left(self) -> int:
+        """How many rows have no durable result yet; 0 before the input has been read."""
+        return 0 if self._input is None else len(self.plan) - self.tally.rows
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests of it are out."""
+        return len(self._inflight)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row has its durable result."""
+        return self._input is not None and self.tally.rows >= len(self.plan)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether rows that have no result yet will be given none."""
+        return self.stopping is not None
+
+    def counted(self) -> wire.Batch:
+        """The batch with the counts and usage of its durable results."""
+        if self.batch.status is BatchStatus.VALIDATING:
+            return self.batch
+        tally = self.tally
+        known = max(self.batch.request_counts.total, tally.rows)
+        total = known if self._input is None else len(self.plan)
+        counts = RequestCounts(total, tally.completed, tally.failed)
+        return msgspec.structs.replace(self.batch, request_counts=counts, usage=wire.usage_of(tally.tokens))
+
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        if self._input is None or self.stopping is not None:
+            return None
+        if self._held_until is not None and monotonic() < self._held_until:
+            return None
+        work = self._next(upstream, elsewhere)
+        if work is None or work.attempts or work.packed:
+            return work
+        if self.endpoint not in packing.ENDPOINTS or not upstream.takes_packs:
+            return work
+        return self._packed(work, upstream)
+
+    def _next(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        if self._again:
+            if not (elsewhere and self._again[0].failed_on is upstream):
+                return self._again.popleft()
+            # It failed here: it goes on elsewhere, and what stands behind it gets its turn.
+            self._again.rotate(-1)
+        index = self._lanes.take(upstream.url)
+        if index is None:
+            left = self._again or self._last
+            return left.popleft() if left else None
+        return Work(self, index, self.plan.size(index))
+
+    def _packed(self, first: Work, upstream: Upstream) -> Work:
+        """A row with as many of the next ones as fit into its request."""
+        custom_id, row = self._packable(first.index)
+        if row is None:
+            return first
+        pack, indexes, ids = packing.Pack(row), [first.index], [custom_id]
+        while (index := self._lanes.take(upstream.url)) is not None:
+            custom_id, row = self._packable(index)
+            if row is None or not pack.add(row):
+                self._again.append(Work(self, index, self.plan.size(index)))
+                break
+            indexes.append(index)
+            ids.append(custom_id)
+            first.size += self.plan.size(index)
+        if len(indexes) > 1:
+            first.pack, first.packed, first.packed_ids = pack, tuple(indexes), tuple(ids)
+        return first
+
+    def _packable(self, index: int) -> tuple[msgspec.Raw, packing.Packable | None]:
+        """A row as it may be packed; none where it has to go alone, or cannot be read and so will say it then."""
+        try:
+            line = self._line(index)
+        except (StorageError, bodies.BodyError):
+            return wire.NO_BODY, None
+        return line.custom_id.copy(), packing.read(self.endpoint, line.body)
+
+    def give_back(self, work: Work) -> None:
+        (self._last if work.index in self._unreadable else self._again).append(work)
+
+    def unpack(self, work: Work) -> None:
+        share = work.upstream_seconds / len(work.packed)
+        for index in work.packed:
+            single = Work(self, index, self.plan.size(index))
+            single.attempts, single.upstream_seconds = work.attempts, share
+            self._again.append(single)
+
+    def tokens(self, work: Work) -> int:
+        if not work.packed:
+            with contextlib.suppress(StorageError, bodies.BodyError):
+                return bodies.likely_tokens(self._line(work.index).body)
+        return work.size // bodies.BYTES_PER_TOKEN
+
+    def leaves(self, work: Work) -> None:
+        if self._sent is None:
+            return
+        try:
+            self._sent.leave(work.packed or (work.index,))
+        except OSError as error:
+            self._held_until = monotonic() + UNREADABLE_SECONDS
+            self.unnoted = f"rows of {self.batch.id} cannot be noted as sent: {error.strerror}"
+            raise StorageError(self.unnoted) from error
+        self.unnoted = None
+
+    def came_back(self, work: Work) -> None:
+        if self._sent is not None:
+            self._sent.take_back(work.packed or (work.index,))
+
+    def enter(self, task: asyncio.Task[None], work: Work, upstream: Upstream, began: float) -> None:
+        self._inflight[task] = (work, upstream, began)
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        work, _, _ = self._inflight.pop(task)
+        if self.stopping is not None:
+            rows = work.packed or (work.index,)
+            for index in rows:
+                self._taken_back[index] = work.upstream_seconds / len(rows)
+            self.changed.set()
+
+    def upstream_seconds(self) -> float:
+        """The batch's share of its upstreams' time up to now, rows in flight included."""
+        out = sum(work.upstream_seconds + upstream.so_far(began) for work, upstream, began in self._inflight.values())
+        return self.tally.upstream_seconds + out
+
+    async def let_go(self, grace: float) -> None:
+        """Wait `grace` seconds for the rows in flight to end, then take them back."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._none_in_flight()
+        for task in self._inflight:
+            task.cancel()
+        await self._none_in_flight()
+
+    async def _none_in_flight(self) -> None:
+        while self._inflight:
+            self.changed.clear()
+            await self.changed.wait()
+
+    def durable_bytes(self, kind: str) -> int:
+        """How much of a result file is durable now."""
+        return self._files[kind].durable if self._input is not None else 0
+
+    def hold(self, reason: str) -> None:
+        self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
+
+    def _line(self, index: int) -> Line:
+        """A row's line. Raises StorageError where it cannot be read now, BodyError where it must not go."""
+        assert self._input is not None
+        try:
+            line = self._input.line(index)
+        except Unreadable as error:
+            self._unreadable[index] = str(error)
+            self._misses += 1
+            if self._misses >= MANY_MISSES:
+                # It is the file: to go through all the other rows at once would help nobody.
+                self._held_until = monotonic() + UNREADABLE_SECONDS
+            raise StorageError(str(self.problem)) from error
+        if self._unreadable or self._failure is not None:
+            self._unreadable.pop(index, None)
+            self._misses, self._failure, self._held_until = 0, None, None
+        return line
+
+    def _custom_id(self, index: int) -> msgspec.Raw:
+        assert self._input is not None
+        return self._input.custom_id(index)
+
+    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+        if work.pack is not None:
+            body: bytes | msgspec.Raw = work.pack.body()
+        else:
+            line = self._line(work.index)
+            work.custom_id, body = line.custom_id, line.body
+        return bodies.prepare(
+            body,
+            endpoint=self.endpoint,
+            vllm=upstream.is_vllm,
+            model=upstream.first_model if self.batch.model == bodies.DEFAULT_MODEL else None,
+            priority=BATCH_PRIORITY if upstream.takes_priority else None,
+            tier=self._tier,
+        )
+
+    def refuse(self, work: Work, fault: wire.LineError) -> None:
+        rows = work.packed or (work.index,)
+        for index in rows:
+            line = error_line(self._custom_id(index), fault.code, fault.message, None)
+            self._put(index, "error", line, NO_TOKENS, work.upstream_seconds / len(rows))
+
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+        if work.pack is None:
+            assert work.custom_id is not None, "read with the row's body"
+            self._settle(work, work.index, work.custom_id, upstream, reply, verdict, latency)
+            return True
+        if verdict.action is not Action.KEEP or reply.status >= 300:
+            return False
+        try:
+            answers = work.pack.split(reply.body)
+        except packing.PackError:
+            upstream.takes_packs = False
+            return False
+        for index, custom_id, answer in zip(work.packed, work.packed_ids, answers, strict=True):
+            alone = Reply(reply.end, reply.status, answer)
+            self._settle(work, index, custom_id, upstream, alone, verdict, latency)
+        return True
+
+    def _settle(
+        self,
+        work: Work,
+        index: int,
+        custom_id: msgspec.Raw,
+        upstream: Upstream,
+        reply: Reply,
+        verdict: Verdict,
+        latency: float,
+    ) -> None:
+        if self.plan.done[index]:
+            return
+        seconds, orch = work.upstream_seconds / (len(work.packed) or 1), None
+        if self._sent is not None and reply.status < 300 and verdict.action is Action.KEEP:
+            self._sent.answered(index)
+        if self.options.provenance:
+            took, doubts = round(latency * 1000), self._doubts(index)
+            orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts)
+        upstream.stats.latencies.observe(latency)
+        self._put(index, *outcome_of(custom_id, reply, verdict, orch, upstream.stats), seconds)
+
+    def end_rest(self, code: str, message: str) -> None:
+        """Give every row without a result an error row."""
+        for index, done in enumerate(self.plan.done):
+            if not done:
+                # A row that was taken back has used the upstream all the same, and somebody pays for that.
+                seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
+                said = f"{message} {IN_DOUBT}" if doubts else message
+                orch = None
+                if self.options.provenance and (seconds or doubts):
+                    orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
+                line = error_line(self._custom_id(index), code, said, orch)
+                self._put(index, "error", line, NO_TOKENS, seconds)
+
+    def _doubts(self, index: int) -> int:
+        """How often a row left for an upstream that bills, and no answer is known."""
+        return 0 if self._sent is None else self._sent.doubts(index)
+
+    def _put(self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float) -> None:
+        done = self.plan.done
+        if not done[index]:  # one row, one outcome
+            done[index] = 1
+            self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds))
+
+    def _durable(self, notes: Sequence[Note]) -> None:
+        self.tally.add(notes)
+        if self.is_done:
+            self.changed.set()

@@ -1,0 +1,370 @@
+"""Rows to upstreams and back: workers pull, each row ends with one result line or goes back to be tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, assert_never
+
+from orchestrator.core.clock import now as clock_now
+from orchestrator.core.errors import StorageError
+from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.fair_queue import Fair
+from orchestrator.server.dispatch.outcomes import INTERNAL
+from orchestrator.server.dispatch.retry import (
+    MAX_TRIES,
+    Action,
+    End,
+    Fault,
+    Verdict,
+    account_problem,
+    fault_of,
+    judge,
+    leaves_doubt,
+)
+from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.dispatch.work import NO_TRIES, UNREADABLE_SECONDS, Source, Work
+
+log = logging.getLogger(__name__)
+
+# The last try of a row that may be what kills the engine it has alone: no row is given up for what another one did.
+ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
+AFTER_DEATH_SECONDS = 0.5
+"""An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
+FORBIDDEN = 403
+"""May be said of the account, or of what one row asks for: then others are taken."""
+TICK = 0.001
+"""Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
+ANSWERED = Verdict(Action.KEEP)
+
+
+def _size(work: Work) -> int:
+    return work.size
+
+
+class _Alarm(NamedTuple):
+    """When rows are looked for again; uvloop's handles do not always know it."""
+
+    when: float
+    handle: asyncio.Handle
+
+
+class FanOut:
+    """Drives every upstream at its limit with rows of the sources, each in its turn."""
+
+    def __init__(
+        self, upstreams: Sequence[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool
+    ) -> None:
+        self.upstreams = upstreams
+        self.sources: Fair[Source] = Fair()
+        self._retry_delay = retry_delay
+        self._paused = paused
+        self._enabled = enabled
+        self._well = 0
+        self._deadline_now = clock_now().timestamp()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._suspects: deque[Work] = deque()
+        self._suspects_out = 0
+        self._last_tries: deque[Work] = deque()
+        self._alone: Work | None = None
+        self._next_alone_at = float("-inf")
+        self._emptied: Upstream | None = None
+        self._alarms: dict[Upstream, _Alarm] = {}
+        self.problem: str | None = None
+        """Why rows stand still by a fault of this program, for people, or None."""
+
+    def top_up(self) -> None:
+        """Start workers where an upstream is below its limit and rows wait. Cheap; call it on any change."""
+        if not self._enabled or self._paused():
+            return
+        self._well = sum(upstream.problem is None for upstream in self.upstreams)
+        self.sources.wake()
+        self._isolate()
+        # Round and round, so that upstreams with room share what there is.
+        able = list(self.upstreams)
+        while able:
+            able = [upstream for upstream in able if self._start_one(upstream)]
+
+    def _start_one(self, upstream: Upstream) -> bool:
+        if not self._takes_rows(upstream) or upstream.workers >= upstream.room() or not self._may_ask(upstream):
+            return False
+        work = self._take(upstream)
+        if work is None:
+            return False
+        self._start(upstream, work)
+        return True
+
+    def review(self, rows_per_second: float) -> None:
+        """Look again at what the clock says of each batch; call it about once a second."""
+        self._deadline_now = clock_now().timestamp()
+        self.sources.review(self._deadline_now, rows_per_second)
+
+    def _takes_rows(self, upstream: Upstream) -> bool:
+        return upstream.problem is None and upstream is not self._emptied
+
+    def _may_ask(self, upstream: Upstream) -> bool:
+        """Whether an upstream's rates allow one more row; where they do not, rows go on as soon as they do."""
+        wait = upstream.wait()
+        if wait <= 0:
+            return True
+        loop, alarm = asyncio.get_running_loop(), self._alarms.get(upstream)
+        when = loop.time() + wait + TICK
+        # A row that took fewer tokens than it might have lets the next one go earlier than was thought.
+        if alarm is None or alarm.when > when + TICK:
+            if alarm is not None:
+                alarm.handle.cancel()
+            self._alarms[upstream] = _Alarm(when, loop.call_later(wait + TICK, self._wake, upstream))
+        return False
+
+    def _wake(self, upstream: Upstream) -> None:
+        del self._alarms[upstream]
+        self.top_up()
+
+    def _start(self, upstream: Upstream, work: Work) -> None:
+        self._count(upstream, work)
+        upstream.workers += 1
+        task = asyncio.create_task(self._worker(upstream, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _count(self, upstream: Upstream, work: Work) -> None:
+        """Count a row that is about to go against the upstream's rates, before another one is let go."""
+        if upstream.pace is not None:
+            tokens = 0 if upstream.pace.tokens_per_minute is None else work.source.tokens(work)
+            work.ticket = upstream.pace.take(upstream.clock(), tokens)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a row stands still", exc_info=error)
+            self.problem = "a row stands still until the next start: an internal error; see the log"
+
+    def _isolate(self) -> None:
+        """Empty an upstream for the next row that has its last try, and send the row there alone."""
+        if self._alone is not None or time.monotonic() < self._next_alone_at:
+            return
+        if self._last_tries:
+            self._last_tries = deque(work for work in self._last_tries if not work.source.is_stopping)
+        able = [upstream for upstream in self.upstreams if self._last_try(upstream)] if self._last_tries else []
+        if self._emptied not in able:
+            self._emptied = able[0] if able else None
+        if self._emptied is not None and self._emptied.workers == 0:
+            self._alone = self._last_try(self._emptied)
+            assert self._alone is not None
+            self._last_tries.remove(self._alone)
+            self._start(self._emptied, self._alone)
+
+    def _last_try(self, upstream: Upstream) -> Work | None:
+        """The first row that has its last try and may have it at an upstream, which must be well."""
+        if upstream.problem is not None:
+            return None
+        return next((work for work in self._last_tries if self._suits(work.source, upstream)), None)
+
+    @property
+    def in_flight(self) -> int:
+        """Rows that are out."""
+        return len(self._tasks)
+
+    async def drain(self, seconds: float) -> None:
+        """Send nothing more, and let what is out come back for up to so many seconds."""
+        self._enabled = False
+        if self._tasks and seconds > 0:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def close(self) -> None:
+        """End every worker; rows in flight stay without a result and run again at the next start."""
+        self._enabled = False
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take(self, upstream: Upstream) -> Work | None:
+        if self._suspects and not self._suspects_out:
+            suspects = (
+                each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)
+            )
+            work = next(suspects, None)
+            if work is not None:
+                self._suspects.remove(work)
+                if not work.source.is_stopping:
+                    self._suspects_out += 1
+                    return work
+        # What failed here may be the row's fault: who has one chance gets another row.
+        elsewhere = self._well > 1 or upstream.on_trial
+
+        def take(source: Source) -> Work | None:
+            try:
+                return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
+            except Exception:
+                # What one batch fails at must not keep others from their turn.
+                log.exception("a batch could not give its next row")
+                source.hold("an internal error; see the log")
+                return None
+
+        return self.sources.take(upstream, self._deadline_now, take, _size)
+
+    def _suits(self, source: Source, upstream: Upstream) -> bool:
+        """Whether an upstream has the model. One that nobody has goes anywhere, to be told so."""
+        return upstream.serves(source.model) or not any(other.serves(source.model) for other in self.upstreams)
+
+    async def _worker(self, upstream: Upstream, first: Work) -> None:
+        alone = first is self._alone
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            work: Work | None = first
+            while work is not None:
+                await self._attempt(task, upstream, work)
+                if not self._takes_rows(upstream) or upstream.workers > upstream.room():
+                    return
+                if not self._enabled or self._paused() or not self._may_ask(upstream):
+                    return
+                work = self._take(upstream)
+                if work is not None:
+                    self._count(upstream, work)
+        finally:
+            upstream.workers -= 1
+            if alone:
+                self._alone = None
+            if upstream is self._emptied:
+                self.top_up()
+
+    async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
+        source = work.source
+        counted = work.is_suspect and work is not self._alone
+        if work.source.is_stopping:
+            # Since it was taken; its row may have its end already.
+            self._suspects_out -= counted
+            return
+        body = self._prepared(upstream, work)
+        if body is None:
+            self._suspects_out -= counted
+            return
+        sent_at = upstream.clock()
+        began = upstream.begin(sent_at)
+        source.enter(task, work, upstream, began)
+        try:
+            reply = await upstream.send(source.endpoint, body)
+        except asyncio.CancelledError:
+            # A batch that is stopping takes back its rows; the worker lives on. Anything else ends the worker.
+            if not source.is_stopping or not self._enabled:
+                raise
+            task.uncancel()
+            return
+        finally:
+            now = upstream.clock()
+            work.upstream_seconds += upstream.end(began, now)
+            source.leave(task)
+            self._suspects_out -= counted
+        work.attempts += 1
+        try:
+            upstream.heard(work.ticket, reply, sent_at)
+            if reply.end is End.ANSWERED and reply.status < 300:
+                self._end(upstream, work, reply, ANSWERED, sent_at, now)
+            else:
+                self._act(upstream, work, reply, sent_at, now)
+        except Exception:
+            # What this program fails at is the end of the one row: nothing else stands still for it.
+            log.exception("a row failed by an internal error")
+            source.refuse(work, INTERNAL)
+
+    def _prepared(self, upstream: Upstream, work: Work) -> bytes | None:
+        """The body to send; None where the row has its end without, or is tried again later."""
+        source = work.source
+        try:
+            body = source.request_body(work, upstream)
+            source.leaves(work)
+        except BodyError as error:
+            source.refuse(work, error.fault)
+        except StorageError:
+            asyncio.get_running_loop().call_later(UNREADABLE_SECONDS, self._again, work)
+        except Exception:
+            log.exception("a row could not be sent for an internal error")
+            source.refuse(work, INTERNAL)
+        else:
+            return body
+        return None
+
+    def _end(
+        self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float
+    ) -> None:
+        upstream.answered(now)
+        if verdict.action is Action.KEEP and upstream.well(sent_at):
+            self.top_up()
+        if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
+            work.source.unpack(work)
+            self.top_up()
+
+    def _act(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float, now: float) -> None:
+        if not leaves_doubt(reply.end, reply.status):
+            work.source.came_back(work)
+        fault = fault_of(reply.end, reply.status)
+        verdict = judge(
+            reply.end,
+            status=reply.status,
+            detail=reply.detail,
+            retry_after=reply.retry_after,
+            tries=work.failed_by(fault) if fault is not None else 0,
+            base=self._retry_delay,
+            paid=upstream.paid,
+            account=self._account_problem(upstream, work, reply, sent_at),
+        )
+        if verdict.overload:
+            upstream.overloaded(now, sent_at, reply, self._retry_delay)
+        elif reply.end is End.TIMED_OUT:
+            upstream.flow.timed_out(now, sent_at)
+        if upstream.refuses_priority(reply):
+            self._again(work)
+            return
+        if fault is not None and fault is not Fault.OVERLOAD:
+            work.failed_on = upstream
+            # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
+            # But many without any answer are no bad rows: each costs a worker the whole time that a request may take.
+            if len(self.upstreams) > 1 or fault is Fault.TIMED_OUT:
+                upstream.faulty(verdict.reason)
+            if fault is Fault.CUT and work is self._alone:
+                self._next_alone_at = now + AFTER_DEATH_SECONDS
+        match verdict.action:
+            case Action.KEEP | Action.GIVE_UP:
+                self._end(upstream, work, reply, verdict, sent_at, now)
+            case Action.WAIT:
+                upstream.down(verdict.reason)
+                self._again(work)
+            case Action.LEAVE:
+                work.failed_on = upstream
+                upstream.leave_alone(verdict.reason, sent_at)
+                self._again(work)
+            case Action.RETRY:
+                upstream.stats.retried += 1
+                asyncio.get_running_loop().call_later(verdict.delay, self._again, work)
+            case _:
+                assert_never(verdict.action)
+
+    def _account_problem(self, upstream: Upstream, work: Work, reply: Reply, sent_at: float) -> str | None:
+        """Why an upstream that bills refuses the account; None where it does not, or refuses but the row."""
+        if not upstream.paid or reply.end is not End.ANSWERED:
+            return None
+        problem = account_problem(reply.status, reply.body)
+        if problem is not None:
+            work.refused_at = sent_at if work.refused_at is None else work.refused_at
+            if reply.status == FORBIDDEN and upstream.took_since(work.refused_at):
+                return None
+        return problem
+
+    def _again(self, work: Work) -> None:
+        if work.source.is_stopping:
+            return
+        if work.packed and work.is_suspect:
+            work.source.unpack(work)
+        elif work.tries is not NO_TRIES and work.tries[Fault.CUT] >= ALONE_CUTS:
+            self._last_tries.append(work)
+        elif work.is_suspect:
+            self._suspects.append(work)
+        else:
+            work.source.give_back(work)
+        self.top_up()

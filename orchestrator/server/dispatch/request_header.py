@@ -1,0 +1,138 @@
+"""What the plan pass reads of a row: one decode where `wire.check_line` needs two, and nothing is copied.
+
+Whatever is not plainly good is left to `check_line`, which says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, CheckedLine, LineError, check_line, is_too_deep
+
+_NONE = msgspec.Raw()
+
+
+class Body(msgspec.Struct, gc=False):
+    """A request's body, for an endpoint whose rows share no work."""
+
+    model: str
+    stream: Any = None
+
+    @property
+    def text(self) -> bytes | memoryview:
+        """What the model reads first, in the order in which a chat template puts it: raw JSON."""
+        return b""
+
+    @property
+    def most_tokens(self) -> Any:
+        """The limit of what may be generated, as the row gives it; None where it gives none."""
+        return None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing about it that `check_line` would have to look at."""
+        return not self.stream and self.model != ""
+
+
+class _Chat(Body, gc=False):
+    messages: msgspec.Raw = _NONE
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    tools: msgspec.Raw = _NONE
+
+    @property
+    def text(self) -> bytes | memoryview:
+        return _joined(self.tools, self.messages) if len(self.tools) else memoryview(self.messages)
+
+    @property
+    def most_tokens(self) -> Any:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def is_plain(self) -> bool:
+        messages = self.messages
+        # No empty value has a colon, and none is worth more than a few bytes.
+        return not self.stream and self.model != "" and (len(messages) >= 100 or b":" in bytes(messages))
+
+
+class _Completion(Body, gc=False):
+    prompt: msgspec.Raw = _NONE
+    max_tokens: Any = None
+
+    @property
+    def text(self) -> bytes | memoryview:
+        return memoryview(self.prompt)
+
+    @property
+    def most_tokens(self) -> Any:
+        return self.max_tokens
+
+
+class _Response(Body, gc=False):
+    input: msgspec.Raw = _NONE
+    instructions: msgspec.Raw = _NONE
+    max_output_tokens: Any = None
+    tools: msgspec.Raw = _NONE
+
+    @property
+    def text(self) -> bytes | memoryview:
+        return _joined(self.tools, self.instructions, self.input)
+
+    @property
+    def most_tokens(self) -> Any:
+        return self.max_output_tokens
+
+
+def _joined(*parts: msgspec.Raw) -> bytes:
+    return b"".join([bytes(part) for part in parts])
+
+
+B = TypeVar("B", bound=Body)
+
+
+class Head(msgspec.Struct, Generic[B], gc=False):
+    """A request line that passed every check, without what the plan has no use for."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: B
+
+
+_BODIES: dict[str, type[Body]] = {
+    "/v1/chat/completions": _Chat,
+    "/v1/completions": _Completion,
+    "/v1/responses": _Response,
+}
+"""By endpoint: those whose rows can share a prefix in an upstream's cache."""
+
+
+def can_share(endpoint: str) -> bool:
+    """Whether rows of this endpoint can share a prefix in an upstream's cache."""
+    return endpoint in _BODIES
+
+
+def reader(endpoint: str) -> Callable[[bytes], Head[Body] | LineError]:
+    """Reads one line of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
+    decode: Callable[[bytes], Head[Body]] = msgspec.json.Decoder(Head[_BODIES.get(endpoint, Body)]).decode  # type: ignore[misc]
+
+    def read(raw: bytes) -> Head[Body] | LineError:
+        try:
+            if len(raw) <= MAX_LINE_BYTES:
+                head = decode(raw)
+                is_whole = head.method == "POST" and head.url == endpoint and head.custom_id and head.body.is_plain
+                if is_whole and not is_too_deep(raw):
+                    if not raw.isascii():
+                        raw.decode()  # the JSON decoder does not look into strings that it skips
+                    return head
+        except NO_JSON:
+            pass
+        checked = check_line(raw, endpoint)
+        if isinstance(checked, CheckedLine):
+            return Head(checked.custom_id, "POST", checked.url, Body(checked.model or ""))
+        return checked
+
+    return read

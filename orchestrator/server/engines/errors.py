@@ -1,0 +1,14 @@
+"""The one error of this package."""
+
+from __future__ import annotations
+
+from orchestrator.core.errors import BackendError
+
+ELSEWHERE = "use a server that runs elsewhere: make demo UPSTREAM=http://host:port/v1 MODEL=name"
+
+
+class EngineUnavailable(BackendError):
+    """The engine cannot be installed, does not start, or has died; the hint names the way around it."""
+
+    def __init__(self, message: str, *, hint: str | None = ELSEWHERE) -> None:
+        super().__init__(message, hint=hint)

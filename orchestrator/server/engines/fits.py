@@ -1,0 +1,145 @@
+"""Whether a model fits the GPUs' memory: said in a second, where vLLM says it after minutes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.server.engines.gpus import Group
+from orchestrator.server.engines.options import value_of
+
+GIB = 1024**3
+UTILIZATION = 0.92
+"""vLLM's default of --gpu-memory-utilization (0.32)."""
+OVERHEAD = 1.10
+ROOM = 1 * GIB
+"""What an engine needs at least beside its weights: activations, CUDA graphs, a small KV cache."""
+INDEX = "*.safetensors.index.json"
+UNJUDGED = (
+    *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
+    *("--model-loader-extra-config", "--config"),
+)
+"""Options with which the files' size says little about the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a model does not fit, with the numbers, and what to do."""
+
+    reason: str
+    hint: str
+
+
+def judge(weights: int | None, group: Group, utilization: float) -> Refusal | None:
+    """Whether an engine on `group` can hold `weights` bytes (None: unknown); None: nothing speaks against it.
+
+    vLLM takes `utilization` of each GPU's memory, all of it free at its start, and divides the weights equally.
+    """
+    need = None if weights is None else int(weights / max(1, len(group)) * OVERHEAD) + ROOM
+    for gpu in group:
+        if gpu.total is None:
+            continue
+        budget = int(gpu.total * utilization)
+        share = f"{utilization:g} of {_gib(gpu.total)}"
+        if need is not None and weights is not None and need > budget:
+            of = "" if len(group) == 1 else f" over {len(group)} GPUs"
+            return Refusal(
+                f"the model does not fit GPU {gpu.index}: its weights of {_gib(weights)}{of} need {_gib(need)}, "
+                f"and vLLM may use {_gib(budget)} of it ({share})",
+                _more(weights, budget, len(group)),
+            )
+        if gpu.free is not None and gpu.free < budget:
+            return Refusal(
+                f"GPU {gpu.index} is not free: vLLM takes {_gib(budget)} ({share}), and {_gib(gpu.free)} are free",
+                _less(gpu.free, gpu.total, need),
+            )
+    return None
+
+
+def _more(weights: int, budget: int, size: int) -> str:
+    while size <= 64 and weights / size * OVERHEAD + ROOM > budget:
+        size *= 2
+    return f"more GPUs for each engine (--tensor-parallel {size}), or a quantised or smaller model"
+
+
+def _less(free: int, total: int, need: int | None) -> str:
+    # A hundredth below what is free now: the engine's own context takes some of it before vLLM looks.
+    share = int(free / total * 100 - 1) / 100
+    if share <= 0 or (need is not None and share * total < need):
+        return "end what uses the GPU (nvidia-smi shows it), or choose others with --gpus"
+    return f"end what uses the GPU (nvidia-smi shows it), or share it: -- --gpu-memory-utilization {share:g}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def utilization_of(options: Sequence[str]) -> float:
+    """The share of each GPU's memory that vLLM may use, with these options of the user."""
+    try:
+        return float(value_of(options, "--gpu-memory-utilization") or UTILIZATION)
+    except ValueError:
+        return UTILIZATION  # vLLM itself says what is wrong with it
+
+
+def can_judge(options: Sequence[str]) -> bool:
+    """Whether the size of a model's files says what memory it takes with these options."""
+    return all(value_of(options, name) is None for name in UNJUDGED)
+
+
+def weights_bytes(model: str, options: Sequence[str], environ: Mapping[str, str]) -> int | None:
+    """What the weights of a model take in memory, by its files; None where they are not on this disk.
+
+    `model` is a folder, a file, or the name of a model that may be in the Hub's cache.
+    """
+    place = Path(model)
+    if place.is_file():
+        return place.stat().st_size
+    folder = place if place.is_dir() else _cached(model, value_of(options, "--revision") or "main", environ)
+    if folder is None:
+        return None
+    files = _weight_files(folder)
+    size = sum(file.stat().st_size for file in files)
+    # vLLM loads what was saved with 32 bits a weight in 16, unless it is told otherwise.
+    halved = _saved_as(folder) == "float32" and value_of(options, "--dtype") not in ("float32", "float")
+    return (size // 2 if halved else size) or None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for index in sorted(folder.glob(INDEX)):
+        names = _json(index).get("weight_map")
+        files = [folder / name for name in set(names.values())] if isinstance(names, dict) else []
+        if files and all(file.is_file() for file in files):
+            return files
+    safetensors = list(folder.glob("*.safetensors"))
+    # Some models come twice in one folder, the second time in one piece.
+    parts = [file for file in safetensors if not file.name.startswith(("consolidated", "adapter"))]
+    return parts or safetensors or list(folder.glob("pytorch_model*.bin")) or list(folder.glob("*.bin"))
+
+
+def _cached(name: str, revision: str, environ: Mapping[str, str]) -> Path | None:
+    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    try:
+        commit = (cache / "refs" / revision).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        commit = revision
+    found = cache / "snapshots" / commit
+    return found if found.is_dir() else None
+
+
+def _saved_as(folder: Path) -> str | None:
+    config = _json(folder / "config.json")
+    kind = config.get("dtype", config.get("torch_dtype"))
+    return kind if isinstance(kind, str) else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

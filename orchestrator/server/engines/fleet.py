@@ -1,0 +1,219 @@
+"""What `orch serve --vllm MODEL` starts: with which Python, on which GPUs, on which ports, with which options."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import InputError, RefusedError, UsageError
+from orchestrator.server.engines import fits
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.gpus import Group, find_gpus, group
+from orchestrator.server.engines.install import is_installed
+from orchestrator.server.engines.layout import EngineDir
+from orchestrator.server.engines.options import check_options, value_of
+from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOST, Launch, is_free
+
+# Below the ports that the kernel gives to outgoing connections: one of those could take an engine's port while it is
+# down, even the server's own attempt to reach it.
+FIRST_PORT, LAST_PORT = 16_384, 32_000
+# GiB. Without it vLLM takes 92 % of the machine's memory for its cache on the CPU, or does not start.
+CPU_CACHE_GIB = "4"
+CHECK_SECONDS = 60.0
+HAS_VLLM = "import importlib.util as u, sys; s = u.find_spec('vllm'); sys.exit(not (s and s.origin))"
+_is_hub_name = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for. `gpus` None means all; `options` are vLLM's own."""
+
+    model: str
+    gpus: tuple[int, ...] | None = None
+    tensor_parallel: int = 1
+    python: Path | None = None
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One engine to be started; `name` is for people."""
+
+    name: str
+    launch: Launch
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The engines to be started, and what the user should know about them."""
+
+    engines: tuple[Planned, ...]
+    notes: tuple[str, ...]
+
+
+def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
+    """Decide all of it; nothing is started.
+
+    `root` is the server's folder: logs go there, and the ports follow from it, so that a server that comes again
+    knows its engines by their addresses. Raises UsageError, InputError, EngineUnavailable, or RefusedError for what
+    cannot fit.
+    """
+    if sys.platform != "linux":
+        raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")
+    check_options(wish.options)
+    model = _model(wish.model)
+    python, environment, is_cpu_build = find_python(wish.python, environ)
+    if is_cpu_build and (wish.gpus or wish.tensor_parallel > 1):
+        raise UsageError(
+            f"the vLLM of {python} is the build for the CPU", hint="name one for GPUs with --vllm-python"
+        )
+    found = [] if is_cpu_build else find_gpus(environ)
+    groups = group(found, wish.gpus, wish.tensor_parallel)
+    notes = _notes(wish, model, groups, len(found), environ)
+    ports = engine_ports(root, len(groups))
+    engines = []
+    for gpus, port in zip(groups, ports, strict=True):
+        launch = Launch(
+            (str(python), *_command(model, wish, gpus, port)),
+            port,
+            model,
+            _environment(environment, gpus, wish.options),
+        )
+        engines.append(Planned(_name(gpus), launch, root / "engines" / f"{_slug(gpus)}.log"))
+    return Fleet(tuple(engines), notes)
+
+
+def _model(given: str) -> str:
+    """A path as an absolute one, a name on the Hub as it is."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        if not any((path / name).is_file() for name in ("config.json", "params.json")):
+            raise InputError(f"{path} is no model: it holds no config.json")
+        return str(path.absolute())
+    if path.is_file():
+        return str(path.absolute())
+    if given.startswith((".", "/", "~")) or _is_hub_name(given) is None:
+        raise InputError(f"there is no model {given}", hint="--vllm takes a model's folder or its name on the Hub")
+    return given
+
+
+def _notes(
+    wish: Wish, model: str, groups: Sequence[Group], found: int, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Refuse what cannot fit; what else there is to say."""
+    notes = []
+    if groups == [()]:
+        notes.append("no GPU is used: one engine on the CPU")
+    elif wish.gpus is None and found % wish.tensor_parallel:
+        notes.append(
+            f"{found} GPUs do not divide by {wish.tensor_parallel}: {found % wish.tensor_parallel} stay idle"
+        )
+    if groups == [()]:
+        return tuple(notes)
+    weights = fits.weights_bytes(model, wish.options, environ) if fits.can_judge(wish.options) else None
+    if weights is None:
+        notes.append("whether the model fits the GPUs' memory cannot be told before it is loaded")
+    if value_of(wish.options, "--kv-cache-memory-bytes") is not None:
+        return tuple(notes)
+    for gpus in groups:
+        refusal = fits.judge(weights, gpus, fits.utilization_of(wish.options))
+        if refusal is not None:
+            raise RefusedError(refusal.reason, hint=refusal.hint)
+    return tuple(notes)
+
+
+def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, dict[str, str], bool]:
+    """The interpreter that has vLLM, the environment for it, and whether that vLLM knows no GPU.
+
+    It is the one given, else our own, else that of `python -m orchestrator.server.engines install`.
+    Raises EngineUnavailable.
+    """
+    ours = _for_engines(environ)
+    if given is not None:
+        # Not resolved: an environment's python is a link, and what it leads to knows nothing of the environment.
+        if not _has_vllm(given.absolute(), ours):
+            raise EngineUnavailable(f"{given} has no vLLM", hint=f"{given} -m pip install vllm")
+        return given.absolute(), ours, False
+    spec = importlib.util.find_spec("vllm")
+    if spec is not None and spec.origin is not None:
+        return Path(sys.executable), ours, False
+    engine = EngineDir.at(environ.get("ORCH_ENGINE_DIR", ".engine"))
+    if is_installed(engine):
+        caches = {"VLLM_CACHE_ROOT": str(engine.cache), "VLLM_CONFIG_ROOT": str(engine.cache / "config")}
+        path = f"{engine.venv / 'bin'}{os.pathsep}{ours.get('PATH', os.defpath)}"
+        return engine.python, {**ours, "PATH": path, **caches}, True
+    raise EngineUnavailable(
+        f"there is no vLLM: not in {sys.executable}, not in {engine.root}",
+        hint="for GPUs: pip install vllm, or --vllm-python PATH of the Python that has it;\n"
+        "        for the CPU: python -m orchestrator.server.engines install",
+    )
+
+
+def _has_vllm(python: Path, env: Mapping[str, str]) -> bool:
+    try:
+        done = subprocess.run(
+            [python, "-c", HAS_VLLM], env=dict(env), capture_output=True, timeout=CHECK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineUnavailable(f"{python} cannot be run: {error}", hint=None) from error
+    return done.returncode == 0
+
+
+def _for_engines(environ: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without what would lead an engine astray, or is none of its business: keys."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+        and not name.endswith("_API_KEY")
+        and not name.startswith("ORCH_")
+    }
+    # A folder called vllm in the working directory would be taken for the package.
+    return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **kept, "PYTHONSAFEPATH": "1"}
+
+
+def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -> dict[str, str]:
+    if gpus:
+        indexes = ",".join(str(gpu.index) for gpu in gpus)
+        # nvidia-smi counts by the bus; CUDA, unless it is told to, by speed.
+        return {**base, "CUDA_VISIBLE_DEVICES": indexes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    sized = any(value_of(options, name) for name in ("--gpu-memory-utilization", "--kv-cache-memory-bytes"))
+    return dict(base) if sized else {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB, **base}
+
+
+def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
+    # A path is no name for a model: the last part of it is what requests say.
+    name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() else ()
+    size = ("--tensor-parallel-size", str(len(gpus))) if len(gpus) > 1 else ()
+    ours = COMMON_OPTIONS if gpus else (*COMMON_OPTIONS, *CPU_OPTIONS)
+    return (
+        *("-m", "vllm.entrypoints.openai.api_server", "--model", model, *name),
+        *("--host", HOST, "--port", str(port), *size, *ours, *wish.options),
+    )
+
+
+def _name(gpus: Group) -> str:
+    if not gpus:
+        return "the CPU"
+    return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(str(gpu.index) for gpu in gpus)}"
+
+
+def _slug(gpus: Group) -> str:
+    return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
+
+
+def engine_ports(root: Path, count: int) -> list[int]:
+    """Free ports for the engines of a server's folder: the same ones each time, as far as they are free."""
+    span = LAST_PORT - FIRST_PORT
+    first = int.from_bytes(hashlib.sha256(os.fsencode(root.absolute())).digest()[:4], "big") % span
+    order = (FIRST_PORT + (first + step) % span for step in range(span))
+    free = (port for port in order if is_free(port))
+    return [port for _, port in zip(range(count), free, strict=False)]

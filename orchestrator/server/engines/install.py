@@ -1,0 +1,124 @@
+"""Install the CPU build of vLLM into an environment of its own, the same versions every time."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.layout import EngineDir
+from orchestrator.server.engines.steps import StepFailed, run_step, say, unavailable
+
+CONSTRAINTS = Path(__file__).resolve().parents[3] / "constraints" / "engine-cpu.txt"
+SPACE_NEEDED = 5_000_000_000
+PYTHONS = ((3, 11), (3, 14))
+PIP: tuple[str, ...] = (
+    *("-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--no-input"),
+    *("--progress-bar", "off", "--disable-pip-version-check", "--retries", "2"),
+)
+PROGRESS_EVERY = 25
+
+
+def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str | None:
+    """Why there is no CPU engine for this platform, or None: there is one."""
+    if system != "Linux" or machine.lower() not in {"x86_64", "amd64"}:
+        return f"the CPU engine exists for Linux on x86_64, this is {system} on {machine}"
+    if not PYTHONS[0] <= python <= PYTHONS[1]:
+        oldest, newest = (f"{major}.{minor}" for major, minor in PYTHONS)
+        return f"the CPU engine needs Python {oldest} to {newest}, this is {python[0]}.{python[1]}"
+    return None
+
+
+def fingerprint(constraints: Path) -> str:
+    """Changes with the pinned versions and with the Python they are installed for."""
+    text = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode() + constraints.read_bytes()
+    return hashlib.sha256(text).hexdigest()
+
+
+def is_installed(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
+    """Whether a finished installation of exactly these versions is there."""
+    try:
+        return engine.stamp.read_text(encoding="utf-8").strip() == fingerprint(constraints)
+    except FileNotFoundError:
+        return False
+
+
+def require_installed(engine: EngineDir) -> None:
+    """Raise EngineUnavailable unless the engine is there and up to date."""
+    if not is_installed(engine):
+        state = "out of date or unfinished" if engine.venv.exists() else "not installed"
+        raise EngineUnavailable(
+            f"the engine in {engine.root} is {state}", hint="python -m orchestrator.server.engines install"
+        )
+
+
+def install(engine: EngineDir, constraints: Path = CONSTRAINTS) -> bool:
+    """Make `engine.venv`; False when it was already there. Raises EngineUnavailable with the reason."""
+    if problem := platform_problem(platform.system(), platform.machine(), sys.version_info[:2]):
+        raise EngineUnavailable(problem)
+    if not constraints.is_file():
+        raise EngineUnavailable(f"{constraints} is missing: the engine is installed from a source checkout")
+    try:
+        with engine.lock():
+            if is_installed(engine, constraints):
+                return False
+            if engine.venv.exists():
+                say("the engine is out of date or unfinished: installing it again")
+                shutil.rmtree(engine.venv)
+            engine.require_space(SPACE_NEEDED, "the engine")
+            _install(engine, constraints)
+    except OSError as error:
+        raise EngineUnavailable(f"the engine cannot be installed in {engine.root}: {error}") from error
+    return True
+
+
+def _install(engine: EngineDir, constraints: Path) -> None:
+    started = time.monotonic()
+    log = engine.root / "install.log"
+    log.unlink(missing_ok=True)
+    pins = _pins(constraints)
+    torch = next(pin for pin in pins if pin.startswith("torch=="))
+    python = engine.python
+    count = _Counter(len(pins))
+    try:
+        say(f"[1/4] a new environment in {engine.venv}")
+        run_step([sys.executable, "-m", "venv", engine.venv], log=log)
+        # First, because it is the package that an index is most likely not to have.
+        say(f"[2/4] {torch} (about 0.2 GB to fetch, 0.8 GB on disk)")
+        run_step([python, *PIP, torch], log=log)
+        say(f"[3/4] vLLM and what it needs, {len(pins)} packages (about 0.5 GB to fetch, 2.4 GB on disk)")
+        run_step([python, *PIP, "-r", constraints], log=log, on_line=count)
+        say("[4/4] checking that the engine loads")
+        run_step([python, "-P", "-c", "import vllm, transformers"], log=log)
+    except StepFailed as failure:
+        raise unavailable("installing the engine", failure, log) from failure
+    engine.stamp.write_text(fingerprint(constraints) + "\n", encoding="utf-8")
+    say(f"the engine is installed ({time.monotonic() - started:.0f} s)")
+
+
+def _pins(constraints: Path) -> list[str]:
+    lines = constraints.read_text(encoding="utf-8").splitlines()
+    return [line for line in map(str.strip, lines) if line and not line.startswith("#")]
+
+
+class _Counter:
+    """Says now and then how far pip has come."""
+
+    _PACKAGE = re.compile(r"^(?:Collecting|Processing|Requirement already satisfied) ?")
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._seen = 0
+
+    def __call__(self, line: str) -> None:
+        if self._PACKAGE.match(line):
+            self._seen += 1
+            if self._seen % PROGRESS_EVERY == 0:
+                say(f"      {self._seen} of {self._total} packages fetched")
+        elif line.startswith("Installing collected packages"):
+            say("      unpacking them (a minute or so)")

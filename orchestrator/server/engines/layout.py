@@ -1,0 +1,72 @@
+"""Where the engine, its models and its logs lie on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.steps import say
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDir:
+    """The folder that holds everything of the engine; delete it, and nothing of it is left."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> EngineDir:
+        # Absolute, because the engine runs with a working directory of its own.
+        return cls(Path(path).absolute())
+
+    @property
+    def venv(self) -> Path:
+        return self.root / "venv"
+
+    @property
+    def python(self) -> Path:
+        return self.venv / "bin" / "python"
+
+    @property
+    def stamp(self) -> Path:
+        """Written last, inside the environment: without it the environment is unfinished."""
+        return self.venv / "orch-installed"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One installation or conversion at a time; the lock goes with the process that holds it."""
+        import fcntl  # not there on Windows, where the platform check has already said so
+
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"waiting for another process that is working in {self.root}")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def require_space(self, needed: int, what: str) -> None:
+        """Raise EngineUnavailable unless `needed` bytes are free on the disk of this folder."""
+        there = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        free = shutil.disk_usage(there).free
+        if free < needed:
+            raise EngineUnavailable(
+                f"{what} needs about {needed / 1e9:.1f} GB of disk, and {there} has {free / 1e9:.1f} GB free"
+            )

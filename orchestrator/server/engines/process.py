@@ -1,0 +1,300 @@
+"""One engine process: started, waited for, watched, and stopped with all that belongs to it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orchestrator.core.permissions import users_umask
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.layout import EngineDir
+from orchestrator.server.engines.models import LocalModel
+from orchestrator.server.engines.steps import leashed
+
+HOST = "127.0.0.1"
+TAIL_LINES = 25
+TAIL_BYTES = 16_384
+CAUSE_BYTES = 262_144
+POLL_S = 0.25
+KILL_MARGIN_S = 10.0
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+COMMON_OPTIONS = (
+    *("--scheduling-policy", "priority"),
+    *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+)
+CPU_OPTIONS = (
+    *("--enforce-eager", "--max-num-seqs", "32"),
+    # A schema allows white space anywhere, and a small model writes newlines until its tokens are used up.
+    *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
+)
+
+_ERROR = re.compile(r"(?:^|\s)((?:\w+\.)*\w+(?:Error|Exception): \S.{0,400}|error: \S.{0,400})$", re.MULTILINE)
+_CONSEQUENCE = re.compile(r"Engine core initialization failed|EngineDeadError|WorkerProc initialization failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to run, in which (whole) environment, and where it will answer: GET /health on `port` says 200."""
+
+    command: tuple[str, ...]
+    port: int
+    model: str
+    env: Mapping[str, str]
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{HOST}:{self.port}/v1"
+
+
+def vllm_launch(
+    engine: EngineDir,
+    model: LocalModel,
+    *,
+    port: int | None = None,
+    served_name: str | None = None,
+    extra: Sequence[str] = (),
+) -> Launch:
+    """How to run vLLM for `model`; `extra` are further vLLM options and win over ours."""
+    name = served_name or model.name
+    port = port or free_port()
+    command = (
+        *(str(engine.python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model.path), "--served-model-name", name),
+        *("--host", HOST, "--port", str(port)),
+        *("--max-model-len", str(model.max_model_len), "--chat-template", str(model.chat_template)),
+        *(*COMMON_OPTIONS, *CPU_OPTIONS, *extra),
+    )
+    return Launch(command, port, name, engine_environment(engine, os.environ))
+
+
+def engine_environment(engine: EngineDir, ours: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without what would lead the engine astray, or is none of its business: keys."""
+    kept = {
+        name: value
+        for name, value in ours.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"} and not name.endswith("_API_KEY")
+    }
+    defaults = {name: kept.get(name, value) for name, value in ENVIRONMENT.items()}
+    folders = {"VLLM_CACHE_ROOT": str(engine.cache), "VLLM_CONFIG_ROOT": str(engine.cache / "config")}
+    path = {"PATH": f"{engine.venv / 'bin'}{os.pathsep}{kept.get('PATH', os.defpath)}"}
+    return {**kept, **defaults, **folders, **path}
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
+    """The last lines of what was written to `path` behind the byte `start`."""
+    return "\n".join(_end_of(path, start, TAIL_BYTES).splitlines()[-lines:])
+
+
+def log_cause(path: Path, start: int = 0) -> str | None:
+    """The error that a log behind the byte `start` ends with, None where it names none.
+
+    What vLLM says last is that its engine did not start; the reason stands before that.
+    """
+    found: list[str] = [text.strip() for text in _ERROR.findall(_end_of(path, start, CAUSE_BYTES))]
+    telling = [text for text in found if not _CONSEQUENCE.search(text)]
+    return next(reversed(telling or found), None)
+
+
+def _end_of(path: Path, start: int, most: int) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(start, size - most))
+            return file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+class VllmProcess:
+    """A running engine.
+
+    with VllmProcess(launch, log=path) as engine:
+        engine.base_url
+
+    Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies,
+    however it dies (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log.
+    `held` are file descriptors that stay open until all of it is gone.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        *,
+        log: Path,
+        ready_timeout: float = 300.0,
+        stop_timeout: float = 30.0,
+        held: Sequence[int] = (),
+    ) -> None:
+        self.launch = launch
+        self.log = log
+        self._ready_timeout = ready_timeout
+        self._stop_timeout = stop_timeout
+        self._held = tuple(held)
+        self._leash: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def base_url(self) -> str:
+        return self.launch.base_url
+
+    @property
+    def model(self) -> str:
+        return self.launch.model
+
+    @property
+    def cause(self) -> str | None:
+        """The error that its log since the last start ends with, as far as there is one."""
+        return log_cause(self.log, self._log_start)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended (128 + n by signal n), None while it runs or before its first start."""
+        return None if self._leash is None else self._leash.poll()
+
+    @property
+    def last_line(self) -> str:
+        """What it wrote last."""
+        return log_tail(self.log, self._log_start, 1)
+
+    @property
+    def running(self) -> bool:
+        return self._leash is not None and self._leash.poll() is None
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and return at once."""
+        if self.running:
+            raise EngineUnavailable("this engine is running already", hint=None)
+        _require_free(self.launch.port)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.log.open("ab") as log:
+                self._log_start = log.tell()
+                self._leash = subprocess.Popen(
+                    leashed(self.launch.command, self._stop_timeout),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(self.launch.env),
+                    # Ctrl-C in a terminal goes to the whole foreground group: stopping is for us to do.
+                    start_new_session=True,
+                    pass_fds=self._held,
+                    umask=users_umask(),
+                )
+        except OSError as error:
+            raise EngineUnavailable(f"the engine cannot be started: {error}") from error
+
+    def wait_ready(self) -> None:
+        """Return when /health says 200; raise when the process dies or the deadline passes."""
+        deadline = time.monotonic() + self._ready_timeout
+        while not self.healthy():
+            if time.monotonic() > deadline:
+                raise self._error(f"the engine was not ready after {self._ready_timeout:.0f} s")
+            self._wait_for_end(POLL_S)
+            self.check()
+        self.check()
+
+    def healthy(self) -> bool:
+        """Whether GET /health answers 200 just now."""
+        connection = http.client.HTTPConnection(HOST, self.launch.port, timeout=2.0)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def check(self) -> None:
+        """Raise EngineUnavailable when the process is gone."""
+        if not self.running:
+            code = None if self._leash is None else self._leash.returncode
+            raise self._error("the engine is not running" if code is None else f"the engine ended with code {code}")
+
+    def wait(self) -> int:
+        """Return the exit code when the engine ends by itself."""
+        if self._leash is None:
+            raise EngineUnavailable("this engine was never started", hint=None)
+        return self._leash.wait()
+
+    def stop(self) -> None:
+        """Stop it and everything below it: SIGTERM, after `stop_timeout` SIGKILL. No error if it is gone."""
+        leash = self._leash
+        if leash is None:
+            return
+        if leash.poll() is None:
+            leash.send_signal(signal.SIGTERM)
+        if not self._wait_for_end(self._stop_timeout + KILL_MARGIN_S):
+            os.killpg(leash.pid, signal.SIGKILL)
+            leash.wait()
+
+    def _wait_for_end(self, seconds: float) -> bool:
+        if self._leash is None:
+            return True
+        try:
+            self._leash.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _error(self, what: str) -> EngineUnavailable:
+        tail = log_tail(self.log, self._log_start)
+        return EngineUnavailable(f"{what}; the end of its log:\n{tail}", hint=f"all of it is in {self.log}")
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of the loopback."""
+    return _trouble(port) is None
+
+
+def _require_free(port: int) -> None:
+    """Another server on the port would answer /health in the engine's place."""
+    if (trouble := _trouble(port)) is not None:
+        raise EngineUnavailable(f"port {port} cannot be used: {trouble}", hint="choose another --port")
+
+
+def _trouble(port: int) -> str | None:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.strerror
+    return None

@@ -1,0 +1,110 @@
+"""Long steps in other processes: told on stderr, kept in a log, and their failures put into words."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from orchestrator.core.permissions import users_umask
+from orchestrator.server.engines.errors import EngineUnavailable
+
+LEASH = Path(__file__).resolve().parent / "leash.py"
+KEPT_LINES = 200
+STEP_GRACE_S = 5.0
+
+_FULL = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
+_OFFLINE = re.compile(
+    r"NewConnectionError|Failed to establish a new connection|name resolution|NameResolutionError"
+    r"|ConnectTimeoutError|ReadTimeoutError|Read timed out|Connection refused|ProxyError|SSLError"
+    r"|Network is unreachable|ConnectionResetError"
+)
+_NO_BUILD = re.compile(r"No matching distribution found for ([^\s(]+)")
+_ERROR = re.compile(r"^(?:ERROR: |error: |\w*Error: )\s*(.+)$", re.MULTILINE)
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def leashed(command: Sequence[str | Path], grace: float) -> list[str]:
+    """`command`, so that all of it ends with this process; it has `grace` seconds for that (see leash.py)."""
+    leash = (sys.executable, "-I", "-S", LEASH, os.getpid(), grace, "--")
+    return [str(part) for part in (*leash, *command)]
+
+
+class StepFailed(Exception):
+    """A command of a step ended with a code other than 0; `output` is the end of what it wrote."""
+
+    def __init__(self, code: int, output: str) -> None:
+        super().__init__(f"exit code {code}")
+        self.code = code
+        self.output = output
+
+
+def run_step(
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Run `command`, append its output to `log`, show each line to `on_line`.
+
+    Raises StepFailed when it fails, OSError when the log cannot be written (a full disk).
+    """
+    tail: deque[str] = deque(maxlen=KEPT_LINES)
+    with log.open("a", encoding="utf-8") as file:
+        child = subprocess.Popen(
+            # A killed installer must not leave a pip behind that writes into the next attempt.
+            leashed(command, STEP_GRACE_S),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(env or {})},
+            umask=users_umask(),
+        )
+        with child:
+            try:
+                for line in child.stdout or ():
+                    file.write(line)
+                    tail.append(line)
+                    on_line(line.rstrip())
+            except BaseException:
+                child.terminate()
+                raise
+    if child.returncode:
+        raise StepFailed(child.returncode, "".join(tail))
+
+
+def reason(output: str) -> str:
+    """What went wrong, from the output of pip or of a script."""
+    if _FULL.search(output):
+        return "the disk is full"
+    if _OFFLINE.search(output):
+        return "the package index cannot be reached (no network?)"
+    if missing := _NO_BUILD.search(output):
+        return _no_build(missing[1])
+    said = _ERROR.findall(output) or output.strip().splitlines()
+    return said[-1].strip() if said else "it stopped without an error message"
+
+
+def _no_build(requirement: str) -> str:
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    text = f"the package index has no build of {requirement} for {python} on this platform"
+    if requirement.startswith("torch=="):
+        text += "; CPU builds of torch come from an index of their own, to be named in PIP_EXTRA_INDEX_URL"
+    return text
+
+
+def unavailable(what: str, failure: StepFailed, log: Path) -> EngineUnavailable:
+    """The one message for the user: what was tried, why it failed, where all of it can be read."""
+    return EngineUnavailable(f"{what} failed: {reason(failure.output)} (full output: {log})")

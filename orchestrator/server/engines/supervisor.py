@@ -1,0 +1,268 @@
+"""Keeps engines running: starts them, waits until they are warm, starts again those that die, stops them all.
+
+    with Supervisor(engines, tell=say) as supervisor:
+        supervisor.wait_ready()
+        ...
+
+Each engine has a thread and keeps its port, so to those who use it, one that died is merely down for a while.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.fleet import Planned
+from orchestrator.server.engines.process import VllmProcess
+
+TAIL_SHOWN = 70
+POLL_SECONDS = 0.1
+# What vLLM puts before what it says: process, level, time, place.
+_LOG_PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:[A-Z]+ [\d-]+ [\d:]+ (?:\[[^\]]*\] )?)?")
+
+
+class State(StrEnum):
+    """Where an engine is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    WAITING = "waiting"  # it died, and is started again after a pause
+    GIVEN_UP = "given_up"  # it never became ready, too often
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait before an engine that died is started again, and when to give it up. Times in seconds.
+
+    The pause doubles with every death in a row; an engine that was ready for `well` begins anew. It is given up after
+    `tries` starts in a row that did not get as far as ready.
+    """
+
+    first: float = 1.0
+    longest: float = 60.0
+    well: float = 60.0
+    tries: int = 3
+    ready: float = 3600.0
+
+    def pause(self, deaths: int) -> float:
+        """After that many deaths in a row (from 1)."""
+        return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
+
+
+@dataclass(slots=True)
+class _Record:
+    """What has happened to an engine since it was last well."""
+
+    deaths: int = 0
+    failed_starts: int = 0
+
+    def died(self, was_ready: float | None, patience: Patience) -> None:
+        """`was_ready`: how many seconds it was, None if it never got there."""
+        if was_ready is None:
+            self.failed_starts += 1
+        else:
+            self.failed_starts = 0
+            if was_ready >= patience.well:
+                self.deaths = 0
+        self.deaths += 1
+
+
+class _Engine:
+    """One engine and the thread that looks after it."""
+
+    def __init__(
+        self, planned: Planned, patience: Patience, tell: Callable[[str], None], held: Sequence[int]
+    ) -> None:
+        self.name = planned.name
+        self.url = planned.launch.base_url
+        self.state = State.STARTING
+        self.problem: str | None = None
+        self.tail = ""
+        self.starts = 0
+        self.process = VllmProcess(planned.launch, log=planned.log, ready_timeout=patience.ready, held=held)
+        self._patience = patience
+        self._tell = tell
+        self._record = _Record()
+        self._since = time.monotonic()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"engine on {self.name}", daemon=True)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been in its state."""
+        return time.monotonic() - self._since
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Stop it and what belongs to it, and return when that is done."""
+        self.ask_to_stop()
+        with self._lock:  # a start that is just being made is made, or never will be
+            self.process.stop()
+        self._thread.join()
+
+    def _enter(self, state: State) -> None:
+        self.state, self._since = state, time.monotonic()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            ready_at = self._live()
+            if self._stopping.is_set():
+                break
+            self._record.died(None if ready_at is None else time.monotonic() - ready_at, self._patience)
+            if not self._goes_on():
+                return
+            pause = self._patience.pause(self._record.deaths)
+            self._enter(State.WAITING)
+            self._tell(
+                f"engine on {self.name}: {self.problem}; started again in {pause:g} s (log: {self.process.log})"
+            )
+            self._stopping.wait(pause)
+        self._enter(State.STOPPED)
+
+    def _live(self) -> float | None:
+        """Start it and return when it has ended: when it was ready, or None if it never was."""
+        ready_at = None
+        self._enter(State.STARTING)
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return None
+                self.starts += 1
+                self.process.start()
+            self.process.wait_ready()
+            ready_at, self.problem = time.monotonic(), None
+            took = self.seconds
+            self._enter(State.READY)
+            self._tell(f"engine on {self.name}: ready after {took:.0f} s")
+            self.process.wait()
+            self.process.check()
+        except EngineUnavailable as error:
+            self.problem = _why(error, self.process)
+            self.tail = error.message
+            self.process.stop()  # one that was too slow still runs
+        return ready_at
+
+    def _goes_on(self) -> bool:
+        # Exit code 2 is how a program refuses its command line: it would refuse it again.
+        refused = self._record.failed_starts and self.process.exit_code == 2
+        if not refused and self._record.failed_starts < self._patience.tries:
+            return True
+        self._enter(State.GIVEN_UP)
+        times = "" if refused else f" {self._record.failed_starts} times in a row, and never was ready"
+        self._tell(f"engine on {self.name}: {self.problem}{times}; given up")
+        return False
+
+
+def _why(error: EngineUnavailable, process: VllmProcess) -> str:
+    """In one line."""
+    code = process.exit_code
+    what = error.message.partition("; the end of its log:")[0]
+    if code is not None and code > 128:
+        try:
+            what = f"the engine was killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            what = f"the engine ended with code {code}"
+    cause = process.cause
+    return what if cause is None or code == 128 + signal.SIGKILL else f"{what}: {cause}"
+
+
+class Supervisor:
+    """Engines that are kept running while the block lasts. `tell` gets lines for people, from several threads.
+
+    `held` are file descriptors that every engine keeps open until nothing of it is left.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Planned],
+        *,
+        tell: Callable[[str], None],
+        patience: Patience | None = None,
+        held: Sequence[int] = (),
+    ) -> None:
+        self._engines = [_Engine(planned, patience or Patience(), tell, held) for planned in engines]
+        self._tell = tell
+
+    def __enter__(self) -> Self:
+        for engine in self._engines:
+            engine.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for engine in self._engines:
+            engine.ask_to_stop()
+        # Side by side: each may take its time.
+        stops = [threading.Thread(target=engine.stop) for engine in self._engines]
+        for stop in stops:
+            stop.start()
+        for stop in stops:
+            stop.join()
+
+    @property
+    def urls(self) -> list[str]:
+        """Where those answer that were not given up."""
+        return [engine.url for engine in self._engines if engine.state is not State.GIVEN_UP]
+
+    @property
+    def hopeless(self) -> EngineUnavailable | None:
+        """Why there is nothing left to wait for: every engine was given up. Else None."""
+        if any(engine.state is not State.GIVEN_UP for engine in self._engines):
+            return None
+        engine = self._engines[0]
+        return EngineUnavailable(
+            f"no engine runs; on {engine.name}: {engine.tail}", hint=f"log: {engine.process.log}"
+        )
+
+    def wait_ready(self, is_over: Callable[[], bool] = lambda: False, every: float = 10.0) -> bool:
+        """Return True when each engine is ready or given up, False as soon as `is_over`. Progress every `every` s.
+
+        Raises EngineUnavailable when all are given up.
+        """
+        began = told = time.monotonic()
+        while any(engine.state not in (State.READY, State.GIVEN_UP) for engine in self._engines):
+            if is_over():
+                return False
+            if time.monotonic() - told >= every:
+                told = time.monotonic()
+                self._tell_progress(told - began)
+            time.sleep(POLL_SECONDS)
+        if (error := self.hopeless) is not None:
+            raise error
+        return not is_over()
+
+    def _tell_progress(self, seconds: float) -> None:
+        for engine in self._engines:
+            if engine.state is State.STARTING:
+                last = _LOG_PREFIX.sub("", engine.process.last_line)[:TAIL_SHOWN]
+                self._tell(f"engine on {engine.name}: {seconds:.0f} s" + (f"; {last}" if last else ""))
+
+    def report(self) -> list[dict[str, Any]]:
+        """Each engine as it is now, for machines."""
+        return [
+            {
+                "name": engine.name,
+                "url": engine.url,
+                "state": engine.state.value,
+                "seconds": round(engine.seconds, 1),
+                "starts": engine.starts,
+                "problem": engine.problem,
+            }
+            for engine in self._engines
+        ]

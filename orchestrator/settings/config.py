@@ -1,0 +1,478 @@
+"""Settings, read once: `orch.toml` and the environment.
+
+`place` says where they are and where the state is; here is what they say. Keys of providers are named by
+environment variable and never stand in a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from orchestrator.core.model import MAX_TOKENS
+from orchestrator.settings.aliases import Ladder
+from orchestrator.settings.discovery import Place, locate
+from orchestrator.settings.source_lines import load_toml, read_text, validated
+
+# What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
+Count = Annotated[int, Field(ge=1, le=2**53)]
+Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
+Rate = Annotated[float, Field(gt=0, le=1e9)]
+Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Limits(_Strict):
+    """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
+
+    `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
+    at the backend at once, for every model or for each by its name there.
+    """
+
+    max_rows: Count | None = None
+    max_bytes: Count | None = None
+    max_inputs: Count | None = None
+    enqueued_tokens: Count | dict[str, Count] | None = None
+    batches_per_hour: Count | None = None
+
+
+class _AnyBackend(_Strict):
+    # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
+    location: Literal["hosted", "local"] = "hosted"
+    limits: Limits = Limits()
+    poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
+
+
+class _OwnServer(_AnyBackend):
+    """Our own batch server in front of synchronous endpoints.
+
+    `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
+    was measured.
+    """
+
+    request_timeout: Wait = 600.0
+    patience: Wait = 600.0
+    retry_delay: Wait = 0.5
+    max_concurrency: Count = 1024
+    rows_per_second: Rate | None = None
+    tokens_per_second: Rate | None = None
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> _OwnServer:
+        if self.rows_per_second is not None and self.tokens_per_second is not None:
+            raise ValueError("say how fast it is once: either `rows_per_second` or `tokens_per_second`")
+        return self
+
+
+class LocalBackend(_OwnServer):
+    """Our own batch server in front of endpoints that cost by the hour (a vLLM server first of all)."""
+
+    kind: Literal["local"] = "local"
+    upstreams: tuple[str, ...] = Field(min_length=1)
+    api_key_env: str | None = None
+    cost_per_hour: Dollars | None = None
+    idle: bool = False
+
+    @field_validator("upstreams")
+    @classmethod
+    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_url(url, "http://127.0.0.1:8000/v1") for url in value)
+
+    @model_validator(mode="after")
+    def _has_a_price(self) -> LocalBackend:
+        if self.idle == (self.cost_per_hour is not None):
+            raise ValueError("say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free")
+        return self
+
+
+class SyncBackend(_OwnServer):
+    """Our own batch server in front of a provider's synchronous API, which costs by the token.
+
+    `provider` names it in the price table; without it, it is told from the address.
+    """
+
+    kind: Literal["sync"]
+    base_url: str
+    api_key_env: str
+    provider: str | None = None
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.openai.com/v1")
+
+
+class _Provider(_AnyBackend):
+    """A provider's Batch API. While one answer is waited for, for `request_timeout` seconds, no other job goes on."""
+
+    api_key_env: str
+    request_timeout: Wait = 120.0
+
+
+class HostedBackend(_Provider):
+    """A provider's Batch API that speaks OpenAI's protocol.
+
+    `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
+    """
+
+    kind: Literal["openai", "azure"]
+    base_url: str = "https://api.openai.com/v1"
+    profile: str | None = None
+    provider: str | None = None
+    organization: str | None = None
+    project: str | None = None
+    windows: tuple[str, ...] | None = None
+    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    webhook_secret_env: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.openai.com/v1")
+
+    @field_validator("windows")
+    @classmethod
+    def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for window in value or ():
+            window_seconds(window)
+        return value
+
+    @model_validator(mode="after")
+    def _azure_has_an_address(self) -> HostedBackend:
+        if self.kind == "azure" and "base_url" not in self.model_fields_set:
+            raise ValueError('an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`')
+        return self
+
+
+class AnthropicBackend(_Provider):
+    """Anthropic's Message Batches. `max_tokens` is what a row asks for that names none: the API requires one."""
+
+    kind: Literal["anthropic"]
+    base_url: str = "https://api.anthropic.com"
+    max_tokens: int = Field(4096, ge=1, le=MAX_TOKENS)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_a_url(cls, value: str) -> str:
+        return _url(value, "https://api.anthropic.com")
+
+
+OwnBackend = LocalBackend | SyncBackend
+Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
+
+
+def window_seconds(text: str) -> int:
+    """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
+    found = re.fullmatch(r"([1-9]\d{0,5})([smhd])", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no window such as 24h, 7d or 30m")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def _url(text: str, example: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is no http(s) URL such as {example}")
+    if parts.username or parts.password:
+        raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
+    return text.rstrip("/")
+
+
+def _kind(data: Any) -> str:
+    kind = data.get("kind", "local") if isinstance(data, dict) else getattr(data, "kind", "local")
+    return f"({kind})"
+
+
+# In brackets, so that no key of a file is taken for a tag (see `located`).
+AnyBackend = Annotated[
+    Annotated[LocalBackend, Tag("(local)")]
+    | Annotated[SyncBackend, Tag("(sync)")]
+    | Annotated[HostedBackend, Tag("(openai)")]
+    | Annotated[HostedBackend, Tag("(azure)")]
+    | Annotated[AnthropicBackend, Tag("(anthropic)")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_kind",
+        custom_error_message="kind must be one of local, openai, azure, anthropic, sync",
+    ),
+]
+
+
+class Rates(_Strict):
+    """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
+
+    input: Dollars
+    output: Dollars
+    cached: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
+class ModelPrice(Rates):
+    """What a model costs, in place of the price table: realtime, and at other tiers where it is sold so."""
+
+    batch: Rates | None = None
+    flex: Rates | None = None
+    priority: Rates | None = None
+    source: str | None = Field(None, description="where the figures are from, for reports")
+
+
+class Report(_Strict):
+    """`compare`: the hosted model, as `provider:model`, that cost reports compare with."""
+
+    compare: Annotated[str, Field(pattern=r"^[^:\s]+:[^\s]+$")] = "openai:gpt-5-nano"
+
+
+class Budget(_Strict):
+    """Dollars that jobs share in every night or month, local time; of all jobs, or of those with a tag.
+
+    `warn_at` and `stop_at` are shares of the amount; `night_starts` is when a night begins, and the one before ends.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")
+    amount: Dollars = Field(gt=0)
+    period: Literal["night", "month"]
+    tag: str | None = Field(None, pattern=r"^[^=]+=.*$", description="key=value")
+    warn_at: Decimal = Field(Decimal("0.8"), gt=0, le=1)
+    stop_at: Decimal = Field(Decimal(1), gt=0, le=1)
+    night_starts: time = time(12)
+
+    @field_validator("night_starts", mode="before")
+    @classmethod
+    def _is_a_time_of_day(cls, value: Any) -> Any:
+        if isinstance(value, int | float):
+            raise ValueError(f'{value} is no time of day such as "22:00"')  # else they are taken for seconds
+        return value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Budget:
+        if "warn_at" in self.model_fields_set and self.warn_at > self.stop_at:
+            raise ValueError(f"warn_at = {self.warn_at} never comes: everything stops at stop_at = {self.stop_at}")
+        if self.period == "month" and "night_starts" in self.model_fields_set:
+            raise ValueError('night_starts is for `period = "night"`: a month starts at midnight')
+        if self.night_starts.tzinfo is not None:
+            raise ValueError("night_starts is local time: write it without an offset, such as 12:00")
+        return self
+
+    @property
+    def key_value(self) -> tuple[str, str] | None:
+        """The tag in two."""
+        if self.tag is None:
+            return None
+        key, _, value = self.tag.partition("=")
+        return key, value
+
+
+SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size_bytes(value: Any) -> int:
+    """`50GB`, `1.5 TB` or a number of bytes. Raises ValueError."""
+    text = str(value) if isinstance(value, int | str) else ""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,3})?)\s*([KMGT]?B|)", text.strip().upper())
+    if found is None or (size := int(Decimal(found[1]) * SIZES[found[2]])) == 0:
+        raise ValueError(f"{value!r} is no size such as 500MB, 50GB or 2TB")
+    return size
+
+
+def _days(value: Any) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is no time such as "90d" or "36h"')
+    return window_seconds(value)
+
+
+LEAST_MEMORY = 100 * 10**6
+Seconds = Annotated[int, BeforeValidator(_days), Field(le=100 * 365 * 86_400)]
+Bytes = Annotated[int, BeforeValidator(size_bytes)]
+
+
+class Retention(_Strict):
+    """How long what finished jobs leave is kept, in seconds, and what the home may take, in bytes; None: no end.
+
+    `results` is for a job's files, `jobs` for its rows in the database and its lines of the ledger. The `keep_last`
+    newest finished runs of each job file stay whatever their age.
+    """
+
+    results: Seconds | None = None
+    jobs: Seconds | None = None
+    keep_last: Count = 2
+    max_bytes: Bytes | None = None
+    min_free: Bytes = 256 * 10**6
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Retention:
+        if self.jobs is not None and self.results is not None and self.jobs < self.results:
+            raise ValueError("jobs is shorter than results: without its job nobody finds a result")
+        return self
+
+
+class Smtp(_Strict):
+    """A mail server. `tls`: `starttls` (on 587, as most have it), `tls` from the first byte (465), or `none`."""
+
+    host: str = Field(min_length=1)
+    port: int = Field(587, ge=1, le=65535)
+    sender: str = Field(alias="from", pattern=r"^[^@\s<>]+@[^@\s<>]+$")
+    user_env: str | None = None
+    password_env: str | None = None
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Smtp:
+        if (self.user_env is None) != (self.password_env is None):
+            raise ValueError("user_env and password_env go together: name the variables of both")
+        if self.user_env is not None and self.tls == "none":
+            raise ValueError('with tls = "none" anybody could read the password on its way')
+        return self
+
+
+class Reports(_Strict):
+    """Where reports and alerts go, all of the ways that are named. `webhook_env` names the variable with its URL."""
+
+    webhook_env: str | None = None
+    email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
+    smtp: Smtp | None = None
+    folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Reports:
+        if self.email_to and self.smtp is None:
+            raise ValueError('email_to needs a server: smtp = {host = "mail.example.com", from = "orch@example.com"}')
+        if self.smtp is not None and not self.email_to:
+            raise ValueError('smtp is for mail: say to whom, email_to = ["me@example.com"]')
+        return self
+
+
+class Alerts(_Strict):
+    """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
+
+    chance: float = Field(0.8, gt=0, le=1)
+    failed_share: float = Field(0.1, ge=0, lt=1)
+
+
+class Reading(_Strict):
+    """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
+
+    A document that takes more is a failed row. Without `workers`, there is one for each core.
+    """
+
+    workers: int | None = Field(None, ge=1, le=512)
+    max_seconds: int = Field(120, ge=1, le=86_400)
+    max_memory: Bytes = 10**9
+
+    @field_validator("max_memory")
+    @classmethod
+    def _is_enough(cls, value: int) -> int:
+        if value < LEAST_MEMORY:
+            raise ValueError(f"must be {LEAST_MEMORY // 10**6}MB at least: the readers themselves take as much")
+        return value
+
+
+class File(_Strict):
+    """The whole of orch.toml."""
+
+    home: str | None = None
+    database_url: str | None = None
+    backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], AnyBackend] = Field(default_factory=dict)
+    models: dict[Annotated[str, Field(pattern=r"^[^@]+$")], Ladder] = Field(default_factory=dict)
+    prices: dict[str, ModelPrice] = Field(default_factory=dict, description="by the model's name at its provider")
+    report: Report = Report()
+    budgets: tuple[Budget, ...] = ()
+    retention: Retention = Retention()
+    reports: Reports = Reports()
+    alerts: Alerts = Alerts()
+    documents: Reading = Reading()
+
+    @field_validator("budgets")
+    @classmethod
+    def _have_names_of_their_own(cls, value: tuple[Budget, ...]) -> tuple[Budget, ...]:
+        names = [budget.name for budget in value]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"several budgets are named {', '.join(sorted(twice))}: a name is for one")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings as they hold for this process. `text` is what the file said when it was read."""
+
+    place: Place
+    backends: Mapping[str, Backend]
+    models: Mapping[str, Ladder]
+    prices: Mapping[str, ModelPrice]
+    report: Report
+    budgets: tuple[Budget, ...] = ()
+    retention: Retention = field(default_factory=Retention)
+    reports: Reports = field(default_factory=Reports)
+    alerts: Alerts = field(default_factory=Alerts)
+    documents: Reading = field(default_factory=Reading)
+    text: str = field(default="", repr=False, compare=False)
+
+    @property
+    def path(self) -> Path | None:
+        """The orch.toml that was read, None where there is none."""
+        return self.place.path
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the file itself says of `home` and `database_url`, whatever the environment does."""
+        data, _ = ({}, None) if self.path is None else load_toml(self.path, self.text)
+        return {name: data[name] for name in ("home", "database_url") if name in data}
+
+    @property
+    def keys_sent(self) -> list[tuple[str, str]]:
+        """The variables with keys that are sent to an address which the file itself gives, and that address."""
+        found = []
+        for backend in self.backends.values():
+            if isinstance(backend, LocalBackend):
+                found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
+            elif backend.base_url != type(backend).model_fields["base_url"].default:
+                found.append((backend.api_key_env, backend.base_url))
+        smtp = self.reports.smtp
+        if smtp is not None and smtp.password_env is not None:
+            found.append((smtp.password_env, smtp.host))
+        return list(dict.fromkeys(found))
+
+    @property
+    def home(self) -> Path:
+        """Where all state lies."""
+        return self.place.home
+
+
+def load(place: Place | None = None) -> Config:
+    """Read the settings. Raises InputError naming file, line and field."""
+    place = place or locate()
+    return parse(place, "" if place.path is None else read_text(place.path))
+
+
+def parse(place: Place, text: str) -> Config:
+    """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
+    file = File()
+    if place.path is not None:
+        data, lines = load_toml(place.path, text)
+        file = validated(File, data, lines, place.path)
+    return Config(
+        place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
+        file.alerts, file.documents, text,
+    )  # fmt: skip

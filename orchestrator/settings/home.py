@@ -1,0 +1,113 @@
+"""Where things lie under ORCH_HOME. Bodies are in files; the database says which bytes of them belong to a row."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.model import JobId, ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths of one home. Nothing is made by asking for a path."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the engine; holds a line that says who that is."""
+        return self.root / "engine.lock"
+
+    @property
+    def log(self) -> Path:
+        """What engines had to say."""
+        return self.root / "engine.log"
+
+    @property
+    def settings(self) -> Path:
+        """Which settings the engine runs under, and what of orch.toml it does not."""
+        return self.root / "settings.json"
+
+    def server(self, backend: str) -> Path:
+        """The folder of the batch server that stands for a backend."""
+        return self.root / "servers" / backend
+
+    def job(self, job_id: JobId) -> Path:
+        """The folder of a job."""
+        return self.root / "jobs" / job_id
+
+    def requests(self, job_id: JobId) -> Path:
+        """Every request line of a job, in input order."""
+        return self.job(job_id) / "requests.jsonl"
+
+    @property
+    def intake_lock(self) -> Path:
+        """Held for the moment in which a submit looks whether its job is there, and records it."""
+        return self.root / "intake.lock"
+
+    def build_lock(self, job_id: JobId) -> Path:
+        """Held by the process that builds the job."""
+        return self.job(job_id) / "build.lock"
+
+    def shard_input(self, shard_id: ShardId) -> Path:
+        """A shard's batch input file, while it is being submitted."""
+        return self._of(shard_id, "input.jsonl")
+
+    def results(self, shard_id: str, kind: str) -> Path:
+        """A collected result file; `kind` is `output` or `error`."""
+        return self._of(shard_id, f"{kind}.jsonl")
+
+    def merged(self, job_id: JobId, style: str) -> Path:
+        """The finished rows in input order."""
+        return self.job(job_id) / ("results.jsonl" if style == "jsonl" else "results.batch.jsonl")
+
+    def _of(self, shard_id: str, name: str) -> Path:
+        job_id, _, number = shard_id.rpartition(".")
+        return self.root / "jobs" / job_id / "shards" / f"{number}.{name}"
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the home was used before."""
+        return self._identity.exists()
+
+    @property
+    def _identity(self) -> Path:
+        return self.root / "home.id"
+
+    def identity(self) -> str:
+        """This home's id, made at its first use: on a shared database it says whose files a job's bodies are in."""
+        path = self._identity
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.exists():
+                _write_once(path, uuid.uuid4().hex[:12])
+            found = path.read_text(errors="replace").strip("\0 \r\n\t")
+        except OSError as error:
+            raise StorageError(
+                f"{self.root} cannot be used: {error.strerror}", hint="set ORCH_HOME to a folder you may write"
+            ) from error
+        if not found:
+            raise StorageError(
+                f"{path} is empty: this home does not know which jobs are its own",
+                hint="put the id from a backup back; without one, remove the file and submit unfinished jobs again",
+            )
+        return found
+
+
+def _write_once(path: Path, text: str) -> None:
+    """A file with this text, whole from its first moment; one that is there by then stays as it is."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with beside.open("x") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""Known answers, and how a job's answers compare with them. Pure, but for the file it reads.
+
+A line of a gold file is `{"document": ..., "task": ..., "expect": {field: value, ...}}`. Each field counts once.
+Where the task has no schema, `expect` is the whole text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orchestrator.core.errors import InputError
+from orchestrator.settings.source_lines import read_bytes
+
+TOLERANCE = 1e-6
+"""Numbers are alike where they differ by no more than this share: what a float's way through JSON may take."""
+MOST_NAMES = 3
+MAX_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What the answer of a task to a document must say."""
+
+    document: str
+    task: str
+    expect: Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How answers compare with known ones: `hits` of `fields`, in `rows`; `wrong` names the first that miss one."""
+
+    hits: int = 0
+    fields: int = 0
+    rows: int = 0
+    wrong: tuple[str, ...] = ()
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    document: str
+    task: str
+    expect: dict[str, Any] | str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
+    """The known answers of a file. Raises InputError with file, line and field for what is none."""
+    lines = read_bytes(path, MAX_BYTES, "gold").splitlines()
+    known, seen, found = list(tasks), set[tuple[str, str]](), []
+    for number, raw in enumerate(lines, 1):
+        if not raw.strip():
+            continue
+        try:
+            line = _decode_line(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            hint = 'write {"document": ..., "task": ..., "expect": {field: value}}, one a line'
+            raise InputError(f"is no known answer: {error}", file=path, line=number, hint=hint) from None
+        if line.task not in known:
+            raise InputError(
+                f"the job has no task {line.task!r}", file=path, line=number, field="task",
+                hint=f"its tasks: {', '.join(known)}",
+            )  # fmt: skip
+        if not line.expect:
+            raise InputError("expects nothing", file=path, line=number, field="expect", hint="name a field")
+        if (line.document, line.task) in seen:
+            raise InputError(f"has {line.document!r} for {line.task} twice", file=path, line=number, field="document")
+        seen.add((line.document, line.task))
+        found.append(Gold(line.document, line.task, line.expect))
+    if not found:
+        raise InputError("holds no known answer", file=path, field="gold", hint="write one a line")
+    return found
+
+
+def score(known: Iterable[tuple[Gold, Any]]) -> Score:
+    """Hold answers (parsed; None where a row has none) against what was expected of them."""
+    total = Score()
+    for gold, answer in known:
+        hits, fields = _fields(gold.expect, answer)
+        wrong = total.wrong if hits == fields else (*total.wrong, f"{gold.document} ({gold.task})")[:MOST_NAMES]
+        total = Score(total.hits + hits, total.fields + fields, total.rows + 1, wrong)
+    return total
+
+
+def _fields(expect: Mapping[str, Any] | str, answer: Any) -> tuple[int, int]:
+    if isinstance(expect, str):
+        return int(alike(expect, answer)), 1
+    given = answer if isinstance(answer, dict) else {}
+    return sum(name in given and alike(value, given[name]) for name, value in expect.items()), len(expect)
+
+
+def alike(expected: Any, given: Any) -> bool:
+    """Whether an answer's value is the expected one.
+
+    Texts regardless of case and of how they are spaced, numbers within TOLERANCE, lists element by element in their
+    order, objects field by field as far as they are expected; all else exactly.
+    """
+    if isinstance(expected, bool) or isinstance(given, bool):
+        return expected is given
+    match expected, given:
+        case str(), str():
+            return _plain(expected) == _plain(given)
+        case int() | float(), int() | float():
+            return math.isclose(expected, given, rel_tol=TOLERANCE)
+        case list(), list():
+            return len(expected) == len(given) and all(map(alike, expected, given))
+        case dict(), dict():
+            return all(name in given and alike(value, given[name]) for name, value in expected.items())
+    return expected is None and given is None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def told(score: Score, absent: int) -> str:
+    """A score in words: the share, of how much, and where it misses."""
+    words = f"{score.hits:,} of {score.fields:,} known fields are right, in {score.rows:,} rows"
+    if score.fields:
+        words = f"{score.hits / score.fields:.1%}: {words}"
+    if score.wrong:
+        words += f"; wrong in {', '.join(score.wrong)}" + (" …" if len(score.wrong) == MOST_NAMES else "")
+    return words + (f"; {absent:,} known answers have nothing to be compared with" if absent else "")

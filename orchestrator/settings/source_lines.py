@@ -1,0 +1,337 @@
+"""YAML and TOML files whose errors name file, line and field.
+
+A file is read into plain data plus a map from the path of each value to its line, so that a pydantic error at
+`("tasks", 0, "max_tokens")` can be told as `job.yaml:14: tasks[0].max_tokens: ...`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, Tag, ValidationError
+from yaml.reader import ReaderError
+
+from orchestrator.core.errors import InputError
+
+Place = tuple[str | int, ...]
+Lines = Mapping[Place, int]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+MAX_BYTES = 1_000_000
+"""Of a settings file; PyYAML takes a second for a quarter of that."""
+MAX_VALUES = 100_000
+"""Values of a YAML file when each alias is written out: seven hundred bytes of aliases can stand for a billion."""
+MAX_LEVELS = 60
+MAX_NUMBER = 400
+"""Characters; the largest number that a float holds has 309 digits."""
+MAX_KEY_PARTS = 50
+_LONGEST_HEADER = 1000
+MAX_DIGITS = 4300
+"""Of a number, as Python reads it: to make one of more takes time that grows with their square."""
+_LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+# What PyYAML lets out where an explicit tag (`!!int x`) and its value do not go together.
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
+
+
+class _Yaml12(yaml.SafeLoader):
+    """YAML with the 1.2 core scalars: `22:00` and `no` stay the strings that their author meant."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        return super().construct_yaml_int(_short_number(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        return super().construct_yaml_float(_short_number(node))
+
+
+def _short_number(node: yaml.ScalarNode) -> yaml.ScalarNode:
+    """Raises ConstructorError for a number whose digits alone would take minutes to be read."""
+    if len(node.value) > MAX_NUMBER:
+        problem = f"a number of {len(node.value):,} characters, more than {MAX_NUMBER}"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return node
+
+
+_Yaml12.add_constructor("tag:yaml.org,2002:int", _Yaml12.construct_yaml_int)
+_Yaml12.add_constructor("tag:yaml.org,2002:float", _Yaml12.construct_yaml_float)
+
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("tag:yaml.org,2002:float", r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$",
+     list("-+0123456789.")),
+    ("tag:yaml.org,2002:merge", r"^<<$", ["<"]),
+):  # fmt: skip
+    _Yaml12.add_implicit_resolver(_tag, re.compile(_pattern), _first)
+
+
+def read_text(path: Path) -> str:
+    """The text of a small settings file; a BOM is dropped.
+
+    Raises InputError when it cannot be read, is larger than MAX_BYTES or is no UTF-8 text.
+    """
+    return text_of(read_bytes(path, MAX_BYTES), path)
+
+
+def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
+    """A whole file. Raises InputError when it cannot be read, or has more bytes than it may."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        raise InputError("there is no such file", file=path, field=field) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path, field=field) from None
+    if len(data) > most:
+        raise InputError(f"is larger than {most:,} bytes", file=path, field=field)
+    return data
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """What a settings file says, by its bytes. Raises InputError where they are no UTF-8 text."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
+
+
+def load_yaml(path: Path) -> tuple[Any, Lines]:
+    """Data and the line of each value. Raises InputError on syntax errors and on a key given twice."""
+    text = read_text(path)
+    try:
+        loader = _Yaml12(text)
+        try:
+            node = loader.get_single_node()
+            lines: dict[Place, int] = {}
+            if node is not None:
+                _note_lines(node, (), lines, path)
+            data = loader.construct_document(node) if node is not None else None
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None
+        ) from None
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise InputError(f"is not valid YAML: {error.reason}", file=path, line=line) from None
+    except RecursionError:
+        raise _too_deep(path) from None
+    except _UNREADABLE as error:
+        raise InputError(f"is not valid YAML: {error}", file=path) from None
+    _refuse_no_text(data, (), lines, path)
+    return data, lines
+
+
+def _too_deep(path: Path, line: int | None = None) -> InputError:
+    return InputError("is nested too deeply, or in itself", file=path, line=line)
+
+
+def _refuse_long_number(text: str, path: Path) -> None:
+    """Raises InputError where a text has more digits in a row than Python makes a number of."""
+    if found := _LONG_NUMBER.search(text):
+        line = text[: found.start()].count("\n") + 1
+        raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
+
+
+def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
+    """Raises InputError for a text with what no file name, database or JSON takes: NUL, or half a character."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            _refuse_no_text(str(key), (*place, str(key)), lines, path)
+            _refuse_no_text(value, (*place, str(key)), lines, path)
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            _refuse_no_text(value, (*place, index), lines, path)
+    elif isinstance(data, str) and _NO_TEXT.search(data):
+        raise InputError(
+            "holds a NUL or half a character, which is no text",
+            file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
+        )  # fmt: skip
+
+
+def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
+    line = node.start_mark.line + 1
+    if len(lines) >= MAX_VALUES:
+        raise InputError(
+            f"has more than {MAX_VALUES:,} values when its aliases (*name) are written out", file=path, line=line
+        )
+    if len(place) > MAX_LEVELS:
+        raise _too_deep(path, line)
+    lines[place] = line
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value in node.value:
+            here = (*place, str(key_node.value))
+            if here in lines and key_node.value != "<<":
+                raise InputError(
+                    f"the key {key_node.value!r} is given twice (first in line {lines[here]})",
+                    file=path,
+                    line=key_node.start_mark.line + 1,
+                    field=spell(here),
+                )
+            _note_lines(value, here, lines, path)
+            lines[here] = key_node.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _note_lines(value, (*place, index), lines, path)
+
+
+def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
+    """Data and the line of each table and key, of a `text` that was read already. Raises InputError."""
+    text = read_text(path) if text is None else text
+    for number, row in enumerate(text.splitlines(), 1):
+        # The standard library takes the square of a key's parts.
+        if row.partition("=")[0].count(".") > MAX_KEY_PARTS:
+            raise InputError(f"is not valid TOML: a key of more than {MAX_KEY_PARTS} parts", file=path, line=number)
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        line = int(found[1]) if found else len(text.splitlines())
+        problem = re.sub(r"\s*\(at .*\)$", "", str(error))
+        raise InputError(f"is not valid TOML: {problem}", file=path, line=line) from None
+    except (ValueError, RecursionError) as error:
+        _refuse_long_number(text, path)
+        raise InputError(f"is not valid TOML: {error}", file=path) from None
+    lines = _toml_lines(text)
+    _refuse_no_text(data, (), lines, path)
+    return data, lines
+
+
+def _toml_lines(text: str) -> Lines:
+    lines: dict[Place, int] = {}
+    table: Place = ()
+    several: dict[Place, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _LONGEST_HEADER:
+            continue
+        if header := re.match(r"\s*(\[+)\s*([^\]]+?)\s*\]+", line):
+            table = tuple(part.strip().strip("\"'") for part in re.split(r"\.(?![^\"]*\"$)", header[2]))
+            lines.setdefault(table, number)
+            if header[1] == "[[":
+                several[table] = several.get(table, -1) + 1
+                table = (*table, several[table])
+                lines[table] = number
+        elif key := re.match(r"\s*([A-Za-z0-9_-]+|\"[^\"]+\")\s*=", line):
+            lines.setdefault((*table, key[1].strip('"')), number)
+    return lines
+
+
+def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
+    """`data` as a `model`. Raises one InputError that tells every mistake, each with its line and field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
+        found.sort(key=lambda problem: problem.line or 0)
+        first, *rest = found
+        first.others = rest
+        raise first from None
+
+
+def _without_echoes(problems: list[Any]) -> list[Any]:
+    """Without the complaint that a list is too short where only its bad items are missing from it."""
+    places = [problem["loc"] for problem in problems]
+
+    def echoes(problem: Any) -> bool:
+        loc = problem["loc"]
+        return problem["type"] == "too_short" and any(place[: len(loc)] == loc != place for place in places)
+
+    return [problem for problem in problems if not echoes(problem)]
+
+
+def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> InputError:
+    place: Place = tuple(part for part in problem["loc"] if not _is_union_tag(part, problem["loc"], lines))
+    message, hint = problem["msg"].removeprefix("Value error, "), None
+    match problem["type"]:
+        case "missing":
+            message = "is required"
+        case "extra_forbidden":
+            message = "is no known field here"
+            known = _fields_at(model, problem["loc"][:-1])
+            near = difflib.get_close_matches(str(place[-1]), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"
+        case "model_type" | "dict_type":
+            message = "must be a mapping (`key: value`)"
+        case "tuple_type":
+            message = "must be a list (`- item`)"
+        case "too_short":
+            message = "must not be empty"
+    return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
+
+
+def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
+    """pydantic puts the name of a union's member into the place; no such key stands in the file."""
+    return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int|float|bool|dict|list|tuple)$", part))
+
+
+def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
+    """The field names that the model knows at a place: walks through lists, dicts and optional types."""
+    here: Any = model
+    for part in place:
+        here = _inside(_member(here, part))
+    return [field.alias or name for name, field in here.model_fields.items()] if _is_model(here) else []
+
+
+def _member(here: Any, part: str | int) -> Any:
+    """The type of a model's field, of a list's items or of a dict's values."""
+    if _is_model(here):
+        return next(
+            (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None
+        )
+    if tagged := [arg for arg in get_args(here) if part in _tags(arg)]:
+        return tagged[0]
+    return next((arg for arg in reversed(get_args(here)) if arg is not ...), None)
+
+
+def _inside(annotation: Any) -> Any:
+    """What `Model | None` and the like are when they are not None or a scalar; a union with tags stays one."""
+    if get_origin(annotation) is Annotated:
+        return _inside(get_args(annotation)[0])
+    if any(_tags(arg) for arg in get_args(annotation)):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return next((arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None), None)
+    return annotation
+
+
+def _tags(annotation: Any) -> list[str]:
+    if get_origin(annotation) is not Annotated:
+        return []
+    return [extra.tag for extra in get_args(annotation)[1:] if isinstance(extra, Tag)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
+    """The line of the value at a place, or of the nearest thing around it."""
+    parts = tuple(place)
+    while parts not in lines:
+        if not parts:
+            return None
+        parts = parts[:-1]
+    return lines[parts]
+
+
+def spell(place: Iterable[str | int]) -> str:
+    """`("tasks", 0, "id")` as `tasks[0].id`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text

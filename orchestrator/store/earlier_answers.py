@@ -1,0 +1,134 @@
+"""What is known of requests before they are asked: earlier outcomes, other jobs' answers, rows that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, select, true
+
+from orchestrator.core.model import JobId, RequestState
+from orchestrator.store import bulk
+from orchestrator.store.database import Database
+from orchestrator.store.records import Before, Earlier, earlier
+from orchestrator.store.tables import HAS_KEY, IS_FRESH, jobs, requests, shards
+
+PAGE = 5000
+
+
+class Known:
+    """Verbs on what is known of requests."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the ids that the job has already."""
+        query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
+        with self._db.read() as tx:
+            return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
+
+    def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+        """The outcome that one of these runs (oldest first) has for the same request: the newest that one asked for.
+
+        Where none asked, another job's answer that the newest run took. `wanted` gives each custom_id's fingerprint:
+        an answer to an older wording counts again when that returns. One that was released from quarantine since is
+        none.
+        """
+        if not runs or not wanted:
+            return {}
+        found = self._asked(runs, wanted)
+        left = {name: mark for name, mark in wanted.items() if name not in found}
+        return found | self._taken(runs, left) if left else found
+
+    def _asked(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+        # The runs are told apart here and not in the query: by custom_id an index finds the few fresh answers,
+        # while a join by job would look for every id in every night.
+        query = select(requests).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
+        age = {job_id: number for number, job_id in enumerate(runs)}
+        with self._db.read() as tx:
+            found = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect))
+            rows = [row for row in found if row.job_id in age and wanted[row.custom_id] == row.fingerprint]
+        rows.sort(key=lambda row: age[row.job_id])
+        newest = {row.custom_id: row for row in rows}
+        return {key: earlier(row) for key, row in newest.items() if row.released_at is None}
+
+    def _taken(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+        query = select(requests, _BACKEND).where(requests.c.job_id == runs[-1])
+        with self._db.read() as tx:
+            rows = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
+        return {
+            row.custom_id: replace(earlier(row), taken_from=(row.backend, row.sent_model))
+            for row in rows
+            if row.state == RequestState.SUCCEEDED
+            and row.fingerprint == wanted[row.custom_id]
+            and row.carried_from is not None
+            and row.carried_from not in runs
+        }
+
+    def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, Before]:
+        """What a run made these rows of, as far as it has them."""
+        c = requests.c
+        columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state)
+        with self._db.read() as tx:
+            query = bulk.each(select(*columns).where(c.job_id == job_id), c.custom_id, custom_ids, tx.dialect)
+            return {row.custom_id: _before(row) for row in tx.execute(query)}
+
+    def gone(self, job_id: JobId, previous: JobId) -> Iterator[str]:
+        """The documents, in their order, of which one run has rows and a later one has none."""
+        c = requests.c
+        before, now = (select(c.document).where(c.job_id == run) for run in (previous, job_id))
+        found = before.except_(now).subquery()
+        for row in self._db.stream(select(found.c.document).order_by(found.c.document), PAGE):
+            yield row.document
+
+    def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
+        """The newest answer that a job of this home got afresh to each request, model and backend.
+
+        By cache key, backend, and the model's name that was asked for there. With `checked`, only answers that have
+        passed the checks of a task: rows of a ready batch file were put to none.
+        """
+        c = requests.c
+        # Looked up for each answer, and not joined: from the jobs of a home a join would find all of their rows.
+        whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
+        query = (
+            select(requests, whose, _BACKEND)
+            .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
+            # What was asked with the fault of a first answer shown is no answer to this request.
+            .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
+        )
+        with self._db.read() as tx:
+            rows = [row for row in tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect)) if row.home == home]
+        rows.sort(key=lambda row: (row.settled_at, row.job_id, row.seq))
+        return {(row.cache_key, row.backend, row.sent_model): earlier(row) for row in rows if row.backend is not None}
+
+    def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
+        """The places of the job's rows that are asked for themselves, by cache key, model and task."""
+        c = requests.c
+        # The job is told apart here and not in the query, which would look at every row of it.
+        query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY)
+        with self._db.read() as tx:
+            rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
+            return {(row.cache_key, row.model, row.task): row.seq for row in rows if row.job_id == job_id}
+
+    def same(self, job_id: JobId, other_id: JobId) -> int:
+        """How many rows of a job stand in another at the same place, with the same identity and fingerprint."""
+        mine = requests.alias("mine").c
+
+        def same_place(there: Any) -> ColumnElement[bool]:
+            return and_(there.job_id == other_id, there.seq == mine.seq)
+
+        with self._db.read() as tx:
+            theirs, on = bulk.beside(requests.alias("theirs"), same_place, tx.dialect)
+            alike = theirs.c.custom_id == mine.custom_id, theirs.c.fingerprint == mine.fingerprint
+            query = select(func.count()).select_from(mine.seq.table.join(theirs, on))
+            return tx.scalar(query.where(mine.job_id == job_id, *alike)) or 0
+
+
+_BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
+
+
+def _before(row: Any) -> Before:
+    state = RequestState(row.state)
+    return Before(row.fingerprint, row.content, row.wording, row.prompt_version, row.model, state)

@@ -1,0 +1,185 @@
+"""What keeping house needs: whose answers others carry, forgetting jobs, copies of the database and their checks."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
+
+from orchestrator.core.errors import StorageError
+from orchestrator.core.model import Job, JobId, JobKind, Span
+from orchestrator.store.database import Database
+from orchestrator.store.tables import acknowledgements, jobs, ledger, requests
+
+PAGE = 5000
+CLEARED = "cleared_at"
+"""The option that a job has once its files are gone."""
+IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error.is_not(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The result lines of one shard's file that rows of a home point to: how many, and where the last ends."""
+
+    shard: str
+    kind: str
+    rows: int
+    ends: int
+
+
+class House:
+    """Verbs of keeping house. `home` is a home's id: on a shared database each looks after its own jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def jobs(self, home: str) -> list[Job]:
+        """Every job of a home, newest first."""
+        query = select(jobs).where(jobs.c.home == home).order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
+        with self._db.read() as tx:
+            return [Job(**{**row._mapping, "kind": JobKind(row.kind)}) for row in tx.execute(query)]
+
+    def carriers(self, home: str) -> dict[JobId, dict[JobId, int]]:
+        """By the job whose answers they are: the jobs that carry some, and how many rows of each do."""
+        c = requests.c
+        query = (
+            select(c.carried_from, c.job_id, func.count())
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(jobs.c.home == home, c.carried_from.is_not(None))
+            .group_by(c.carried_from, c.job_id)
+        )
+        found: dict[JobId, dict[JobId, int]] = {}
+        with self._db.read() as tx:
+            for origin, carrier, rows in tx.execute(query):
+                if origin != carrier:
+                    found.setdefault(JobId(origin), {})[JobId(carrier)] = rows
+        return found
+
+    def booked_since(self, at: datetime) -> frozenset[JobId]:
+        """The jobs with a line of the ledger from then on."""
+        with self._db.read() as tx:
+            return frozenset(map(JobId, tx.scalars(select(ledger.c.job_id).distinct().where(ledger.c.at >= at))))
+
+    def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
+        """A job's folder is to go: nothing is carried over from it or tried again. False where it is not over.
+
+        Counts, costs and reasons of its rows stay.
+        """
+        with self._db.write() as tx:
+            locked = select(jobs.c.options, jobs.c.output_path).where(jobs.c.id == job_id, IS_OVER).with_for_update()
+            row = tx.execute(locked).first()
+            if row is None:
+                return False
+            options = {**row.options, CLEARED: now.isoformat(timespec="seconds")}
+            place = row.output_path
+            if place is not None and Path(place).is_relative_to(folder):
+                place = None
+            tx.execute(update(jobs).where(jobs.c.id == job_id).values(options=options, output_path=place))
+            gone: dict[str, Any] = {"fingerprint": "", "cache_key": None, "length": 0}
+            tx.execute(update(requests).where(requests.c.job_id == job_id).values(**gone))
+            return True
+
+    def forget(self, job_id: JobId) -> bool:
+        """Delete a job with its rows, events and ledger. False where it is not over, or gone.
+
+        With the last job of its file goes what a person acknowledged of it.
+        """
+        with self._db.write() as tx:
+            series = tx.scalar(select(jobs.c.series).where(jobs.c.id == job_id))
+            gone = tx.execute(delete(jobs).where(jobs.c.id == job_id, IS_OVER)).rowcount == 1
+            if gone and tx.scalar(select(jobs.c.id).where(jobs.c.series == series).limit(1)) is None:
+                tx.execute(delete(acknowledgements).where(acknowledgements.c.series == series))
+            return gone
+
+    def result_files(self, home: str) -> list[Lines]:
+        """The files that rows of a home's jobs point to, but for jobs whose files are gone."""
+        c = requests.c
+        query = (
+            select(c.result_shard, c.result_kind, func.count(), func.max(c.result_offset + c.result_length))
+            .where(c.job_id.in_(_with_files(home)), c.result_shard.is_not(None), c.result_kind.is_not(None))
+            .group_by(c.result_shard, c.result_kind)
+            .order_by(c.result_shard, c.result_kind)
+        )
+        with self._db.read() as tx:
+            return [Lines(*row) for row in tx.execute(query)]
+
+    def result_lines(self, home: str) -> Iterator[tuple[str, str, Span]]:
+        """(shard, kind, where) of each line that rows point to, file by file, in the order of each file."""
+        c = requests.c
+        place = (c.result_shard, c.result_kind, c.result_offset, c.result_length)
+        query = (
+            select(*place)
+            .distinct()
+            .where(c.job_id.in_(_with_files(home)), c.result_shard.is_not(None), c.result_kind.is_not(None))
+            .order_by(*place)
+        )
+        for row in self._db.stream(query, PAGE):
+            yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
+
+    def request_files(self, home: str) -> list[tuple[JobId, int]]:
+        """The jobs of a home that have a request file, and where the last line of it ends that a row points to."""
+        c = requests.c
+        query = (
+            select(c.job_id, func.max(c.offset + c.length))
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(c.job_id.in_(_with_files(home)), jobs.c.built_at.is_not(None), c.length > 0)
+            .group_by(c.job_id)
+            .order_by(c.job_id)
+        )
+        with self._db.read() as tx:
+            return [(JobId(job_id), ends) for job_id, ends in tx.execute(query)]
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the database is a file that can be copied."""
+        return self._db.path is not None
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database as it is now, while others write to it, where it is a file."""
+        if self._db.path is not None:
+            copy_sqlite(self._db.path, path)
+
+
+def _with_files(home: str) -> Any:
+    return select(jobs.c.id).where(jobs.c.home == home, jobs.c.options[CLEARED].as_string().is_(None))
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """A consistent copy of a SQLite database that others may write to meanwhile, on disk at the end.
+
+    Raises StorageError.
+    """
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as here,
+            closing(sqlite3.connect(target)) as there,
+        ):
+            # All pages in one step: nobody who writes is kept waiting (WAL), and the copy need not start again.
+            here.backup(there)
+    except sqlite3.Error as error:
+        raise StorageError(f"the database {source} cannot be copied to {target}: {error}") from error
+
+
+def check_sqlite(path: Path) -> str | None:
+    """What is wrong with a SQLite database, None where it is whole."""
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            found = [str(row[0]) for row in database.execute("PRAGMA integrity_check(3)")]
+    except sqlite3.Error as error:
+        return str(error)
+    return None if found == ["ok"] else "; ".join(found)
+
+
+def served_files(path: Path) -> list[str]:
+    """The files, below its folder, that the database of a batch server names. Raises StorageError."""
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            return [str(row[0]) for row in database.execute("SELECT path FROM files ORDER BY path")]
+    except sqlite3.Error as error:
+        raise StorageError(f"the server's database {path} cannot be read: {error}") from error
