@@ -108,7 +108,7 @@ def again(
     where = lane(cost=PER_ROW, is_own=is_own)
     ended = settling.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
     tally = settling.collect(place.store, place.home, ended)
-    settling.close(place.store, place.home, shard, where, NOW)
+    settling.close(place.store, place.home, shard, NOW)
     return tally
 
 
