@@ -103,7 +103,7 @@ class Sighting:
     batch: RemoteBatch | None = None
     undecided: str | None = None
     doubles: tuple[RemoteBatch, ...] = ()
-    is_blank: bool = False
+    is_blank: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class AnthropicBackend:
                 undecided = f"batch {batch.id} {UNDECIDED}"
             elif (tag := self._tag_of(batch)) == inline.shard_tag(intent.shard):
                 found.append(_remote(batch))
-            elif tag is None and not batch.is_archived:
+            elif tag is None:
                 undecided = f"batch {batch.id} {UNTAGGED}"
         if found:
             return Sighting(found[0], doubles=tuple(found[1:]))
@@ -205,15 +205,17 @@ class AnthropicBackend:
         return Sighting(undecided=undecided) if batch is None else Sighting(_remote(batch))
 
     def _tag_of(self, batch: _Batch) -> str | None:
-        """The tag in the first row of its results that can be read; None where there is none."""
+        """The tag in the first row of its results that has one; "" where none has, None where no row can be read."""
         if batch.is_archived:
-            return None
+            return ""
+        untagged = None
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
                 with suppress(*wire.NO_JSON):
                     if (tag := inline.tag_of(_decode_row(line).custom_id)) is not None:
                         return tag
-        return None
+                    untagged = ""
+        return untagged
 
     def batches(self) -> Iterator[RemoteBatch]:
         for page in self._pages():
