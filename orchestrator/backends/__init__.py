@@ -96,12 +96,14 @@ class Intent:
 class Sighting:
     """What looking for a batch gave: the batch; or `undecided`, why nobody can tell yet; or neither.
 
-    `doubles` are further batches of the same intent: of one create a gateway may have made two.
+    `doubles` are further batches of the same intent: of one create a gateway may have made two. `is_blank`: the list
+    had no batch at all.
     """
 
     batch: RemoteBatch | None = None
     undecided: str | None = None
     doubles: tuple[RemoteBatch, ...] = ()
+    is_blank: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

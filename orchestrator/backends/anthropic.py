@@ -52,6 +52,7 @@ FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
 """So long after the intent an unanswered create may still have been carried out."""
 UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
+UNTAGGED = "has as many rows and was made then; whether it is ours shows when its results can be read"
 GONE = (404, 410)
 _BATCHES = "/v1/messages/batches"
 _RESULTS = "results:"
@@ -173,11 +174,13 @@ class AnthropicBackend:
                 continue
             if not batch.has_ended:
                 undecided = f"batch {batch.id} {UNDECIDED}"
-            elif self._tag_of(batch) == inline.shard_tag(intent.shard):
+            elif (tag := self._tag_of(batch)) == inline.shard_tag(intent.shard):
                 found.append(_remote(batch))
+            elif tag is None:
+                undecided = f"batch {batch.id} {UNTAGGED}"
         if found:
             return Sighting(found[0], doubles=tuple(found[1:]))
-        return Sighting(undecided=undecided)
+        return Sighting(undecided=undecided, is_blank=not listed)
 
     def _read_list(self, since: datetime) -> tuple[list[_Batch], str | None]:
         """The account's batches of about that time, and why others may be there that were not seen."""
@@ -202,15 +205,17 @@ class AnthropicBackend:
         return Sighting(undecided=undecided) if batch is None else Sighting(_remote(batch))
 
     def _tag_of(self, batch: _Batch) -> str | None:
-        """The tag in the first row of its results that can be read; None where there is none."""
+        """The tag in the first row of its results that has one; "" where none has, None where no row can be read."""
         if batch.is_archived:
-            return None
+            return ""
+        untagged = None
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
                 with suppress(*wire.NO_JSON):
                     if (tag := inline.tag_of(_decode_row(line).custom_id)) is not None:
                         return tag
-        return None
+                    untagged = ""
+        return untagged
 
     def batches(self) -> Iterator[RemoteBatch]:
         for page in self._pages():

@@ -153,9 +153,9 @@ class OpenAIBackend:
         return None if seconds is None else {"anchor": "created_at", "seconds": seconds}
 
     def find(self, intent: Intent) -> Sighting:
-        found, undecided = self._search(lambda batch: batch.shard == intent.shard, intent.since)
+        found, undecided, is_blank = self._search(lambda batch: batch.shard == intent.shard, intent.since)
         if not found:
-            return Sighting(undecided=undecided)
+            return Sighting(undecided=undecided, is_blank=is_blank)
         # What is over without an answer is no batch to go on with where there is a better one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
         if self.retrieve(first.id) is None:
@@ -164,27 +164,29 @@ class OpenAIBackend:
         return Sighting(first, doubles=tuple(doubles))
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
-        found, undecided = self._search(lambda batch: batch.id == batch_id, since)
+        found, undecided, _ = self._search(lambda batch: batch.id == batch_id, since)
         return Sighting(found[0]) if found else Sighting(undecided=undecided)
 
     def _search(
         self, is_wanted: Callable[[RemoteBatch], bool], since: datetime
-    ) -> tuple[list[RemoteBatch], str | None]:
-        """The batches of the list that are wanted, and why others may be there that were not seen."""
+    ) -> tuple[list[RemoteBatch], str | None, bool]:
+        """The batches of the list that are wanted, why others may be there that were not seen, and whether the list
+        has none at all."""
         earliest, found = since - FIND_SLACK, list[RemoteBatch]()
         listing = read.Listing()
         for number, page in enumerate(self._batch_pages()):
             if number >= FIND_PAGES and not listing.newest_first:
-                return found, (
+                told = (
                     f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
                     "the one that is looked for is not among them: whether it comes later cannot be told"
                 )
+                return found, told, False
             found += [batch for batch in page if is_wanted(batch)]
             for batch in page:
                 listing.see(batch.created_at)
             if found or (listing.newest_first and _all_before(page, earliest)):
                 break
-        return found, None
+        return found, None, listing.is_blank
 
     def batches(self) -> Iterator[RemoteBatch]:
         for page in self._batch_pages():

@@ -142,9 +142,11 @@ class Listing:
         self._first: datetime | None = None
         self._lowest: datetime | None = None
         self._rose = False
+        self.is_blank = True
 
     def see(self, at: datetime | None) -> None:
         """The creation time of the next entry, None where it has none."""
+        self.is_blank = False
         if at is None:
             return
         if self._first is None or self._lowest is None:

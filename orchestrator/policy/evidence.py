@@ -16,7 +16,7 @@ from orchestrator.core.wire import BatchStatus
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""So often a backend must say that it does not know a batch."""
+"""So often a backend must say that it does not know a batch, or show a list without it."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
 """Where its list cannot be read, its denials must last for so long instead."""
@@ -30,6 +30,9 @@ ANSWERS_KEPT = DAY
 """Answers that exist are waited for no longer than this, however far the deadline is."""
 ASSUMED_AGAIN = 2 * HOUR
 """How long it takes to ask rows again, where no batch has shown it."""
+
+LISTED_AFTER = 15 * MINUTE
+"""Where a batch cannot be retrieved for so long, its backend's list may show how it is."""
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY

@@ -469,7 +469,11 @@ def test_a_first_row_that_is_broken_is_passed_over(provider: Emulator, desk: Des
     assert found.id == made.id
     desk.send(["[[fault:broken_line]]"], "contracts-1.009")
     provider.clock.advance(HOUR)
-    assert desk.backend.find(replace(intent, rows=1, shard="contracts-1.009")) == Sighting()
+    # Without a line that can be read nobody can tell whose it is.
+    untold = desk.backend.find(replace(intent, rows=1, shard="contracts-1.009"))
+    assert untold.batch is None
+    assert untold.undecided is not None
+    assert untold.undecided.endswith("whether it is ours shows when its results can be read")
 
 
 # What doctor and reconcile ask

@@ -54,7 +54,12 @@ _BATCH: dict[str, Callable[[Json], object]] = {
 def _count(told: Json, change: Callable[[int], object]) -> None:
     counts = told.get("request_counts")
     if isinstance(counts, dict):
-        told["request_counts"] = {name: change(value or 0) for name, value in counts.items()}
+        told["request_counts"] = {name: change(_number(value)) for name, value in counts.items()}
+
+
+def _number(value: object) -> int:
+    """A count, which another fault may have changed already."""
+    return int(value) if isinstance(value, int | float) else 0
 
 
 def _status_key(told: Json) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, script
+from orchestrator.backends import RemoteBatch
+from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 AZURE = pytest.param("azure", marks=pytest.mark.soak)
 EACH = ["openai", AZURE, "claude"]
@@ -89,6 +91,16 @@ def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booke
     # It ran for a while before it was asked to end; every row that it answered is booked, wanted or not.
     assert desk.cost(job) == cost_of(desk.provider.bill())
     assert len(desk.events(job, "late")) == 1
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g1_a_batch_that_cannot_be_retrieved_is_followed_in_the_list(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    script(desk, "status", verb="retrieve", status=500, times=None)
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 3)
 
 
 # --- late is not lost
@@ -206,7 +218,7 @@ def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(de
     assert len(desk.batches()) == 2
     for _ in range(48):
         desk.later(HOUR)
-    assert desk.events(job, "late") == ["5 came when their rows had been answered elsewhere, and are booked"]
+    assert desk.events(job, "late") == ["5 came when their rows had ended without them, and are booked"]
     assert desk.cost(job) == cost_of(desk.provider.bill())
     assert desk.files() == []
 
@@ -249,6 +261,99 @@ def test_trap_g2_rows_are_taken_elsewhere_in_time_while_their_answers_are_waited
         if desk.is_over(job):
             break
     assert desk.ends(job) == all_are("succeeded", 4)
+
+
+def test_trap_g2_a_file_of_another_length_than_is_told_is_not_taken_for_whole(desk: Desk) -> None:
+    """What is longer than its backend says may grow still, as what is shorter."""
+    script(desk, "grows", seconds=2 * HOUR, share=0.4, told="part")
+    desk.provider.script({"do": "blank_lines", "match": {"verb": "content"}, "times": None})
+    job = desk.submit(plain(10))
+    for _ in range(12):
+        desk.later(5 * MINUTE, job)
+    [held] = desk.held(job)
+    assert " of 10 rows, and may grow; waited for until Wed 00:" in held
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 10)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 10)
+
+
+def test_trap_g2_files_are_deleted_a_day_later_though_that_fails_at_first(desk: Desk) -> None:
+    """They are kept while answers may still come, and tried again like any others after that."""
+    job = desk.run([row("r0", "missing:1"), *plain(3)[1:]])
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert desk.files() != []
+    script(desk, "cut_before", verb="delete_file", times=2)
+    for _ in range(30):
+        desk.later(HOUR)
+    assert desk.files() == []
+    assert desk.events(job, "left") == []
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g2_a_file_that_grows_after_it_was_given_up_is_booked(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    script(desk, "grows", seconds=40 * HOUR, share=0.4, told="none")
+    job = desk.submit(plain(5))
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 5)
+    assert len(desk.batches()) == 2
+    for _ in range(48):
+        desk.later(HOUR)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+    assert desk.files() == []
+    assert desk.inputs(job) == []
+
+
+def test_trap_g2_a_shard_that_is_given_up_earlier_in_a_round_is_not_sent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As late answers for its rows do it."""
+    desk.backend(limits={"max_rows": 4, "batches_per_hour": 1})
+    job = desk.submit(plain(8))
+    desk.settle(job)
+    assert desk.engine is not None
+    api = desk.engine.open("openai").api
+    retrieve = api.retrieve
+
+    def dissolving(batch_id: str) -> RemoteBatch | None:
+        shard = desk.store.shards.of_job(job.id)[1]
+        if shard.state == "pending":
+            desk.store.shards.dissolve(shard, "its rows are answered")
+        return retrieve(batch_id)
+
+    monkeypatch.setattr(api, "retrieve", dissolving)
+    # Now the first batch is looked at, and the second may be sent.
+    desk.later(61 * MINUTE, job)
+    desk.finish(job)
+    desk.later(2 * MINUTE)
+    assert desk.states(job) == ["collected (completed)", "cancelled (None)", "collected (completed)"]
+    assert desk.ends(job) == all_are("succeeded", 8)
+    assert (desk.files(), desk.inputs(job)) == ([], [])
+
+
+def test_trap_g2_a_shard_that_is_given_up_while_it_is_uploaded_leaves_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls are made beside the engine: its rows may have got their answers meanwhile."""
+    assert desk.engine is not None
+    job = desk.submit(plain(3))
+    api = desk.engine.open("openai").api
+    upload = api.upload
+
+    def dissolved(path: Path, name: str) -> str:
+        file_id = upload(path, name)
+        shard, *others = desk.store.shards.of_job(job.id)
+        if not others and shard.state == "pending":
+            desk.store.shards.dissolve(shard, "its rows are answered")
+        return file_id
+
+    monkeypatch.setattr(api, "upload", dissolved)
+    desk.finish(job)
+    desk.later(2 * MINUTE)
+    assert desk.states(job) == ["cancelled (None)", "collected (completed)"]
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert (desk.files(), desk.inputs(job)) == ([], [])
 
 
 # --- nothing to wait for

@@ -101,6 +101,16 @@ def test_trap_g4_a_refusal_in_another_shape_ends_its_rows_with_its_word(desk: De
         assert desk.ends(job) == {**all_are("succeeded", 3), "r1": "failed: invalid_request"}
 
 
+def test_trap_g4_a_row_that_fails_in_batches_told_as_expired_fails_after_three(desk: Desk) -> None:
+    """Counts that cannot be make a batch look expired, which blames no row; one that ran and failed is to blame."""
+    desk.backend("claude")
+    desk.provider.script({"do": "huge_counts", "match": {"verb": "retrieve"}, "times": None})
+    job = desk.run([row("r0", "status:500"), *plain(3)[1:]])
+    assert desk.ends(job)["r1"] == desk.ends(job)["r2"] == "succeeded"
+    assert desk.ends(job)["r0"].startswith("failed: ")
+    assert len(desk.batches()) == 3
+
+
 # --- orphans in odd lists
 
 
@@ -155,6 +165,44 @@ def test_trap_g5_of_two_batches_of_one_create_the_second_is_ended_and_told(desk:
     [told] = desk.events(job, "double")
     assert "made batch " in told
     assert len(desk.batches()) == 2
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g5_lists_that_are_empty_a_few_times_hide_no_orphan(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    script(desk, "cut_after", verb="create")
+    script(desk, "empty_list", verb="list", times=3)
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    paid_once(desk, 3)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_trap_g5_a_list_that_lacks_every_batch_we_know_of_proves_nothing(desk: Desk, name: str) -> None:
+    desk.backend(name)
+    desk.run([row("known")])
+    script(desk, "cut_after", verb="create")
+    desk.provider.script({"do": "empty_list", "match": {"verb": "list"}, "times": None, "lasts": 3 * HOUR})
+    job = desk.submit([row("orphan")])
+    desk.settle(job)
+    desk.later(30 * MINUTE, job)
+    desk.later(30 * MINUTE, job)
+    [held] = desk.held(job)
+    assert " lists no batch at all, though " in held
+    desk.finish(job)
+    assert desk.ends(job) == {"orphan": "succeeded"}
+    assert list(desk.billed().values()) == [1, 1]
+
+
+@pytest.mark.parametrize("fault", ["empty_body", "html_page", "half_json"])
+def test_trap_g5_an_orphan_at_anthropic_is_known_though_its_results_come_late(desk: Desk, fault: str) -> None:
+    """Its results are all that says whose it is."""
+    desk.backend("claude")
+    script(desk, "cut_after", verb="create")
+    desk.provider.script({"do": fault, "match": {"verb": "results"}, "times": None, "lasts": 2 * HOUR})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    paid_once(desk, 3)
 
 
 def test_trap_g5_a_create_that_gives_an_older_batch_of_ours_adopts_nothing(desk: Desk) -> None:

@@ -477,9 +477,13 @@ def test_what_a_kill_left_of_a_file_that_was_named_by_hand_is_known_as_orchs_own
     def is_foreign() -> bool:
         return output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
 
-    with pytest.raises(KeyboardInterrupt), output_check.writing(desk.store, home, JobId("job-1"), place, now):
-        place.write_text("rows")
-        raise KeyboardInterrupt
+    def is_killed() -> None:
+        with output_check.writing(desk.store, home, JobId("job-1"), place, now):
+            place.write_text("rows")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        is_killed()
     assert not is_foreign()
     with output_check.writing(desk.store, home, JobId("job-1"), place, now):
         place.write_text("all rows")

@@ -10,7 +10,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,14 +21,15 @@ from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch
 from tests.support.hosted_crashes import Providers, Report, providers, run
-from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, sync_schedule
+from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, odd_hosted_schedule, sync_schedule
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import VOCABULARY, Kills, drawn, odd, plain
+from tests.support.schedules import VOCABULARY, Kills, Schedule, drawn, odd, plain
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "5000"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "300"))
 FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000000"))
 KILLS_A_JOB = 12
+DRAWN = {"batch": hosted_schedule, "odd batch": odd_hosted_schedule, "flex": sync_schedule}
 ON_POSTGRES = 10
 """One schedule in so many."""
 
@@ -60,26 +61,28 @@ class Sums:
 
 @pytest.mark.soak
 def test_schedules(there: Providers, postgres: PostgresServer) -> None:
+    storm(there, postgres, drawn)
+
+
+@pytest.mark.soak
+def test_schedules_of_odd_answers(there: Providers, postgres: PostgresServer) -> None:
+    """Beside what `test_schedules` draws, what contradicts itself, comes late or has another shape."""
+    assert len(VOCABULARY) >= 70
+    storm(there, postgres, odd)
+
+
+def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Schedule]) -> None:
+    """Schedules one after the other, most of them on SQLite."""
     sums = Sums()
     with postgres.database() as migrated:
         Store.open(migrated).close()
         template = str(make_url(migrated).database)
         for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
             if seed % ON_POSTGRES:
-                sums.add(run(there, drawn(seed)))
+                sums.add(run(there, draw(seed)))
             else:
                 with postgres.database(template) as url:
-                    sums.add(run(there, drawn(seed), url))
-    sums.tell()
-
-
-@pytest.mark.soak
-def test_schedules_of_odd_answers(there: Providers) -> None:
-    """Beside what `test_schedules` draws, what contradicts itself, comes late or has another shape."""
-    assert len(VOCABULARY) >= 70
-    sums = Sums()
-    for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
-        sums.add(run(there, odd(seed)))
+                    sums.add(run(there, draw(seed), url))
     sums.tell()
 
 
@@ -104,7 +107,9 @@ def database(kind: str, folder: Path, postgres: PostgresServer) -> Iterator[str]
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize(("route", "rows", "most_calls"), [("batch", 200, 25), ("flex", 2000, 500)])
+@pytest.mark.parametrize(
+    ("route", "rows", "most_calls"), [("batch", 200, 25), ("odd batch", 200, 25), ("flex", 2000, 500)]
+)
 def test_hundreds_of_kills(
     route: str, rows: int, most_calls: int, kind: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -115,7 +120,7 @@ def test_hundreds_of_kills(
         folder = tmp_path / f"job-{seed}"
         home = folder / "home"
         home.mkdir(parents=True)
-        schedule = hosted_schedule(seed, rows) if route == "batch" else sync_schedule(seed, rows)
+        schedule = DRAWN[route](seed, rows)
         orch = Orch(home)
         with (
             Emulator(folder / "provider", seed=seed, speed=SPEED) as provider,

@@ -54,6 +54,9 @@ class Books:
             ids = [json.loads(line)["custom_id"] for line in merged]
         folder = home.job(job.id)
         paths = (path for path in folder.rglob("*") if path.is_file())
+        # Those of shards whose late answers are looked for are needed still.
+        owed = tuple(f"{home.shard_input(one.id).name}" for one in store.shards.of_job(job.id) if one.owed)
+        paths = [path for path in paths if not (owed and path.name.startswith(owed))]
         return cls(
             jobs=len(store.jobs.newest()),
             rows={row.custom_id: row for row in store.rows.finished(job.id)},
@@ -195,12 +198,15 @@ def _left(schedule: Schedule, books: Books, kills: int) -> Iterator[str]:
         file_id
         for shard in books.shards
         for file_id in (shard.input_file_id, shard.output_file_id, shard.error_file_id)
+        if not shard.owed
     }
+    owed = tuple(shard.batch_id for shard in books.shards if shard.owed and shard.batch_id is not None)
+    still = {shard.input_file_id for shard in books.shards if shard.owed}
     # What was uploaded and then not sent is deleted once, or not at all.
     if any(blow.fault["match"]["verb"] == "delete_file" for blow in schedule.blows):
         known -= {shard.input_file_id for shard in books.shards if shard.state is ShardState.CANCELLED}
     gone = tuple(batch["id"] for batch in books.batches if batch["status"] == "gone")
-    there = [file for file in books.files if not file["name"].startswith(gone)]
+    there = [one for one in books.files if not one["name"].startswith((*gone, *owed)) and one["id"] not in still]
     kept = [file for file in there if file["id"] in known or file["purpose"] != "batch"]
     if len(kept) > sum(blow.kept_files for blow in schedule.blows):
         yield f"files that we know of are left at the provider: {kept}"

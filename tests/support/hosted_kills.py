@@ -18,7 +18,7 @@ from tests.emulator.client import Emulator
 from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes, usage_of
 from tests.support.cli import Orch, kill_group
 from tests.support.process import wait_until
-from tests.support.schedules import MARKS, MODEL, PLAIN, Kills, Mark, Schedule, given, write
+from tests.support.schedules import MARKS, MODEL, PLAIN, Kills, Mark, Schedule, given, with_odd_answers, write
 
 SPEED = 900.0
 """Virtual seconds a second: a batch of minutes takes less than one."""
@@ -54,6 +54,11 @@ def hosted_schedule(seed: int, rows: int) -> Schedule:
     order = dice.choice([("cloud", "claude"), ("claude", "cloud")])
     marks = [dice.choice(HARMLESS) if dice.random() < 0.1 else PLAIN for _ in range(rows)]
     return _schedule(seed, order, marks, -(-rows // 4))
+
+
+def odd_hosted_schedule(seed: int, rows: int) -> Schedule:
+    """The same at a provider whose answers are odd as well, none of them for so long that it holds up the test."""
+    return with_odd_answers(hosted_schedule(seed, rows), most_lasting=200.0)
 
 
 def sync_schedule(seed: int, rows: int) -> Schedule:
@@ -96,6 +101,7 @@ class KillRun:
         write(self._source, schedule.rows)
         (orch.home / "orch.toml").write_text(toml_of(provider, schedule), encoding="utf-8")
         provider.settings(**schedule.settings, latency_ms=LATENCY_MS)
+        provider.script(*schedule.script)
 
     def until_done(self, kills: int, most_calls: int, dice: random.Random) -> KillReport:
         """Kill behind up to `most_calls` calls of each start, `kills` times; then finish and check."""

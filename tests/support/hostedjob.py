@@ -271,6 +271,10 @@ class Desk:
         found: list[Json] = self.provider.state()["batches"]
         return found
 
+    def inputs(self, job: Job) -> list[str]:
+        """The inputs of batches that are still here."""
+        return sorted(path.name for path in self.home.job(job.id).rglob("*.input.jsonl*"))
+
     def files(self) -> list[Json]:
         """The files that are still at the provider."""
         return [file for file in self.provider.state()["files"] if file["is_there"]]

@@ -232,6 +232,7 @@ BATCHED_ODDLY: tuple[Json, ...] = (
     {"do": "rows", "row": "text_usage"},
     {"do": "rows", "row": "surrogate"},
 )
+LATE = ("late_content", "grows")
 UPLOADED_ODDLY: tuple[Json, ...] = (
     {"do": "no_bytes"},
     {"do": "nameless_file"},
@@ -240,11 +241,12 @@ UPLOADED_ODDLY: tuple[Json, ...] = (
 )
 
 
-def _oddly(dice: random.Random, flavour: str) -> Blow:
+def _oddly(dice: random.Random, flavour: str, most_lasting: float) -> Blow:
     """Something that contradicts what was said before, or has another shape: no row may be billed again for it."""
     is_claude = flavour == "anthropic"
     content = "results" if is_claude else "content"
-    lasts = dice.choice([200.0, 1200.0, 3600.0])
+    lasts = min(most_lasting, dice.choice([200.0, 1200.0, 3600.0]))
+    of_batches = [one for one in BATCHED_ODDLY if one["do"] not in LATE or one["seconds"] <= most_lasting]
     looks = ["retrieve"] if is_claude else ["retrieve", "list"]
     verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
     nth = {"nth": dice.randint(1, 3)}
@@ -254,7 +256,7 @@ def _oddly(dice: random.Random, flavour: str) -> Blow:
         ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
         ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
         ({**dice.choice(NO_ANSWERS), "times": dice.randint(1, 2)}, {"verb": verb}),
-        (dice.choice(BATCHED_ODDLY), {"verb": "create", **nth}),
+        (dice.choice(of_batches), {"verb": "create", **nth}),
     ]
     if not is_claude:
         chosen.append((dice.choice(UPLOADED_ODDLY), {"verb": "upload"}))
@@ -310,11 +312,19 @@ class Schedule:
 
 
 def odd(seed: int) -> Schedule:
-    """A schedule as `drawn`, at a provider whose answers are odd as well, late, or contradict each other."""
-    dice = random.Random(f"odd {seed}")
+    """A schedule as `drawn`, at a provider whose answers are odd as well, late, or contradict each other.
+
+    A job that is cancelled waits ten minutes for answers that exist; in its schedule nothing takes longer.
+    """
     schedule = drawn(seed)
+    return with_odd_answers(schedule, most_lasting=200.0 if schedule.cancel_at < inf else inf)
+
+
+def with_odd_answers(schedule: Schedule, most_lasting: float) -> Schedule:
+    """A schedule with some odd answers, none of which lasts longer than so many seconds."""
+    dice = random.Random(f"odd {schedule.seed}")
     flavours = [FLAVOURS[name] for name in schedule.order]
-    blows = [_oddly(dice, dice.choice(flavours)) for _ in range(dice.choice([1, 2, 3, 6]))]
+    blows = [_oddly(dice, dice.choice(flavours), most_lasting) for _ in range(dice.choice([1, 2, 3, 6]))]
     return replace(schedule, blows=[*schedule.blows, *blows])
 
 

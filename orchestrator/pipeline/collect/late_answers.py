@@ -7,7 +7,7 @@ keeps it, and this one is booked: it was paid for.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from orchestrator.backends import RemoteBatch
 from orchestrator.backends.files import durable
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState, Shard, ShardState
+from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
@@ -31,6 +32,7 @@ from orchestrator.store.records import InShard, Settled
 LATE = "late"
 """The kind of the file in which a shard's late answers are kept."""
 CHUNK = 1000
+LONGEST_PAUSE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,24 @@ class Late:
     def __str__(self) -> str:
         parts = [f"{self.taken:,} answers came after all"] if self.taken else []
         if self.booked:
-            parts.append(f"{self.booked:,} came when their rows had been answered elsewhere, and are booked")
+            parts.append(f"{self.booked:,} came when their rows had ended without them, and are booked")
         return ", ".join(parts) or "its files came after all, and have nothing new"
 
 
 def is_waited_for(shard: Shard, now: datetime) -> bool:
     """Whether answers of a shard that is over are still looked for."""
-    return shard.owed > 0 and now < (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+    return shard.owed > 0 and now < _until(shard)
 
 
-def look(store: Store, home: Home, shard: Shard, lane: Lane) -> Path | None:
-    """Look for the late answers of a shard; the file in which they are, or None while there are none.
+def _until(shard: Shard) -> datetime:
+    return (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+
+
+def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Path | None:
+    """Look for the late answers of a shard; the file in which they are, or None while they are not all there.
 
     A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
-    shard's, and are deleted with its others. Raises BackendError.
+    shard's, and are deleted with its others. The last look takes what there is. Raises BackendError.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -72,11 +78,14 @@ def look(store: Store, home: Home, shard: Shard, lane: Lane) -> Path | None:
     named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
     if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
         store.shards.note(shard, **found)
-    return _brought(home, shard, lane, batch, path)
+    is_last = now >= _until(shard) - LONGEST_PAUSE
+    return _brought(store, home, shard, lane, batch, path, is_last=is_last)
 
 
-def _brought(home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Path) -> Path | None:
-    parts = []
+def _brought(
+    store: Store, home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Path, *, is_last: bool
+) -> Path | None:
+    parts: list[Path] = []
     try:
         for kind, file_id in (("output", batch.output_file_id), ("error", batch.error_file_id)):
             if file_id is None:
@@ -92,7 +101,7 @@ def _brought(home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Pat
                     raise
                 return None
             parts.append(part)
-        if not parts:
+        if not parts or (not is_last and _lacks_some(store, home, shard, batch, parts)):
             return None
         with durable(path) as file:
             for part in parts:
@@ -102,6 +111,17 @@ def _brought(home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Pat
     finally:
         for left in path.parent.glob(f"{path.name}.*"):
             left.unlink(missing_ok=True)
+
+
+def _lacks_some(store: Store, home: Home, shard: Shard, batch: RemoteBatch, parts: Sequence[Path]) -> bool:
+    """Whether files lack answers that the shard is owed: they may be as short as they were."""
+    named = {found.line.custom_id for part in parts for found in results.read(part) if found.line is not None}
+    names = store.rows.named(shard, {name for name in named if name is not None}, anywhere=True)
+    before = results.survey([home.results(shard.id, kind) for kind in KINDS], names).executed
+    owed = shard.owed
+    if batch.status is not BatchStatus.COMPLETED:
+        owed = min(owed, batch.completed + batch.failed - len(before))
+    return len(results.survey(parts, names).executed - before) < owed
 
 
 def take(
@@ -159,4 +179,4 @@ def _answers(
 
 def next_look(times: int) -> timedelta:
     """How long to wait until late answers are looked for again."""
-    return timedelta(minutes=min(60, 5 * 2 ** min(times, 5)))
+    return min(LONGEST_PAUSE, timedelta(minutes=5 * 2 ** min(times, 5)))

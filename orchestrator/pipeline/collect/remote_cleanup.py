@@ -1,7 +1,7 @@
 """What is left to do at a backend for shards that are over: to delete their files, and to look for late answers.
 
 A chore never holds up a job. It is done as soon as its shard is over, again later where that fails, and given up with
-a note after a day. It survives kills: a shard is unclean in the store until it is done.
+a note after two days. It survives kills: a shard is unclean in the store until it is done.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from orchestrator.core.model import Job, JobId, Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import late_answers
 from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-KEPT_AT = timedelta(days=1)
-"""Files that cannot be deleted are tried for so long; then they are left, and told of."""
+KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
+"""Files are tried to be deleted for so long after their shard was collected; then they are left, and told of."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -113,7 +114,7 @@ class Chores:
 
     def _look(self, job: Job, shard: Shard, lane: Lane) -> bool | None:
         """Look for late answers: True where there are some, None where there are none yet."""
-        if late_answers.look(self._store, self._home, shard, lane) is None:
+        if late_answers.look(self._store, self._home, shard, lane, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
@@ -149,8 +150,8 @@ class Chores:
         if self._now() < over or not isinstance(error, BackendError | UsageError):
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return
-        if not shard.owed:
-            self._left(job, shard, ", ".join(_files_of(shard)), error.message)
+        if files := _files_of(shard):
+            self._left(job, shard, ", ".join(files), error.message)
         self._is_clean(shard)
 
     def _left(self, job: Job, shard: Shard, what: str, why: str) -> None:
@@ -158,9 +159,9 @@ class Chores:
         self._note(job, "left", f"{told}; `orch reconcile --delete-files` tries it again", shard)
 
     def _is_clean(self, shard: Shard) -> None:
-        self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         if shard.state is ShardState.COLLECTED:
             self._home.shard_input(shard.id).unlink(missing_ok=True)
+        self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         self._shards.pop(shard.id, None)
         self._due.pop(shard.id, None)
 

@@ -39,8 +39,8 @@ class Watched:
     `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
     it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
     read of each of its files, `reading` of them all, and `unchanged_since` when that was first so. `uploads` counts
-    those of its input that could not be used, `refused_since` is when that was first told of the present one,
-    `uploaded_at` when it was first seen to be there.
+    those of its input that could not be used, `unseen` the lists that did not show its batch, `refused_since` is when
+    the first was told of the present upload, `uploaded_at` when it was first seen to be there.
     """
 
     due: datetime
@@ -55,6 +55,7 @@ class Watched:
     unchanged_since: datetime | None = None
     busy_since: datetime | None = None
     uploads: int = 0
+    unseen: int = 0
     uploaded_at: datetime | None = None
     refused_since: datetime | None = None
 

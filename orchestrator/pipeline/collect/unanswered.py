@@ -118,12 +118,14 @@ class Ended:
 class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
-    Those in `waiting` were refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and
-    so do those in `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file,
-    of which nobody can tell whose they are; they may be about the `doubtful` rows.
+    Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
+    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
+    `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    can tell whose they are; they may be about the `doubtful` rows.
     """
 
     taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
     pulled: list[int] = field(default_factory=list)
@@ -152,7 +154,7 @@ def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest)
         case Disposition.NEVER:
             return False
         case Disposition.RETRY:
-            pass
+            rest.failed.append(row.seq)
         case Disposition.ELSEWHERE:
             if not ended.may_leave:
                 return False
@@ -260,7 +262,8 @@ def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
     lacks = ended.standing.lacks
     stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
     pulled = stays if ended.standing.is_alone else leaves
-    groups = ((rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
+    failed = (rest.failed, True, pulled if shard.pulled_at is not None else stays)
+    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
@@ -270,7 +273,7 @@ def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
     blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
     blameless = blameless and not is_long
-    freed = len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
+    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 

@@ -103,10 +103,17 @@ class Watch:
     def _retrieved(self, job: Job, shard: Shard, lane: Lane) -> RemoteBatch | bool:
         """The batch as its backend shows it; or, where it does not know it, whether the shard has moved for that."""
         assert shard.batch_id is not None
-        batch = lane.api.retrieve(shard.batch_id)
+        now, is_unlisted = self._work.now(), None
+        try:
+            batch = lane.api.retrieve(shard.batch_id)
+        except (AccountError, BackendBusy):
+            raise
+        except BackendError:
+            if (listed := self._listed(shard, lane)) is None:
+                raise
+            return listed
         if batch is not None:
             return batch
-        now, is_unlisted = self._work.now(), None
         if lane.is_own:
             return self._lose(job, shard, "the backend knows this batch no longer")
         with suppress(BackendError):
@@ -120,6 +127,17 @@ class Watch:
         if verdict.why is not None:
             return self._work.hold(job, shard, verdict.why)
         return self._lose(job, shard, "the backend knows this batch no longer")
+
+    def _listed(self, shard: Shard, lane: Lane) -> RemoteBatch | None:
+        """A batch as its backend's list shows it, where it could not be retrieved for some time."""
+        now = self._work.now()
+        failing_since = self._work.looks.of(shard, now).failing_since
+        if lane.is_own or failing_since is None or now < failing_since + evidence.LISTED_AFTER:
+            return None
+        assert shard.batch_id is not None
+        with suppress(BackendError):
+            return lane.api.listed(shard.batch_id, shard.submitted_at or shard.created_at).batch
+        return None
 
     def _is_lost(self, job: Job, shard: Shard, lane: Lane) -> bool:
         """Whether a batch is given up that its backend does not show, or does not end."""

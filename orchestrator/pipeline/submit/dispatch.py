@@ -8,7 +8,7 @@ from datetime import timedelta
 from threading import Lock
 
 from orchestrator.backends import RemoteBatch
-from orchestrator.core.errors import AccountError, BackendBusy, BackendError
+from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track
@@ -106,6 +106,8 @@ class Dispatch:
             raise
 
     def _submit(self, job: Job, shard: Shard, lane: Lane) -> bool:
+        if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
+            raise StateConflict(f"shard {shard.id} was given up before it was sent")
         watched = self._work.looks.of(shard, self._work.now())
         admission = sending.Admission(
             self._work.now,
@@ -127,8 +129,9 @@ class Dispatch:
     def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
         """Find out whether a shard between intent and fact has a batch; whether that is known now."""
         shard = track.check_account(self._work.store, shard, lane)
-        found = sending.recover(self._work.store, self._work.home, shard, lane, self._work.now())
-        self._work.looks.looked(shard, lane, self._work.now())
+        now = self._work.now()
+        found = sending.recover(self._work.store, self._work.home, shard, lane, self._work.looks.of(shard, now), now)
+        self._work.looks.looked(shard, lane, now)
         if found is None:
             return False
         self._work.looks.forget(shard)

@@ -26,13 +26,16 @@ from orchestrator.core.errors import (
     InputError,
     JobFilesError,
     NotSent,
+    StateConflict,
     Uncertain,
 )
 from orchestrator.core.model import Job, Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Models
+from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import Watched
 from orchestrator.pipeline.plan.planning import Sending
 from orchestrator.pipeline.submit.admission import Room
+from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.requests import resolve_model, with_model
 from orchestrator.policy.row_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.sharding import Range, Waiting, pack
@@ -153,15 +156,13 @@ def submit(
         if (held := admission.first()) is not None:
             return Waits(held)
         # From here on a batch may exist.
-        store.shards.move(
-            shard,
-            ShardState.SUBMITTING,
-            intended_at=now(),
-            account=account,
-            window_seconds=window_for(lane.profile, window).seconds,
-            sends=shard.sends + 1,
-            held=None,
-        )
+        facts = {"intended_at": now(), "account": account, "sends": shard.sends + 1, "held": None}
+        seconds = window_for(lane.profile, window).seconds
+        try:
+            store.shards.move(shard, ShardState.SUBMITTING, window_seconds=seconds, **facts)
+        except StateConflict:
+            _withdraw(store, home, shard)
+            raise
     intended = store.shards.get(shard.id)
     if (held := admission.second()) is not None:
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
@@ -199,15 +200,29 @@ def _uploaded(
         return shard.input_file_id
     path = home.shard_input(shard.id)
     _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
+    file_id = None
     try:
         file_id = lane.api.upload(path, f"{shard.id}.jsonl")
+        store.shards.note(shard, input_file_id=file_id)
     except BackendRefused as refusal:
         if isinstance(refusal, (BackendBusy, AccountError)):
             raise
         _end_refused(store, shard, refusal_of(refusal), now())
         return None
-    store.shards.note(shard, input_file_id=file_id)
+    except StateConflict:
+        _withdraw(store, home, shard, file_id)
+        raise
     return file_id
+
+
+def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = None) -> None:
+    """Leave nothing of a shard that was given up meanwhile; what was `uploaded` is still to be recorded."""
+    current = store.shards.get(shard.id)
+    if current.state is not ShardState.CANCELLED:
+        return
+    abandon(home, current)
+    if uploaded is not None:
+        store.shards.note(current, input_file_id=uploaded, cleaned_at=None)
 
 
 def _refused_create(
@@ -261,11 +276,29 @@ class Found:
     doubles: tuple[RemoteBatch, ...] = ()
 
 
-def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Found | None:
+def _may_appear(
+    store: Store, shard: Shard, lane: Lane, watched: Watched, seen: Sighting, now: datetime
+) -> str | None:
+    """Why a batch that its list does not show may exist all the same; None where it does not."""
+    since = shard.intended_at or shard.created_at
+    # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
+    patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    told = "it was asked for and no answer came"
+    if seen.is_blank and shard.account is not None and store.shards.of_account(lane.name, shard.account):
+        patience, told = LONGEST_APPEAR, f"{lane.name} lists no batch at all, though this account has some there"
+    appears_until = since + timedelta(seconds=patience)
+    if now < appears_until:
+        return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
+    if watched.unseen < DENIALS and not lane.is_own:
+        return f"{told}; its list is read once more"
+    return None
+
+
+def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched, now: datetime) -> Found | None:
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
     None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
-    waited for any longer. Raises BackendError.
+    waited for any longer. `watched` counts the lists that did not show it. Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(
@@ -285,13 +318,8 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
         return Found(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
-    # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
-    patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
-    appears_until = since + timedelta(seconds=patience)
-    held = None if is_over else seen.undecided
-    if held is None and now < appears_until:
-        held = f"it was asked for and no answer came; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if held is not None:
+    watched.unseen += seen.undecided is None
+    if not is_over and (held := seen.undecided or _may_appear(store, shard, lane, watched, seen, now)) is not None:
         if held != shard.held:
             store.shards.note(shard, held=held)
         return None
