@@ -515,11 +515,20 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or 0
     # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is no part of it.
-    if thought and (thought > output or usage.total_tokens == fed + output + thought):
+    if thought and (thought > output or _total(usage) == fed + output + thought):
         output += thought
     if cached + written > fed:
         fed += cached + written
     return TokenCounts(fed, cached, output, thought, written) if fed < MOST_TOKENS > output else NO_TOKENS
+
+
+def _total(usage: _AnswerUsage) -> int | None:
+    """The total that a usage tells, as a number or as text; None for any other: it spoils none of the parts."""
+    try:
+        total: int | None = msgspec.convert(usage.total_tokens, Tokens | None, strict=False)
+    except msgspec.ValidationError:
+        return None
+    return total
 
 
 def usage_of(tokens: TokenCounts) -> BatchUsage:

@@ -182,13 +182,14 @@ def named(batch: Named, since: datetime, until: datetime, now: datetime) -> Verd
 class Reading:
     """What a reading of a batch's files brought: `rows` that have a line, `bytes` as they came.
 
-    `told` is the size that the backend says, None where it does not; `cut` why a transfer broke off; `absent` the
-    files that are named and not there.
+    `told` is the size that the backend says, None where it does not; `has_grown`: it has said a smaller one before.
+    `cut` is why a transfer broke off, `absent` are the files that are named and not there.
     """
 
     rows: int = 0
     bytes: int = 0
     told: int | None = None
+    has_grown: bool = False
     cut: str | None = None
     absent: tuple[str, ...] = ()
 
@@ -202,8 +203,9 @@ class Reading:
 def whole(reading: Reading, expected: int, unchanged_since: datetime, until: datetime, now: datetime) -> Verdict:
     """Whether a batch's files are all there: rows as many as `expected`, or nothing more comes.
 
-    What is exactly as long as its backend says is believed once it has not grown for a while. What is of another or
-    no known length, broken off, not there or of something else is waited for while that makes sense.
+    What is exactly as long as its backend says is believed once it has not grown for a while, unless the backend has
+    said otherwise before: then its size is that of what is written by now. What is of another or no known length,
+    broken off, not there or of something else is waited for while that makes sense.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return Verdict()
@@ -215,7 +217,7 @@ def whole(reading: Reading, expected: int, unchanged_since: datetime, until: dat
         return _until(f"{has}: the transfer breaks off ({reading.cut})", until, now)
     if reading.told is not None and reading.bytes < reading.told:
         return _until(f"{has} and {reading.bytes:,} of {reading.told:,} bytes", until, now)
-    is_as_long = reading.told == reading.bytes and reading.rows > 0
+    is_as_long = reading.told == reading.bytes and reading.rows > 0 and not reading.has_grown
     return _until(f"{has}, and may grow", min(until, unchanged_since + FILES_APPEAR) if is_as_long else until, now)
 
 

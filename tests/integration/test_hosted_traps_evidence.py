@@ -278,6 +278,17 @@ def test_trap_g2_a_file_of_another_length_than_is_told_is_not_taken_for_whole(de
     paid_once(desk, 10)
 
 
+def test_trap_g2_a_file_that_has_grown_is_not_taken_for_whole_when_it_pauses(desk: Desk) -> None:
+    """Its backend told what was written by then as its size: it will again, however long the next row takes."""
+    script(desk, "grows", seconds=3 * HOUR, share=0.0, told="part")
+    job = desk.submit(plain(4))
+    for _ in range(60):
+        desk.later(6 * MINUTE, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 4)
+    paid_once(desk, 4)
+
+
 def test_trap_g2_files_are_deleted_a_day_later_though_that_fails_at_first(desk: Desk) -> None:
     """They are kept while answers may still come, and tried again like any others after that."""
     job = desk.run([row("r0", "missing:1"), *plain(3)[1:]])

@@ -313,7 +313,8 @@ def test_trap_g7_answers_without_usage_are_booked_as_estimates(desk: Desk, name:
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g7_usage_that_is_told_as_text_is_booked_as_it_is(desk: Desk, name: str) -> None:
     desk.backend(name)
-    job = desk.run([row("r0", "text_usage"), row("r1")])
+    thoughts = [row("r2", "text_usage", "reasoning"), row("r3", "text_usage", "reasoning_outside")]
+    job = desk.run([row("r0", "text_usage"), row("r1"), *thoughts])
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 

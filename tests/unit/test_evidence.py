@@ -102,6 +102,7 @@ WHOLE = {
     "nothing was expected": (Reading(), 0, 0 * MINUTE),
     "nothing was expected, and a file is absent": (Reading(absent=("error",)), 0, DAY),
     "as long as told: when it has not grown for a while": (replace(LESS, told=600), 10, 15 * MINUTE),
+    "as long as told now, and more than before": (replace(LESS, told=600, has_grown=True), 10, DAY),
     "shorter than told": (replace(LESS, told=1000), 10, DAY),
     "longer than told": (replace(LESS, told=500), 10, DAY),
     "nobody tells the length": (LESS, 10, DAY),

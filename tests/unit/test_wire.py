@@ -249,8 +249,13 @@ USAGES = {
         {"prompt_tokens": 10, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 7}},
         (10, 0, 11, 7, 0),
     ),
-    "a total that is no number": (
+    "a total that is told as text": (
         {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": "16",
+         "completion_tokens_details": {"reasoning_tokens": 2}},
+        (10, 0, 6, 2, 0),
+    ),
+    "a total that is no number": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": ["16"],
          "completion_tokens_details": {"reasoning_tokens": 2}},
         (10, 0, 4, 2, 0),
     ),

@@ -49,7 +49,8 @@ def fetch(
     expected = expected_rows(shard)
     reading = _read(home, shard, lane, rows, watched.came, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
-        reading = replace(reading, told=_told(lane, _wanted(home, shard)))
+        told = _told(lane, _wanted(home, shard))
+        reading = replace(reading, told=told, has_grown=watched.has_grown(told))
     if reading.is_more_than(watched.reading):
         watched.reading, watched.unchanged_since = reading, now
     verdict = evidence.whole(reading, expected, watched.unchanged_since or now, until, now)

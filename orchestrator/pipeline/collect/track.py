@@ -38,9 +38,10 @@ class Watched:
 
     `denied`: its backend does not know its batch. `asked_at`: it was first asked to end then. `failing_since`: what
     it needs next fails since then, `busy_since`: its backend has had no room since then. `came` is the best that was
-    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so. `uploads` counts
-    those of its input that could not be used, `unseen` the lists that did not show its batch, `refused_since` is when
-    the first was told of the present upload, `uploaded_at` when it was first seen to be there.
+    read of each of its files, `reading` of them all, and `unchanged_since` when that was first so; `least_told` is
+    the smallest size that its backend has told of them. `uploads` counts those of its input that could not be used,
+    `unseen` the lists that did not show its batch, `refused_since` is when the first was told of the present upload,
+    `uploaded_at` when it was first seen to be there.
     """
 
     due: datetime
@@ -53,11 +54,18 @@ class Watched:
     came: dict[str, Came] = field(default_factory=dict)
     reading: Reading | None = None
     unchanged_since: datetime | None = None
+    least_told: int | None = None
     busy_since: datetime | None = None
     uploads: int = 0
     unseen: int = 0
     uploaded_at: datetime | None = None
     refused_since: datetime | None = None
+
+    def has_grown(self, told: int | None) -> bool:
+        """Whether its files are told as larger than before."""
+        if told is not None and (self.least_told is None or told < self.least_told):
+            self.least_told = told
+        return told is not None and told != self.least_told
 
 
 @dataclass(slots=True)
