@@ -454,7 +454,7 @@ def test_trap_g10_files_that_can_never_be_deleted_hold_up_nothing_and_are_told_o
     desk.later(HOUR, job)
     assert desk.is_over(job)
     assert desk.ends(job) == all_are("succeeded", 2)
-    for _ in range(30):
+    for _ in range(60):
         desk.later(HOUR)
     told = desk.events(job, "left")
     assert told

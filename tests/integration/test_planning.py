@@ -108,9 +108,9 @@ def test_every_look_is_due_when_the_planner_says_so(desk: Desk) -> None:
 def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None) -> Shard:
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
     assert desk.engine is not None
-    lane, sending = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
+    lane, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
     [shard] = sending.plan_shards(
-        desk.store, desk.store.jobs.get(job.id), lane, sending, lambda model: Room(rows, None), now()
+        desk.store, desk.store.jobs.get(job.id), lane, order, lambda model: Room(rows, None), now()
     )
     return shard
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import os
 import ssl
 import zlib
 from collections.abc import Mapping, Sequence
@@ -333,4 +334,5 @@ def _cause(error: HttpParserError) -> str:
 def _said(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
-    return getattr(error, "strerror", None) or str(error)
+    # The event loop words its errors by address, which is no matter of the row.
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
