@@ -8,8 +8,8 @@ exactly is whether a request may have reached the other side, so each failure ha
 from __future__ import annotations
 
 import asyncio
-import socket
 import os
+import socket
 import ssl
 import zlib
 from collections.abc import Mapping, Sequence
@@ -334,5 +334,7 @@ def _cause(error: HttpParserError) -> str:
 def _said(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
-    # The event loop words its errors by address, which is no matter of the row.
-    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    # The event loop words its errors by address; those of a name that nobody has are below zero.
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error)
