@@ -14,6 +14,7 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.plan.planning import Planning, Sending
 from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.submit import sending
 from orchestrator.pipeline.submit.admission import Room
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 

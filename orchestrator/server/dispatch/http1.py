@@ -335,6 +335,6 @@ def _said(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     # The event loop words its errors by address; those of a name that nobody has are below zero.
-    if isinstance(error, OSError) and (error.errno or 0) > 0:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error)
