@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.cli import Orch
 from tests.support.clock import HeldClock
+from tests.support.databases import new_sqlite, postgres_template
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 
@@ -59,6 +60,23 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'orch.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: PostgresServer) -> Iterator[str]:
+    with postgres_template(postgres) as name:
+        yield name
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A fresh database of each kind in turn that has its tables."""
+    if request.param == "sqlite":
+        yield new_sqlite(tmp_path / "orch.db")
+    else:
+        template = request.getfixturevalue("migrated_template")
+        with request.getfixturevalue("postgres").database(template) as url:
+            yield url
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
@@ -19,7 +17,6 @@ from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
 from tests.support.batchapi import Sdk, sdk_at
-from tests.support.postgres import PostgresServer
 from tests.support.process import Upstream, upstreams, wait_until
 
 
@@ -65,34 +62,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def sdk(request: pytest.FixtureRequest, served: Served) -> Iterator[Sdk]:
     with sdk_at(served.address, request.param) as found:
         yield found
-
-
-@pytest.fixture(scope="session")
-def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database that holds the tables and nothing else, to be copied."""
-    path = tmp_path_factory.mktemp("migrated") / "orch.db"
-    Store.open(f"sqlite:///{path}").close()
-    return path
-
-
-@pytest.fixture(scope="session")
-def migrated_template(postgres: PostgresServer) -> Iterator[str]:
-    """The name of a Postgres database that holds the tables and nothing else."""
-    with postgres.database() as url:
-        Store.open(url).close()
-        yield str(make_url(url).database)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A fresh database of each kind in turn, with its tables: copied, as migrations take longer than most tests."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path / "orch.db")
-        yield f"sqlite:///{tmp_path / 'orch.db'}"
-    else:
-        template = request.getfixturevalue("migrated_template")
-        with request.getfixturevalue("postgres").database(template) as url:
-            yield url
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
+from tests.support.databases import new_sqlite
 from tests.support.stored import NOW, later, ranges, shard, succeeded
 
 TOML = """
@@ -60,15 +60,14 @@ def settled_ns() -> int:
 class Works:
     """A home whose jobs are built here, and answered as a test says."""
 
-    def __init__(self, folder: Path, migrated: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copy(migrated, folder / "orch.db")  # migrations take longer than a test
         self.home = Home(folder / "home")
         self.home.root.mkdir()
         (folder / "orch.toml").write_text(TOML)
         (folder / "docs").mkdir()
         self.place = Place(folder / "orch.toml", self.home.root, f"sqlite:///{folder / 'orch.db'}", 10.0)
-        self.store = Store.open(self.place.database_url)
+        self.store = Store.open(new_sqlite(folder / "orch.db"))
         self.hours = 0
 
     @property
@@ -124,16 +123,9 @@ class Works:
         return [(row.state, row.carried_from) for row in self.store.rows.finished(job.id)]
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("migrated") / "orch.db"
-    Store.open(f"sqlite:///{path}").close()
-    return path
-
-
 @pytest.fixture
-def works(tmp_path: Path, migrated: Path) -> Iterator[Works]:
-    found = Works(tmp_path, migrated)
+def works(tmp_path: Path) -> Iterator[Works]:
+    found = Works(tmp_path)
     yield found
     found.store.close()
 

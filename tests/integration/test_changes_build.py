@@ -26,6 +26,7 @@ from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
+from tests.support.databases import new_sqlite
 from tests.support.stored import failed, later, ranges, shard, succeeded
 
 TOML = """
@@ -63,7 +64,7 @@ class Nights:
         self.home.root.mkdir()
         place = Place(folder / "orch.toml", self.home.root, f"sqlite:///{folder / 'orch.db'}", 10.0)
         self.config = load(place)
-        self.store = Store.open(place.database_url)
+        self.store = Store.open(new_sqlite(folder / "orch.db"))
         self.hours = 0
         self.source: dict[str, Any] = {"path": "docs"}
         self.task: dict[str, Any] = {"id": "t", "prompt": "Who signs", "model": "small"}

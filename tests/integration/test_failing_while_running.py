@@ -26,6 +26,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.cli import write_config
+from tests.support.databases import new_sqlite
 from tests.support.lanes import lane
 from tests.support.process import Upstream
 from tests.support.stored import NOW, ranges, shard
@@ -56,7 +57,7 @@ class Running:
         self.folder = folder
         place = Place(folder / "orch.toml", folder, f"sqlite:///{folder / 'orch.db'}", 10.0)
         self.config, self.home = load(place), Home(folder)
-        self.store = Store.open(place.database_url)
+        self.store = Store.open(new_sqlite(folder / "orch.db"))
 
     def submit(self, *letters: str, task: str = "", more: str = "") -> Job:
         documents = self.folder / "documents"

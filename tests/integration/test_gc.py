@@ -33,9 +33,9 @@ ALL = Retention.model_validate({"results": "30d", "jobs": "300d", "keep_last": 1
 
 
 @pytest.fixture
-def years(tmp_path: Path, database_url: str) -> Iterator[Years]:
-    with Store.open(database_url) as store:
-        yield Years(tmp_path, store, database_url)
+def years(tmp_path: Path, store_url: str) -> Iterator[Years]:
+    with Store.open(store_url) as store:
+        yield Years(tmp_path, store, store_url)
 
 
 @pytest.fixture

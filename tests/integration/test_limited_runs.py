@@ -31,6 +31,7 @@ from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.rows import Settled
+from tests.support.databases import new_sqlite
 from tests.support.stored import failed, ranges, shard, succeeded
 
 TOML = """
@@ -138,14 +139,14 @@ def opened(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    with opened(tmp_path, f"sqlite:///{tmp_path / 'orch.db'}", monkeypatch) as desk:
+    with opened(tmp_path, new_sqlite(tmp_path / "orch.db"), monkeypatch) as desk:
         yield desk
 
 
 @pytest.fixture
-def stored(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def stored(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """The same on each database, for what queries decide."""
-    with opened(tmp_path, database_url, monkeypatch) as desk:
+    with opened(tmp_path, store_url, monkeypatch) as desk:
         yield desk
 
 

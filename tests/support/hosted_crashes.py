@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,6 +41,7 @@ from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.clock import START
 from tests.support.billing import RATES, Books, mistakes
+from tests.support.databases import new_sqlite
 from tests.support.schedules import MODEL, Schedule, write
 
 KEY = "sk-test-0123456789"
@@ -311,13 +311,6 @@ class Run:
         self.report.broken += mistakes(self._schedule, books, kills=self.report.kills)
 
 
-@cache
-def _empty_database() -> bytes:
-    with temporary_folder() as folder:
-        Store.open(f"sqlite:///{folder}/orch.db").close()
-        return (folder / "orch.db").read_bytes()
-
-
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """In memory where that can be: a killed process leaves all that it has written, synced or not."""
@@ -329,6 +322,4 @@ def temporary_folder() -> Iterator[Path]:
 def run(there: Providers, schedule: Schedule, database_url: str | None = None) -> Report:
     """A schedule, on SQLite unless a database is given."""
     with temporary_folder() as folder:
-        if database_url is None:
-            (folder / "orch.db").write_bytes(_empty_database())
-        return Run(there, schedule, folder, database_url or f"sqlite:///{folder}/orch.db").to_the_end()
+        return Run(there, schedule, folder, database_url or new_sqlite(folder / "orch.db")).to_the_end()

@@ -28,6 +28,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
+from tests.support.databases import new_sqlite
 
 KEY = "sk-test-0123456789abcdef"
 MODEL = "m"
@@ -123,7 +124,7 @@ class Desk:
             monkeypatch.setenv(name, value)
         self.home = Home(folder / "home")
         self.home.root.mkdir()
-        self.store = Store.open(self._place.database_url)
+        self.store = Store.open(new_sqlite(self.home.root / "orch.db"))
         self.engine: Engine | None = None
 
     @property

@@ -13,6 +13,7 @@ from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config
+from tests.support.databases import new_sqlite
 
 JOB = """\
 name: letters
@@ -39,7 +40,7 @@ class Nights:
         self.home.root.mkdir()
         path = write_config(self.home.root, ["http://127.0.0.1:9/v1"])
         self.config = load(Place(path, self.home.root, f"sqlite:///{folder / 'orch.db'}", 10.0))
-        self.store = Store.open(self.config.place.database_url)
+        self.store = Store.open(new_sqlite(folder / "orch.db"))
         self.restart()
 
     def restart(self) -> None:
