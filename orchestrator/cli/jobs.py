@@ -21,7 +21,8 @@ from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
-from orchestrator.core.model import FailOn, Job, JobKind, RequestState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, FailOn, Job, JobKind, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine.in_force import differences
@@ -198,8 +199,8 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
         job = context.job(job_name, tell=not as_json)
         if job.finished_at is not None or job.error is not None:
             raise UsageError(f"job {job.id} is over already")
-        if context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
-            context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
+        if context.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", now()):
+            context.store.jobs.note(job.id, EventKind.CANCEL, "asked for by the user", now())
         if job.home != context.home.identity():
             say("orch: the job is of another home, whose engine will end it")
         else:
@@ -270,7 +271,7 @@ def _try_again(context: Context, view: Progress, job: Job, failed: bool, task: s
     number = context.store.rows.retry(job.id, [RequestState.FAILED, *others], task=task)
     of_task = "" if task is None else f" to the task {task}"
     if number:
-        context.store.jobs.note(job.id, "retry", f"{number:,} rows{of_task} are tried again", now())
+        context.store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} are tried again", now())
         view.say(f"orch: {number:,} rows of {job.id}{of_task} are tried again")
     elif job.error is not None:
         return None
@@ -285,7 +286,9 @@ def _deliver_again(context: Context, view: Progress, job: Job) -> int | None:
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0
     context.store.jobs.reopen(job.id)
-    context.store.jobs.note(job.id, "retry", "its rows are put where its job file wants them once more", now())
+    context.store.jobs.note(
+        job.id, EventKind.RETRY, "its rows are put where its job file wants them once more", now()
+    )
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NewType, Protocol
+from typing import Any, NewType
 
 from orchestrator.core.clock import day
 from orchestrator.core.errors import OutputFault
@@ -110,6 +110,7 @@ class Job:
     budget: Decimal | None = None
     built_at: datetime | None = None
     cancel_requested_at: datetime | None = None
+    cancel_code: str | None = None
     cancel_reason: str | None = None
     finished_at: datetime | None = None
     output_path: str | None = None
@@ -131,6 +132,14 @@ class Job:
     def limited_to(self) -> str | None:
         """What the job is limited to, for people; None where it is about all of its file."""
         return scope_words(self.options)
+
+
+class CancelCode(StrEnum):
+    """Who or what ended a job before its time."""
+
+    USER = "user"
+    BUDGET = "budget"  # its own, or one that it shares
+    CANARY = "canary"  # the rows that went first came back badly
 
 
 class JobFault(StrEnum):
@@ -307,26 +316,6 @@ class Row:
     parts: int | None = None
 
 
-class Happened(Protocol):
-    """An event of a job, as what decides by it sees it."""
-
-    @property
-    def at(self) -> datetime:
-        """When."""
-
-    @property
-    def kind(self) -> str:
-        """What."""
-
-    @property
-    def reason(self) -> str:
-        """Why, for people."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Of which shard."""
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What was foreseen when something was sent, and what came: `actual` is None until it is known.
@@ -356,15 +345,15 @@ class Shard:
     """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
 
     `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
-    `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
-    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
-    is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
-    first row was seen done, `seen_at` when the backend last answered for its batch. `sends` counts the times it was
-    asked for. `pulled_at` is when it was decided to take its rows back, and `pulled_for` why. `owed` counts the rows
-    that were let go though their answers may exist there: these are looked for until `cleaned_at`, when its remote
-    files were deleted or given up. `took_seconds` is how long the batch took by the provider's own clock. `failing`
-    counts rows that failed while the batch runs, by `new` or `known` and by code; None where its results cannot be
-    read before its end.
+    `refusal_code` and `refusal` are why the backend made no batch, in its own code and words; `held` what keeps the
+    shard from going on now, for people. `intended_at` is when the intent to send it was committed last, `account`
+    whose batch it is. `status_at` is when `provider_status` was first seen as it is, `started_at` when it was first
+    in progress, `first_at` when its first row was seen done, `seen_at` when the backend last answered for its batch.
+    `sends` counts the times it was asked for. `pulled_at` is when it was decided to take its rows back, and
+    `pulled_for` why. `owed` counts the rows that were let go though their answers may exist there: these are looked
+    for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is how long the batch took
+    by the provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by
+    code; None where its results cannot be read before its end.
     """
 
     id: ShardId
@@ -399,6 +388,7 @@ class Shard:
     provider_seconds: float = 0.0
     output_file_id: str | None = None
     error_file_id: str | None = None
+    refusal_code: str | None = None
     refusal: str | None = None
     held: str | None = None
     failing: Mapping[str, Mapping[str, int]] | None = None

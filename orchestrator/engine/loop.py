@@ -23,8 +23,10 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
     BackendError,
+    BackendRefused,
     InputError,
     JobFilesError,
+    OrchError,
     OutputError,
     OutputFault,
     RefusedError,
@@ -32,6 +34,7 @@ from orchestrator.core.errors import (
     StorageError,
     UsageError,
 )
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
@@ -39,7 +42,7 @@ from orchestrator.engine.in_force import digest_of, keep
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.engine.monitor import Problem, Standstill, Watch
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
@@ -54,7 +57,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.provider_calls import Crew, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
-from orchestrator.policy.alerts import FAULT, AlertKind, Notice
+from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -102,7 +105,7 @@ class Engine:
         """Who else is told of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, Problem] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
         memory = Memory()
@@ -183,7 +186,8 @@ class Engine:
             made_under = job.options.get("config", str(self._config.path))
             if only is None and not is_same_file(made_under, self._config.path):
                 # Names of backends and models mean what that file says; another's would send rows elsewhere.
-                self._say(job, f"waits for an engine under the settings it was made with: {made_under}")
+                told = f"waits for an engine under the settings it was made with: {made_under}"
+                self._say(job, "other_settings", told)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)
         return moved
@@ -200,11 +204,11 @@ class Engine:
             if is_mine:
                 raise
             if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, str(error))  # it goes on by itself, or ends by itself
+                self._say(job, _code_of(error), str(error))  # it goes on by itself, or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
-            self._say(job, str(error))
+            self._say(job, _code_of(error), str(error))
             passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
             if is_mine and not passes:
                 raise
@@ -235,9 +239,10 @@ class Engine:
             left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
             self._fail(job, code, f"{fault.reason}; engine.log has the details{left}")
             return True
-        if self._problems.get(job.id) != fault.told:
-            self._store.jobs.note(job.id, FAULT, fault.told, now())
-        self._say(job, fault.told)
+        said = self._problems.get(job.id)
+        if said is None or said.text != fault.told:
+            self._store.jobs.note(job.id, EventKind.FAULT, fault.told, now(), code=fault.kind)
+        self._say(job, fault.kind, fault.told)
         return False
 
     def _at_backend(self, job: Job) -> bool:
@@ -251,7 +256,7 @@ class Engine:
             log.info("%s", conflict)  # somebody else ended or removed it
             return
         self._problems.pop(job.id, None)
-        self._store.jobs.note(job.id, "failed", error, now())
+        self._store.jobs.note(job.id, EventKind.FAILED, error, now())
 
     def _standstill(self) -> Standstill:
         return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
@@ -291,17 +296,21 @@ class Engine:
         for listener in self.listeners:
             listener(config)
 
-    def _say(self, job: Job, problem: str) -> None:
-        if self._problems.get(job.id) != problem:
-            self._problems[job.id] = problem
-            self._store.jobs.note(job.id, "waiting", problem, now())
+    def _say(self, job: Job, code: str, text: str) -> None:
+        """Tell what keeps a job from going on, once; its time counts for as long as it is the same problem."""
+        before = self._problems.get(job.id)
+        if before is not None and before.text == text:
+            return
+        since = before.since if before is not None and before.code == code else now()
+        self._problems[job.id] = Problem(code, text, since)
+        self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _look(self, mine: Job | None) -> None:
         """Ask the servers how they are, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
-        self.problem = next(iter(self._problems.values()), None)
+        self.problem = next((problem.text for problem in self._problems.values()), None)
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
             for name, _ in self._backends.servers():
@@ -366,6 +375,12 @@ class Engine:
     def _closing(self, lane: Lane) -> Lane:
         self._stack.callback(lane.api.close)
         return lane
+
+
+def _code_of(error: OrchError) -> str:
+    """What kind of problem an error is, with the backend's own word for it."""
+    word = (error.code or error.status) if isinstance(error, BackendRefused) else None
+    return error.kind if word is None else f"{error.kind}:{word}"
 
 
 def check(config: Config) -> None:

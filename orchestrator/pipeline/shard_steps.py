@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lanes
 from orchestrator.pipeline.collect import settling
@@ -74,7 +75,7 @@ class Batches:
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.chores.add(shard.id)
-        self._work.note(job, "split", reason, shard)
+        self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.model import CancelCode, Job
+
 MOST_READ = 2000
 """Characters of a message that are looked at."""
 
@@ -264,6 +266,12 @@ _STATUS_OF_TYPE = {
     }.items()
     for word in words
 }  # fmt: skip
+
+
+def cancelled(job: Job) -> tuple[str, str]:
+    """The code and the words with which rows of a cancelled job end that no backend has answered."""
+    code = "budget_exhausted" if job.cancel_code == CancelCode.BUDGET else "cancelled"
+    return code, job.cancel_reason or "the job was cancelled"
 
 
 def classify(status: int | None, code: str | None, kind: str | None, message: str | None) -> Verdict:

@@ -43,7 +43,8 @@ class Climbs:
                 **{"first_offset": None, "first_length": None, "again": 0},
             }
             if seqs:
-                values = going.values(shard_id=None, model=step.alias, avoid=step.avoid, **anew)
+                first = func.coalesce(c.first_model, c.model)
+                values = going.values(shard_id=None, model=step.alias, first_model=first, avoid=step.avoid, **anew)
                 tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
 

@@ -101,6 +101,7 @@ jobs = Table(
     Column("budget", Money),
     Column("built_at", Instant),
     Column("cancel_requested_at", Instant),
+    Column("cancel_code", String(16)),
     Column("cancel_reason", Words),
     Column("finished_at", Instant),
     Column("output_path", Text),
@@ -146,6 +147,7 @@ shards = Table(
     Column("provider_seconds", Float, nullable=False, default=0.0),
     Column("output_file_id", Text),
     Column("error_file_id", Text),
+    Column("refusal_code", Words),
     Column("refusal", Words),
     Column("held", Words),
     Column("failing", JSON(none_as_null=True)),
@@ -186,6 +188,8 @@ requests = Table(
     Column("task", String(40), nullable=False),
     Column("endpoint", String(64), nullable=False),
     Column("model", Text, nullable=False),
+    # The alias that the row was made with, where it goes on with a stronger model.
+    Column("first_model", Text),
     Column("fingerprint", String(64), nullable=False),
     Column("prompt_version", String(16), nullable=False),
     Column("offset", BigInteger, nullable=False),
@@ -314,6 +318,7 @@ events = Table(
     Column("shard_id", String(90)),
     Column("at", Instant, nullable=False),
     Column("kind", String(32), nullable=False),
+    Column("code", Text),
     Column("reason", Words, nullable=False),
 )
 

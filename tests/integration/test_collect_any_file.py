@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState, Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
@@ -89,7 +89,7 @@ def collected(
     for number in range(1, attempts + 1):
         store.rows.release(sharded(store, job, number).id, count_attempt=True)
     if cancelled:
-        store.jobs.request_cancel(job.id, "by the user", NOW)
+        store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", NOW)
         job = store.jobs.get(job.id)
     shard = sharded(store, job, attempts + 1, state=ShardState.ENDED)
     shard = replace(shard, provider_status=status)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState, Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
@@ -150,7 +150,7 @@ def test_rows_that_wait_for_room_keep_from_backends_that_lack_their_model(desk: 
 def test_a_cancelled_job_asks_no_further(desk: Desk) -> None:
     job = desk.job()
     sent = desk.sent(job)
-    desk.store.jobs.request_cancel(job.id, "by the user", NOW)
+    desk.store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", NOW)
     desk.collect(job, sent, [line(0, "schema_mismatch"), line(1)], UP)
     assert desk.ends(job) == ["schema_mismatch", "succeeded", "cancelled", "cancelled"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.model import Misfire, NightState, Overlap, RequestState
+from orchestrator.core.model import CancelCode, Misfire, NightState, Overlap, RequestState
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.build.intake import Options, draft, submit
 from tests.support.ticking import EVENING, JOB, Nights
@@ -220,7 +220,7 @@ def test_a_night_fails_with_its_job(night: Nights) -> None:
     assert ended(20) == "the disk is gone"
     night.tick(hours=24)
     (job,) = night.store.jobs.unfinished(night.home.identity())
-    assert night.store.jobs.request_cancel(job.id, "cancelled by the user", night.at)
+    assert night.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", night.at)
     night.finish()
     assert ended(21) == "cancelled: cancelled by the user"
     night.tick(hours=24)

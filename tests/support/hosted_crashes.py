@@ -24,7 +24,7 @@ from orchestrator.backends.anthropic import AnthropicBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
-from orchestrator.core.model import Job
+from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import Lane, Lanes
 from orchestrator.pipeline.build import intake
@@ -294,7 +294,7 @@ class Run:
 
     def _cancel_if_due(self, store: Store, job: Job) -> None:
         if (self.now() - START).total_seconds() >= self._schedule.cancel_at:
-            store.jobs.request_cancel(job.id, "enough", self.now())
+            store.jobs.request_cancel(job.id, CancelCode.USER, "enough", self.now())
 
     def _wait(self, moved: bool) -> None:
         """Let the time pass that nothing would happen in, first a little of it, then more and more."""

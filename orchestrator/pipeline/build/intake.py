@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import builder, reuse
@@ -228,7 +229,7 @@ def submit(
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
-    store.jobs.note(job.id, "built", str(report), now())
+    store.jobs.note(job.id, EventKind.BUILT, str(report), now())
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
 
 
@@ -265,7 +266,7 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
         check_deadline(job)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[after.AFTER]} to finish well"
-    store.jobs.note(job.id, "waiting", reason, now)
+    store.jobs.note(job.id, EventKind.WAITING, reason, now)
     return Intake(job, How.WAITING, reason)
 
 
@@ -293,7 +294,9 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
         terms["budget"] = options.budget
     if terms:
         store.jobs.revise(job.id, **terms)
-        store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+        store.jobs.note(
+            job.id, EventKind.REVISED, ", ".join(f"{name}: {value}" for name, value in terms.items()), now
+        )
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
     return store.jobs.get(job.id)

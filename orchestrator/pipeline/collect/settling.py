@@ -76,7 +76,7 @@ def collect(store: Store, home: Home, ended: Ended) -> Tally:
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
     if not ended.lane.is_own:
-        is_lost = shard.refusal is not None and shard.refusal.startswith(BATCH_GONE)
+        is_lost = shard.refusal_code == BATCH_GONE
         tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
     return tally
 

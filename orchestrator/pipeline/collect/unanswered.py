@@ -175,9 +175,9 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
-        code = "budget_exhausted" if (job.cancel_reason or "").startswith("budget") else "cancelled"
+        code, reason = row_errors.cancelled(job)
         for row in untold:
-            yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
+            yield _ended(row, RequestState.CANCELLED, code, reason)
         return
     if shard.pulled_at is not None:
         # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;

@@ -26,11 +26,11 @@ from orchestrator.core.errors import (
     StateConflict,
     StorageError,
 )
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
-from orchestrator.policy.alerts import DELIVERED
 from orchestrator.policy.requests import custom_id
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings import known_answers
@@ -132,11 +132,11 @@ class Finisher:
         except OutputError as error:
             if error.code != job.error_code:
                 self._store.jobs.not_delivered(job.id, error.message, error.code)
-                self._note(job, "output", f"{error.code}: {error.message}")
+                self._note(job, EventKind.OUTPUT, f"{error.code}: {error.message}")
             return
         self._again.pop(job.id, None)
         self._store.jobs.delivered(job.id, place)
-        self._note(job, DELIVERED, f"its rows are in {place} now")
+        self._note(job, EventKind.DELIVERED, f"its rows are in {place} now")
 
     def _has_nothing(self, job: Job) -> bool:
         """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
@@ -178,10 +178,10 @@ class Finisher:
         else:
             store.jobs.finish(job.id, ended.place, now, error=str(error), code=error.code)
         if error is not None:
-            self._note(job, "output", f"{error.code}: {error.message}")
+            self._note(job, EventKind.OUTPUT, f"{error.code}: {error.message}")
         return ended
 
-    def _note(self, job: Job, kind: str, reason: str) -> None:
+    def _note(self, job: Job, kind: EventKind, reason: str) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now())
 
 
@@ -210,7 +210,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
     store.checked.note_quality(job.id, found, now)
     flag = "" if withheld is None else f"; not delivered: {withheld}"
-    store.jobs.note(job.id, "quality", f"{known_answers.told(score, absent)}{flag}", now)
+    store.jobs.note(job.id, EventKind.QUALITY, f"{known_answers.told(score, absent)}{flag}", now)
     return found
 
 
@@ -218,7 +218,7 @@ def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) ->
     """A job whose answers nothing can be said of: where they have to be good enough, that keeps them back."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
     store.checked.note_quality(job.id, found, now)
-    store.jobs.note(job.id, "quality", why, now)
+    store.jobs.note(job.id, EventKind.QUALITY, why, now)
     return found
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Shard, ShardState, Usage
 from orchestrator.pipeline.backend_handles import Lane, Prices
 from orchestrator.pipeline.plan.prices import prices_of
@@ -198,10 +199,9 @@ class SharedBudgets:
             standing = self._stands(budget)
             if (told := budgets.warning(standing)) is None:
                 continue
-            begins = budgets.warning_start(standing)
-            events = self._store.jobs.events(job.id)
-            if not any(event.kind == "budget" and event.reason.startswith(begins) for event in events):
-                self._store.jobs.note(job.id, "budget", told, self._now())
+            code, events = budgets.warning_code(standing), self._store.jobs.events(job.id)
+            if not any(event.kind == EventKind.BUDGET and event.code == code for event in events):
+                self._store.jobs.note(job.id, EventKind.BUDGET, told, self._now(), code=code)
 
     def standings(self) -> list[Standing]:
         """How every budget stands, in the order of orch.toml."""
