@@ -124,6 +124,7 @@ class Context:
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
         from orchestrator.engine.loop import fetch_health, running_engine
+        from orchestrator.pipeline.backend_handles import last_to_fail
         from orchestrator.settings.config import LocalBackend, SyncBackend
 
         if running_engine(self.home) is None:
@@ -135,9 +136,10 @@ class Context:
             health = fetch_health(self.home, name)
             if health is None:
                 return f"the server of {name} does not answer"
-            down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
-            if health["problem"] or (down and len(down) == len(health["upstreams"])):
-                return str(health["problem"] or f"waiting for {down[0]['url']} ({down[0]['problem']})")
+            if health["problem"]:
+                return str(health["problem"])
+            if (last := last_to_fail(health)) is not None:
+                return f"waiting for {last['url']} ({last['problem']})"
         return None
 
     def lines(self, limit: int | None = 20) -> list[JobLine]:

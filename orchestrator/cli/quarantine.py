@@ -83,7 +83,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
 
 
 def _held(context: Context, job_id: str | None) -> list[Held]:
-    from orchestrator.policy.results import is_passing
+    from orchestrator.policy.row_errors import is_passing
 
     series = None if job_id is None else context.job(job_id, tell=False).series
     return list(context.store.quarantine.held(context.home.identity(), is_passing, series))

@@ -59,7 +59,8 @@ RULES = (
         "no_credit", Disposition.STOP, "the account has no credit left, or has reached its spending limit",
         "add credit or raise the limit at the provider; the rows wait and go on by themselves",
         ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-         "insufficient_credits", "insufficient_funds", "arrearage"),
+         "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
+         "enforced_spend_limit_reached"),
         r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required",
         (402,),
     ),
@@ -167,7 +168,8 @@ RULES = (
         "no_permission", Disposition.STOP, "the account may not do this",
         "give the key the permission that the message names; the rows wait and go on by themselves",
         ("permission_denied", "insufficient_permissions", "authorization_failed", "account_deactivated",
-         "organization_deactivated", "ip_not_authorized"),
+         "organization_deactivated", "organization_on_hold", "access_terminated", "cmek_key_disabled",
+         "ip_not_authorized"),
         statuses=(403,),
     ),
     Rule(
@@ -268,6 +270,37 @@ _STATUS_OF_TYPE = {
 }  # fmt: skip
 
 
+_ACCOUNT = frozenset(word for rule, words, _ in _MATCHERS if rule.disposition is Disposition.STOP for word in words)
+_ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if rule.disposition is Disposition.STOP)
+_PASSES = (Disposition.RETRY, Disposition.WAIT)
+_OURS = frozenset({"budget_exhausted", "part_failed"})
+"""Codes of our own for rows that were not asked to their end."""
+
+
+def is_account(status: int | None, *words: str | None) -> bool:
+    """Whether a refusal is about the account, by its status or one of the provider's words for it (code, type)."""
+    if status in _ACCOUNT_STATUSES:
+        return True
+    return any(_plain(word) in _ACCOUNT or _STATUS_OF_TYPE.get(_plain(word)) in _ACCOUNT_STATUSES for word in words)
+
+
+def is_passing(code: str | None) -> bool:
+    """Whether a failure may go away by itself, so that another night should try the row again."""
+    if code is None or code in _OURS:
+        return code is not None
+    for rule, known, _ in _MATCHERS:
+        if _plain(code) in known:
+            return rule.disposition in _PASSES
+    if (found := re.fullmatch(r"http_(\d{1,9})", code)) is None:
+        return False
+    return _rule_of(int(found[1])).disposition in _PASSES
+
+
+def _rule_of(status: int) -> Rule:
+    """What nobody knows is the row's fault with a status of 4xx, and else the backend's."""
+    return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
+
+
 def cancelled(job: Job) -> tuple[str, str]:
     """The code and the words with which rows of a cancelled job end that no backend has answered."""
     code = "budget_exhausted" if job.cancel_code == CancelCode.BUDGET else "cancelled"
@@ -288,8 +321,7 @@ def classify(status: int | None, code: str | None, kind: str | None, message: st
             return _verdict(rule, rule.code)
     if status is None:
         return _verdict(FAILED, code or "error")
-    fallback = REFUSED if 400 <= status < 500 else FAILED
-    return _verdict(_BY_STATUS.get(status, fallback), f"http_{status}")
+    return _verdict(_rule_of(status), f"http_{status}")
 
 
 def _verdict(rule: Rule, code: str) -> Verdict:

@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.core import durations
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.aliases import Ladder
 from orchestrator.settings.discovery import Place, locate
@@ -186,10 +187,9 @@ Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
 
 def window_seconds(text: str) -> int:
     """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
-    found = re.fullmatch(r"([1-9]\d{0,5})([smhd])", text)
-    if found is None:
+    if (seconds := durations.window_seconds(text)) is None:
         raise ValueError(f"{text!r} is no window such as 24h, 7d or 30m")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+    return seconds
 
 
 def _url(text: str, example: str) -> str:

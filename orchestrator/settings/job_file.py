@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings import known_answers
@@ -364,9 +365,8 @@ def deadline_at(text: str, now: datetime) -> datetime:
 
 
 def _instant(text: str, now: datetime) -> datetime:
-    if length := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text):
-        unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[length[2]]
-        return now + timedelta(**{unit: float(length[1])})
+    if (seconds := seconds_of(text)) is not None:
+        return now + timedelta(seconds=seconds)
     if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
         return _next_time(text, int(clock[1]), int(clock[2]), now)
     try:

@@ -23,7 +23,7 @@ from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.build.validate import check_file
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
-from orchestrator.policy.results import is_passing
+from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.config import load

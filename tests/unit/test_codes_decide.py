@@ -19,7 +19,6 @@ SEARCHES = frozenset("startswith endswith removeprefix split index find count se
 PARTS = frozenset({"partition", "rpartition"})
 READ = {
     # Whose words are the only thing that tells what it is: a provider's, a database's, an upstream's.
-    "backends/anthropic_errors.py": "credit that is spent has no code of its own",
     "pipeline/build/intake.py": "takes the name of the field off, which stands before it with its line",
     "policy/row_errors.py": "providers give the same error other codes; the table knows their words",
 }
