@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,7 @@ from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, FailOn, Job, JobKind, RequestState
+from orchestrator.core.model import CancelCode, FailOn, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine.in_force import differences
@@ -32,6 +31,7 @@ from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of, writing
 from orchestrator.reports import status
+from orchestrator.settings.spec_of import tasks_of
 
 
 @click.command()
@@ -293,7 +293,7 @@ def _deliver_again(context: Context, view: Progress, job: Job) -> int | None:
 
 
 def _check_task(job: Job, task: str | None) -> None:
-    known: list[Any] = [one["id"] for one in job.spec.get("tasks", ())] if job.kind is JobKind.DOCUMENTS else []
+    known = [one.id for one in tasks_of(job)]
     if task is not None and task not in known:
         hint = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
         raise UsageError(f"--task {task}: job {job.id} has no such task", hint=hint)

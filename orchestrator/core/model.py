@@ -91,7 +91,9 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC.
+    """One submit. `spec` is the job file as it is stored (empty for a batch file), which `settings.spec_of` reads.
+
+    Times are aware UTC.
 
     `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
     """

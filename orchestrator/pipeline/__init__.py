@@ -39,6 +39,7 @@ from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
 from orchestrator.policy import row_errors
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 
 
@@ -140,7 +141,7 @@ class Pipeline:
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
         """Where a job gives up what its deadline leaves behind: whether any was given up now."""
         now = self._now()
-        if job.deadline_at is None or job.deadline_at > now or job.spec.get("on_late") != "expire":
+        if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
         pending = [shard for shard in shards if shard.state is ShardState.PENDING]
         if job.cancel_requested_at is not None or not (pending or self._store.rows.has_waiting(job.id)):

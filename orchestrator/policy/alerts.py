@@ -13,6 +13,7 @@ from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import CancelCode, Counts, Failing, Job, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.settings.config import Alerts
+from orchestrator.settings.spec_of import expires
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
@@ -139,7 +140,7 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
     at = moment_words(job.deadline_at)
     rescues = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
     if job.deadline_at <= now:
-        action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
+        action = "open rows are given up" if expires(job) else "the job is finished late"
         left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:

@@ -21,7 +21,7 @@ from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.lanes import lane
-from tests.support.stored import NOW, added, sharded
+from tests.support.stored import NOW, SPEC, added, sharded
 
 ROWS = 5
 PER_ROW = Decimal("0.001")
@@ -85,7 +85,7 @@ def collected(
     on_late: str = "finish", attempts: int = 0, problems: tuple[LineProblem, ...] = (), is_own: bool = True,
 ) -> Collected:  # fmt: skip
     store, home, numbers = place
-    job = added(store, ROWS, f"job-{next(numbers)}", spec={"on_late": on_late})
+    job = added(store, ROWS, f"job-{next(numbers)}", spec={**SPEC, "on_late": on_late})
     for number in range(1, attempts + 1):
         store.rows.release(sharded(store, job, number).id, count_attempt=True)
     if cancelled:

@@ -22,7 +22,7 @@ from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
-from tests.support.stored import NOW, added, avoided, ranges, shard
+from tests.support.stored import NOW, SPEC, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
@@ -165,7 +165,7 @@ def test_behind_the_deadline_a_bad_answer_stands_where_rows_expire(
     desk: Desk, on_late: str, hours: float | None, end: str
 ) -> None:
     deadline = None if hours is None else NOW + timedelta(hours=hours)
-    job = desk.job(spec={"on_late": on_late}, deadline_at=deadline)
+    job = desk.job(spec={**SPEC, "on_late": on_late}, deadline_at=deadline)
     desk.collect(job, desk.sent(job), [line(row, "truncated") for row in range(ROWS)], UP)
     assert desk.ends(job) == [end] * ROWS
 

@@ -28,6 +28,10 @@ CHAT = "/v1/chat/completions"
 NOW = datetime(2026, 11, 21, 20, 0, 0, 123456, tzinfo=UTC)
 
 
+SPEC = {"name": "contracts", "documents": [{"path": "d"}], "tasks": [{"id": "t", "model": "m", "prompt": "?"}]}
+"""A job file of which nothing matters."""
+
+
 def later(hours: float) -> datetime:
     return NOW + timedelta(hours=hours)
 
@@ -35,9 +39,10 @@ def later(hours: float) -> datetime:
 def job(job_id: str = "contracts-1", **facts: Any) -> Job:
     given = {
         "home": "home", "series": "series", "identity": "identity", "name": "contracts", "kind": JobKind.DOCUMENTS,
-        "source": "/job.yaml", "spec": {"name": "contracts"}, "options": {}, "created_at": NOW,
+        "source": "/job.yaml", "options": {}, "created_at": NOW,
     }  # fmt: skip
-    return Job(JobId(job_id), **{**given, **facts})
+    given |= facts
+    return Job(JobId(job_id), **{**given, "spec": given.get("spec", SPEC)})
 
 
 def row(seq: int, *, span: Span | None = None, **facts: Any) -> tuple[Row, Span]:

@@ -12,7 +12,7 @@ from orchestrator.engine.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
 from orchestrator.settings.config import Alerts
 from orchestrator.store.jobs import Event
-from tests.support.stored import NOW, job, later, shard
+from tests.support.stored import NOW, SPEC, job, later, shard
 
 JOB = job(deadline_at=later(10))
 OPEN = Counts(pending=10, succeeded=90)
@@ -45,7 +45,7 @@ def test_a_deadline_that_passed_is_told_once_more() -> None:
     [(kind, what, message, action)] = told(later(10))
     assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job is finished late")
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
-    gives_up = job(deadline_at=later(10), spec={"on_late": "expire"})
+    gives_up = job(deadline_at=later(10), spec={**SPEC, "on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
 
 

@@ -79,3 +79,20 @@ def test_it_would_be_seen(source: str) -> None:
 )
 def test_what_only_shows_words_is_not(source: str) -> None:
     assert list(read_sentences(ast.parse(source))) == []
+
+
+def spec_keys(tree: ast.AST) -> Iterator[int]:
+    """Lines that read a job's spec by a string key."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="spec")):
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="spec"), attr="get")):
+                yield node.lineno
+
+
+def test_a_spec_is_read_by_its_fields() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
+    assert {path.name: list(spec_keys(tree)) for path, tree in trees.items() if list(spec_keys(tree))} == {}
+    assert list(spec_keys(ast.parse('x = job.spec.get("on_late")'))) == [1]
+    assert list(spec_keys(ast.parse('x = job.spec["tasks"]'))) == [1]

@@ -33,6 +33,7 @@ from orchestrator.settings.config import Reading
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import JobSpec, lines_of
 from orchestrator.settings.source_lines import line_of
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
@@ -303,7 +304,8 @@ def _from_documents(
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
-    spec = JobSpec.model_validate(job.spec)
+    spec = spec_of(job)
+    assert spec is not None, "its kind is documents"
     base = Path(job.source).parent
     scope = Scope.of(job)
     selection = Selection(scope)

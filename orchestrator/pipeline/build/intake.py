@@ -35,6 +35,7 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import JobSpec, deadline_at, lines_of, load
 from orchestrator.settings.source_lines import line_of, spell
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 
@@ -200,7 +201,8 @@ def submit(
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
-    before = options.after or job.spec.get("after")
+    spec = spec_of(job)
+    before = options.after or (spec.after if spec else None)
     if before is not None:
         first, stands = after.require(store, job.home, before)
         if stands is after.Before.OPEN:
@@ -326,7 +328,8 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
 
 
 def _tags(job: Job) -> dict[str, str]:
-    return {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
+    spec = spec_of(job)
+    return {} if spec is None else spec.tags
 
 
 def rehearse(

@@ -32,6 +32,7 @@ from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import Found, NotExecuted
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
@@ -121,7 +122,7 @@ def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
 def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
     """The code of the check for which a row may be asked again, None where its outcome stands."""
     job = ended.job
-    late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
+    late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
         return None
     is_answer = outcome.status is not None and 200 <= outcome.status < 300

@@ -18,6 +18,7 @@ from orchestrator.policy import results, row_errors
 from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
 from orchestrator.policy.row_errors import INPUT_LOST, BatchFault, BatchVerdict, Disposition
 from orchestrator.settings.model_lists import Standing, keep_from
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
@@ -189,7 +190,7 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
     if shard.provider_status == BatchStatus.EXPIRED:
         # A deadline that was put off since leaves its rows time: they go on.
         late = job.deadline_at is None or job.deadline_at <= ended.now
-        if late and job.spec.get("on_late") == "expire":
+        if late and expires(job):
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ from orchestrator.policy.results import OutputCheck
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.quality import Quality
 
@@ -193,7 +194,7 @@ def _wanted(job: Job) -> str:
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
     """How the job's answers compare with the known ones, kept and told; None where its file names none."""
-    spec = JobSpec.model_validate(job.spec) if job.kind is JobKind.DOCUMENTS else None
+    spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None
     try:
@@ -237,24 +238,18 @@ def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[
 
 def checks_of(job: Job) -> Mapping[str, OutputCheck]:
     """What the answers to each task of a job must be; a ready batch file asks for nothing."""
-    return {} if job.kind is JobKind.BATCH else _checks(_SpecKey(job))
+    spec = spec_of(job)
+    return {} if spec is None else _checks(_Of(job.id, spec))
 
 
-class _SpecKey:
-    """A job's spec as a cache key: schemas are compiled once a job."""
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """A job as a cache key: schemas are compiled once a job."""
 
-    def __init__(self, job: Job) -> None:
-        self.id = job.id
-        self.spec = job.spec
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SpecKey) and other.id == self.id
+    id: str
+    spec: JobSpec = field(hash=False)
 
 
 @lru_cache(maxsize=64)
-def _checks(key: _SpecKey) -> Mapping[str, OutputCheck]:
-    spec = JobSpec.model_validate(key.spec)
-    return {task.id: OutputCheck(task.output_schema) for task in spec.tasks}
+def _checks(of: _Of) -> Mapping[str, OutputCheck]:
+    return {task.id: OutputCheck(task.output_schema) for task in of.spec.tasks}

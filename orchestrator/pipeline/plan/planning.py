@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import cached_property
 
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Forecast, Job, JobKind, Shard, ShardId
+from orchestrator.core.model import Forecast, Job, Shard, ShardId
 from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
 from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
 from orchestrator.policy import planner
@@ -26,8 +26,8 @@ from orchestrator.policy.planner import (
 )
 from orchestrator.policy.planner.orders import lying, taken_back
 from orchestrator.settings.config import Config, LocalBackend, SyncBackend
-from orchestrator.settings.job_file import JobSpec
 from orchestrator.settings.model_lists import Standing
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.records import Work
 
@@ -134,9 +134,8 @@ class Planning:
         terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
         if job.deadline_at is not None:
             terms = Terms(deadline=job.deadline_at, budget=budget, margin=self._prospects.margin)
-        if job.kind is not JobKind.DOCUMENTS:
+        if (spec := spec_of(job)) is None:
             return terms
-        spec = JobSpec.model_validate(job.spec)
         terms = replace(terms, local_only=spec.allow.location == "local")
         if job.deadline_at is None:
             return terms
@@ -405,7 +404,8 @@ class Planning:
     def may_take(self, shard: Shard) -> bool:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
         backend = self._config.backends.get(shard.backend)
-        is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
+        spec = spec_of(self._job)
+        is_local_only = spec is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> Standing:

@@ -239,8 +239,9 @@ class SharedBudgets:
             try:
                 price = self._price(shard)
                 most = _bound(price, self._model(job, shard), shard)
-            except UsageError as error:
-                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {error.message}")
+            except (UsageError, ValueError) as error:  # no price, or a job of another version
+                told = error.message if isinstance(error, UsageError) else "its job file is of another version"
+                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {told}")
                 continue
             if most is None:
                 standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)

@@ -16,6 +16,7 @@ from orchestrator.core.model import CancelCode, Job, ShardState
 from orchestrator.pipeline.plan.planning import Orders, Planning
 from orchestrator.policy import canary
 from orchestrator.settings.job_file import Canary
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 
@@ -98,5 +99,5 @@ def _leave_out(store: Store, job: Job, why: str, now: datetime) -> None:
 
 
 def _wanted(job: Job) -> Canary | None:
-    said = job.spec.get("canary")
-    return None if said is None else Canary.model_validate(said)
+    spec = spec_of(job)
+    return None if spec is None else spec.canary
