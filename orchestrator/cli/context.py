@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.core.model import Job, JobId, Shard, ShardState
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.reports import status
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.status import JobDetail, JobLine

@@ -19,9 +19,10 @@ from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quie
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.core.clock import now
+from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, FailOn, Job, RequestState
+from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine.in_force import differences

@@ -16,9 +16,10 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
+from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
-from orchestrator.core.model import FailOn, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.engine.lock import running_engine
 from orchestrator.policy import nights
 from orchestrator.settings.spec_of import spec_of

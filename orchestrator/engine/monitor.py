@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.core.errors import OrchError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Counts, Failing, Job, JobId
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.engine.channels import Channel, Message, channels
 from orchestrator.engine.health import lost

@@ -18,9 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Counts, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, Job, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.backend_handles import Lanes
 from orchestrator.pipeline.build import builder

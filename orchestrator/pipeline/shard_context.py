@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Lanes
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.provider_calls import Crew, Done, Inline

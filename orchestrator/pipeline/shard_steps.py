@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lanes
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather

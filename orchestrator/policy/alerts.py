@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import CancelCode, Counts, Failing, Job, Shard, ShardState
+from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.settings.config import Alerts
 from orchestrator.settings.spec_of import expires

@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from orchestrator.core.durations import MINUTE, duration
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Forecast, Job, Shard
+from orchestrator.core.model import Forecast, Job
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
 
 WORTH_TELLING = 5 * MINUTE
 """Seconds below which a delay is no cause."""

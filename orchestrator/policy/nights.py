@@ -21,7 +21,7 @@ from apscheduler.triggers.cron import CronTrigger
 
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Misfire, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 
 LOOK_BACK = timedelta(days=31)
 """Nights that nobody was there for longer ago are not recorded."""

@@ -10,10 +10,12 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.core.clock import day
+from orchestrator.core.counts import Counts
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Counts, Forecast, Job, JobState, Shard
+from orchestrator.core.model import Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
 from orchestrator.policy.diff import Difference, DocumentRun

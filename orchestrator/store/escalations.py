@@ -10,7 +10,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, func, update
 
-from orchestrator.core.model import Shard, Span
+from orchestrator.core.model import Span
+from orchestrator.core.shards import Shard
 from orchestrator.settings.model_lists import Step
 from orchestrator.store.database import Database
 from orchestrator.store.records import Settled

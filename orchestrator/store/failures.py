@@ -15,7 +15,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
 
-from orchestrator.core.model import Failing, Job, JobId, RequestState, scope_words
+from orchestrator.core.counts import Failing
+from orchestrator.core.model import Job, JobId, RequestState, scope_words
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import HAS_FAILED, acknowledgements, jobs, requests

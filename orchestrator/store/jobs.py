@@ -10,9 +10,11 @@ from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, literal, select, update
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
+from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
+from orchestrator.core.shards import ShardId, ShardState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags

@@ -22,18 +22,8 @@ from sqlalchemy import (
 
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import (
-    FinishedRow,
-    JobId,
-    RequestState,
-    Row,
-    Shard,
-    ShardId,
-    ShardState,
-    Span,
-    Usage,
-    Why,
-)
+from orchestrator.core.model import FinishedRow, JobId, RequestState, Row, Span, Usage, Why
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Waiting
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database

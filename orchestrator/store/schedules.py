@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, select, update
 
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store.database import Database
 from orchestrator.store.tables import nights, schedules
 

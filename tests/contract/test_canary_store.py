@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.core.model import Forecast, Job, RequestState, ShardState, Span
+from orchestrator.core.model import Forecast, Job, RequestState, Span
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.submit import canary
 from orchestrator.pipeline.submit.canary import Stage
 from orchestrator.store import Store

@@ -12,7 +12,8 @@ from sqlalchemy import create_engine, text
 
 from orchestrator.core.errors import OutputFault, StateConflict
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, JobFault, JobId, NightState
+from orchestrator.core.model import Job, JobFault, JobId
+from orchestrator.core.schedules import NightState
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from orchestrator.store.database import migrations_folder

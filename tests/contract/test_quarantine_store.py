@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Job, RequestState, ShardState
+from orchestrator.core.model import Job, RequestState
+from orchestrator.core.shards import ShardState
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store import Store
 from tests.support.process import PATIENCE
 from tests.support.stored import NOW, added, later

@@ -8,9 +8,11 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, StorageError, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Counts, Job, JobId, JobKind, RequestState, ShardState
+from orchestrator.core.model import CancelCode, Job, JobId, JobKind, RequestState
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.jobs import Event, SeenDocument
 from orchestrator.store.tables import documents

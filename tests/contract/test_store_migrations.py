@@ -14,8 +14,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.errors import StorageError
-from orchestrator.core.model import Counts, Failing
 from orchestrator.store import Store
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OrchError, StateConflict
-from orchestrator.core.model import TRANSITIONS, JobId, ShardState
+from orchestrator.core.model import JobId
+from orchestrator.core.shards import TRANSITIONS, ShardState
 from orchestrator.policy.sharding import Range
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit

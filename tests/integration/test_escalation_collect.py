@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home

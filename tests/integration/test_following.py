@@ -10,18 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.core.model import (
-    CancelCode,
-    Job,
-    JobFault,
-    JobState,
-    Night,
-    NightState,
-    Overlap,
-    RequestState,
-    Schedule,
-    job_state,
-)
+from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
+from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import intake

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import RefusedError, StorageError
-from orchestrator.core.model import CancelCode, Counts, JobId, RequestState
+from orchestrator.core.model import CancelCode, JobId, RequestState
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.gc import disk, sweep
 from orchestrator.policy.retention import Fate

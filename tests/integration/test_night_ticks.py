@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.model import CancelCode, Misfire, NightState, Overlap, RequestState
+from orchestrator.core.model import CancelCode, RequestState
+from orchestrator.core.schedules import Misfire, NightState, Overlap
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.build.intake import Options, draft, submit
 from tests.support.ticking import EVENING, JOB, Nights

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import JobFilesError
-from orchestrator.core.model import CancelCode, Shard, ShardState, Span
+from orchestrator.core.model import CancelCode, Span
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home

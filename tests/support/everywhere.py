@@ -13,7 +13,8 @@ import pytest
 
 from orchestrator.cli import COMMANDS
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Forecast, Outcome, Price, RequestState, ShardState, Usage
+from orchestrator.core.model import Forecast, Outcome, Price, RequestState, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Keys
 from orchestrator.settings.discovery import locate

@@ -6,20 +6,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.core.model import (
-    Job,
-    JobId,
-    JobKind,
-    Outcome,
-    Price,
-    RequestState,
-    Row,
-    Shard,
-    ShardId,
-    ShardState,
-    Span,
-    Usage,
-)
+from orchestrator.core.model import Job, JobId, JobKind, Outcome, Price, RequestState, Row, Span, Usage
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Range, pack
 from orchestrator.store import Store
 from orchestrator.store.records import Settled

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.model import Counts, Shard, ShardState
+from orchestrator.core.counts import Counts
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.engine.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
 from orchestrator.settings.config import Alerts

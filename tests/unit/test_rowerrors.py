@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.policy import row_errors
-from orchestrator.policy.row_errors import (
-    FAILED,
-    REFUSED,
-    RULES,
-    BatchFault,
-    Disposition,
-    Rule,
-    classify,
-    classify_batch,
-)
+from orchestrator.policy.batch_errors import BatchFault, classify_batch
+from orchestrator.policy.row_errors import FAILED, REFUSED, RULES, Disposition, Rule, classify
 from orchestrator.server.dispatch.retry import NO_CREDIT
 
 RETRY, ELSEWHERE, NEVER, WAIT, STOP = Disposition

@@ -31,7 +31,8 @@ from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, too_large, variables
 from orchestrator.settings.config import Reading
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, lines_of
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of
 from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store

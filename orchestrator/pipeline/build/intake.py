@@ -32,8 +32,10 @@ from orchestrator.pipeline.plan.routes import route_for
 from orchestrator.pipeline.submit import canary
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
+from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, deadline_at, lines_of, load
+from orchestrator.settings.job_file import lines_of, load
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store

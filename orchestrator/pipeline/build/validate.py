@@ -28,7 +28,8 @@ from orchestrator.pipeline.plan.routes import route_for
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, Task, lines_of
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec, Task
 from orchestrator.settings.known_answers import Gold
 from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.store import Store

@@ -8,7 +8,8 @@ from datetime import datetime
 from orchestrator.backends import LineProblem
 from orchestrator.core.errors import AccountError, BackendError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling

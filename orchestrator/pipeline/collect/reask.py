@@ -16,7 +16,8 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.errors import JobFilesError
-from orchestrator.core.model import Job, Outcome, Shard, Span
+from orchestrator.core.model import Job, Outcome, Span
+from orchestrator.core.shards import Shard
 from orchestrator.policy import reask, results
 from orchestrator.settings.home import Home
 from orchestrator.settings.spec_of import tasks_of

@@ -20,7 +20,7 @@ from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy import results
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import Task
+from orchestrator.settings.job_spec import Task
 from orchestrator.settings.spec_of import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.stages import Fault, Unmade

@@ -19,7 +19,8 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, JobId, Shard, ShardId, ShardState
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import late_answers
 from orchestrator.pipeline.provider_calls import Crew, Inline

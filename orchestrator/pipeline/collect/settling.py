@@ -13,7 +13,8 @@ from datetime import datetime
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
-from orchestrator.core.model import Outcome, RequestState, Shard, ShardState, Usage
+from orchestrator.core.model import Outcome, RequestState, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard

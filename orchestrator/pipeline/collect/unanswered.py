@@ -10,13 +10,15 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from orchestrator.backends import BATCH_GONE, LineProblem
-from orchestrator.core.model import Job, Outcome, RequestState, Shard
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.fetch import Fetched
-from orchestrator.policy import results, row_errors
+from orchestrator.policy import batch_errors, results, row_errors
+from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
 from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
-from orchestrator.policy.row_errors import INPUT_LOST, BatchFault, BatchVerdict, Disposition
+from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import Standing, keep_from
 from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
@@ -211,7 +213,7 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
     """
     first = ended.problems[0]
-    verdict = row_errors.classify_batch(first.code, first.message, first.line)
+    verdict = batch_errors.classify_batch(first.code, first.message, first.line)
     tally.refusal = verdict
     by_seq = {
         rows[problem.line - 1].seq: problem

@@ -9,7 +9,8 @@ from dataclasses import replace
 from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track

@@ -9,7 +9,8 @@ from decimal import Decimal
 from functools import cached_property
 
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Forecast, Job, Shard, ShardId
+from orchestrator.core.model import Forecast, Job
+from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
 from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
 from orchestrator.policy import planner

@@ -8,7 +8,8 @@ from typing import assert_never
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.core.model import Job, Shard
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Plan, Route, choose

@@ -14,7 +14,8 @@ from decimal import Decimal
 
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard, ShardState, Usage
+from orchestrator.core.model import Job, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of

@@ -12,10 +12,11 @@ from decimal import Decimal
 from enum import StrEnum
 
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import CancelCode, Job, ShardState
+from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.plan.planning import Orders, Planning
 from orchestrator.policy import canary
-from orchestrator.settings.job_file import Canary
+from orchestrator.settings.job_spec import Canary
 from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 

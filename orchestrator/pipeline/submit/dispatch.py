@@ -10,7 +10,8 @@ from threading import Lock
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork

@@ -29,15 +29,16 @@ from orchestrator.core.errors import (
     StateConflict,
     Uncertain,
 )
-from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import Watched
 from orchestrator.pipeline.plan.planning import Sending
 from orchestrator.pipeline.submit.admission import Room
+from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.requests import resolve_model, with_model
-from orchestrator.policy.row_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.sharding import Range, Waiting, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -16,7 +16,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
-from orchestrator.settings.job_file import Output
+from orchestrator.settings.job_spec import Output
 from orchestrator.settings.spec_of import tasks_of
 
 __all__ = [
