@@ -29,7 +29,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.requests import ENDPOINT, resolve_model
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
-from orchestrator.settings.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import expand
 

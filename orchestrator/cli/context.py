@@ -115,7 +115,7 @@ class Context:
         """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
         from orchestrator.engine.health import fetch_health
         from orchestrator.pipeline.backend_handles import down_for
-        from orchestrator.settings.config import LocalBackend, SyncBackend
+        from orchestrator.settings.backends import LocalBackend, SyncBackend
 
         at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
         own = [name for name in at if isinstance(settings.backends.get(name), LocalBackend | SyncBackend)]
@@ -126,7 +126,7 @@ class Context:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
         from orchestrator.engine.loop import fetch_health, running_engine
         from orchestrator.pipeline.backend_handles import last_to_fail
-        from orchestrator.settings.config import LocalBackend, SyncBackend
+        from orchestrator.settings.backends import LocalBackend, SyncBackend
 
         if running_engine(self.home) is None:
             return "no engine is running: batches go on at their backends, and nobody looks at them"

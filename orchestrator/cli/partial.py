@@ -16,7 +16,7 @@ from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.partial import OpenLane, partial_lines
 from orchestrator.pipeline.finish.outputs import Format
 from orchestrator.server.host import socket_path
-from orchestrator.settings.config import LocalBackend, SyncBackend
+from orchestrator.settings.backends import LocalBackend, SyncBackend
 
 
 def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> Fetched:

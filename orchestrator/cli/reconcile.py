@@ -13,7 +13,7 @@ from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import UsageError
 from orchestrator.core.shards import Shard
-from orchestrator.settings.config import AnthropicBackend, HostedBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 
 
 @click.command()

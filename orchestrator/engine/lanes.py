@@ -17,13 +17,8 @@ from orchestrator.engine.lock import running_engine as running_engine
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.settings import Settings
-from orchestrator.settings.config import (
-    AnthropicBackend,
-    Config,
-    HostedBackend,
-    LocalBackend,
-    OwnBackend,
-)
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, OwnBackend
+from orchestrator.settings.config import Config
 
 
 def check(config: Config) -> None:

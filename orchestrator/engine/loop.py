@@ -55,13 +55,8 @@ from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.config import (
-    Backend,
-    Config,
-    LocalBackend,
-    OwnBackend,
-    SyncBackend,
-)
+from orchestrator.settings.backends import Backend, LocalBackend, OwnBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -32,7 +32,8 @@ from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.finish.output_check import Gate
-from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.pipeline.plan.orders import Sending
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import Guard
 from orchestrator.pipeline.provider_calls import Crew, Inline

@@ -15,8 +15,9 @@ from orchestrator.policy.diff import Asked, DocumentRun
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.failures import same_failure
+from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.records import FINISHED, finished
-from orchestrator.store.tables import acknowledgements, jobs, requests
+from orchestrator.store.tables import jobs, requests
 
 PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")

@@ -19,7 +19,8 @@ from orchestrator.core.counts import Failing
 from orchestrator.core.model import Job, JobId, RequestState, scope_words
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.tables import HAS_FAILED, acknowledgements, jobs, requests
+from orchestrator.store.night_tables import acknowledgements
+from orchestrator.store.tables import HAS_FAILED, jobs, requests
 
 CHUNK = 500
 PAGE = 2000

@@ -12,7 +12,7 @@ from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.model import JobId
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store.database import Database
-from orchestrator.store.tables import nights, schedules
+from orchestrator.store.night_tables import nights, schedules
 
 _OPEN = (NightState.DUE, NightState.RUNNING)
 _AGAIN = (NightState.FAILED, NightState.SKIPPED, NightState.MISSED)

@@ -14,7 +14,7 @@ from orchestrator.backends.open import limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Profile, profile_of, window_for
 from orchestrator.core.durations import window_seconds as served_seconds
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.config import AnthropicBackend, HostedBackend, window_seconds
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, window_seconds
 from tests.support.scripted import Answer, scripted
 
 DAY = 86_400

@@ -16,7 +16,10 @@ from sqlalchemy import create_engine, inspect, text
 
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.errors import StorageError
-from orchestrator.store import Store
+from orchestrator.store import (
+    Store,
+    night_tables,  # noqa: F401  (its tables are of the metadata)
+)
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
 from tests.support.process import PATIENCE

@@ -33,8 +33,9 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.submit.budget import SharedBudgets
-from orchestrator.settings.config import AnthropicBackend as AnthropicSettings
-from orchestrator.settings.config import Backend, Config, HostedBackend, ModelPrice, Rates
+from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
+from orchestrator.settings.backends import Backend, HostedBackend
+from orchestrator.settings.config import Config, ModelPrice, Rates
 from orchestrator.settings.config import Report as ReportSettings
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

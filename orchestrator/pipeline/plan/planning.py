@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -12,6 +12,7 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
+from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
@@ -26,7 +27,8 @@ from orchestrator.policy.planner import (
     Terms,
 )
 from orchestrator.policy.planner.orders import lying, taken_back
-from orchestrator.settings.config import Config, LocalBackend, SyncBackend
+from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Standing
 from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
@@ -37,39 +39,6 @@ NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
 """Seconds that the shortest batch takes: it is sent, and seen to be over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
-
-    `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
-    rows that go before the others.
-    """
-
-    rows: int
-    backend: str
-    avoid: str | None
-    reason: str
-    canary: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
-
-    pulls: tuple[Shard, ...]
-    sends: tuple[Sending, ...]
-    reason: str
-    next_look: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """The orders for rows that go before the others, and what they are to cost."""
-
-    orders: Orders
-    foreseen: tuple[Forecast, ...]
 
 
 class Planning:

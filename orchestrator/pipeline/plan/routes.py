@@ -14,7 +14,8 @@ from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
 from orchestrator.policy.requests import ENDPOINT, resolve_model
-from orchestrator.settings.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, Standing, above, expand, standing
 from orchestrator.settings.spec_of import spec_of, tasks_of
 

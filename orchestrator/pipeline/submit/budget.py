@@ -22,7 +22,8 @@ from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
 from orchestrator.policy.budgets import Period, Standing
 from orchestrator.policy.requests import resolve_model
-from orchestrator.settings.config import Budget, Config, LocalBackend
+from orchestrator.settings.backends import LocalBackend
+from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
 # Between two looks at a batch and the last row that it still ends, no more than this passes.

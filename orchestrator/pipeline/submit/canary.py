@@ -14,7 +14,8 @@ from enum import StrEnum
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.plan.planning import Orders, Planning
+from orchestrator.pipeline.plan.orders import Orders
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import canary
 from orchestrator.settings.job_spec import Canary
 from orchestrator.settings.spec_of import spec_of

@@ -34,7 +34,7 @@ from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import Watched
-from orchestrator.pipeline.plan.planning import Sending
+from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.admission import Room
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
