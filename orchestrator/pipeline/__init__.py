@@ -37,6 +37,7 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import Guard
 from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import Batches
 from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
 from orchestrator.policy import row_errors
@@ -63,7 +64,7 @@ class Pipeline:
         self._lanes = lanes
         self._budgets = budgets
         self._now = now
-        self._batches = Batches(store, home, lanes, budgets, now, crew or Inline())
+        self._batches = Batches(ShardWork(store, home, lanes, budgets, now, crew or Inline()))
         self._guard = Guard()
         self._samples = Samples(store)
         self._gate = Gate(store, now)

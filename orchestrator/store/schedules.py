@@ -136,11 +136,6 @@ class Schedules:
             rows = [dict(row._mapping) for row in tx.execute(query)]
         return [(row.pop("of"), Night(**{**row, "state": NightState(row["state"])})) for row in rows]
 
-    def night_of_job(self, job_id: JobId) -> Night | None:
-        """The night that a job was made for, None where it was made by hand."""
-        found = self._nights(select(nights).where(nights.c.job_id == job_id).order_by(nights.c.id).limit(1))
-        return found[0] if found else None
-
     def waits(self, night: Night, reason: str) -> None:
         """Say what a due night waits for. Raises StateConflict."""
         self._move(night, (NightState.DUE,), reason=reason)
