@@ -153,18 +153,6 @@ def test_nights_are_listed_by_schedule_and_date_and_found_by_date_and_job(store:
     assert given.job_id == "contracts-1"
 
 
-def test_of_nights_with_the_same_job_the_first_made_it(store: Store) -> None:
-    night = begun(store)
-    store.schedules.given(night, JobId("contracts-1"))
-    unchanged = replace(NIGHT, night=date(2026, 11, 22))
-    assert store.schedules.claim(unchanged)
-    store.schedules.begun(unchanged, "on time")
-    store.schedules.given(unchanged, JobId("contracts-1"))
-    found = store.schedules.night_of_job(JobId("contracts-1"))
-    assert found is not None
-    assert found.night.day == 21
-
-
 def test_a_night_from_due_to_done(store: Store) -> None:
     store.schedules.add(LETTERS)
     assert store.schedules.claim(NIGHT)
