@@ -44,9 +44,7 @@ def test_a_night_becomes_a_job_with_its_deadline_and_budget_and_ends_with_it(nig
     assert job.budget == 12
     assert night.states() == [(20, RUNNING)]
     assert night.tick(hours=1) == []
-    found = night.store.schedules.night_of_job(job.id)
-    assert found is not None
-    assert found.night.day == 20
+    assert [one.night.day for one in night.store.schedules.nights() if one.job_id == job.id] == [20]
     night.finish()
     assert night.tick(hours=1) == ["letters, night of 2026-11-20: done: 1 rows: 1 expired"]
     assert night.states() == [(20, DONE)]
