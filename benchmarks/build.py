@@ -84,12 +84,13 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
-    from orchestrator.engine.loop import own_lane
+    from orchestrator.engine.lanes import own_lane
     from orchestrator.pipeline.build import intake
-    from orchestrator.pipeline.plan.planning import Sending
+    from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import sending
     from orchestrator.pipeline.submit.admission import Room
-    from orchestrator.settings.config import LocalBackend, load
+    from orchestrator.settings.backends import LocalBackend
+    from orchestrator.settings.config import load
     from orchestrator.settings.discovery import Place
     from orchestrator.settings.home import Home
     from orchestrator.store import Store

@@ -14,7 +14,8 @@ from decimal import Decimal
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
-from orchestrator.core.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
+from orchestrator.core.model import Job, JobId, JobKind, Progress
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed, Speeds
 from orchestrator.policy.planner import (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -10,6 +12,8 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
+_WARNING = re.compile(r"budget (?P<name>.+), (?P<period>night|month) until (?P<renews>\d{4}-\d\d-\d\d \d\d:\d\d)")
+"""How a budget's warning began."""
 _IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
 
 
@@ -20,6 +24,7 @@ def upgrade() -> None:
     _failures()
     _backends()
     _plans()
+    _codes()
     _statistics()
 
 
@@ -118,6 +123,60 @@ def _failures() -> None:
         sa.Column("note", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("series", "custom_id", "code", name=op.f("pk_acknowledgements")),
     )
+
+
+def _codes() -> None:
+    """What sentences said before: who cancelled a job, codes of refusals and events, a row's first alias."""
+    op.add_column("jobs", sa.Column("cancel_code", sa.String(length=16), nullable=True))
+    op.add_column("shards", sa.Column("refusal_code", sa.Text(), nullable=True))
+    op.add_column("events", sa.Column("code", sa.Text(), nullable=True))
+    op.add_column("requests", sa.Column("first_model", sa.Text(), nullable=True))
+    op.execute(
+        "UPDATE jobs SET cancel_code = CASE WHEN cancel_reason LIKE 'budget%' THEN 'budget'"
+        " WHEN cancel_reason LIKE 'canary:%' THEN 'canary' ELSE 'user' END WHERE cancel_requested_at IS NOT NULL"
+    )
+    op.execute(
+        "UPDATE events SET code = CASE WHEN reason LIKE 'budget%' THEN 'budget' ELSE 'canary' END"
+        " WHERE kind = 'stopped'"
+    )
+    # A model's own name may end like a rung; only job files have aliases.
+    op.execute(
+        "UPDATE requests SET first_model = substr(model, 1, length(model) - 2) WHERE model LIKE '%@_'"
+        " AND job_id IN (SELECT id FROM jobs WHERE kind = 'documents')"
+    )
+    _refusal_codes()
+    _warning_codes()
+
+
+def _refusal_codes() -> None:
+    """`code: message` as a code and a message."""
+    shards = sa.table("shards", sa.column("id"), sa.column("refusal"), sa.column("refusal_code"))
+    bind = op.get_bind()
+    for shard_id, refusal in bind.execute(
+        sa.select(shards.c.id, shards.c.refusal).where(shards.c.refusal.is_not(None))
+    ).all():
+        code, found, message = refusal.partition(": ")
+        values = {"refusal_code": code, "refusal": message if found else ""}
+        bind.execute(sa.update(shards).where(shards.c.id == shard_id).values(**values))
+
+
+def _warning_codes() -> None:
+    """The budget and period of each warning, so that none is told twice: neither on its job nor as an alert."""
+    events = sa.table("events", sa.column("id"), sa.column("kind"), sa.column("reason"), sa.column("code"))
+    alerts = sa.table("alerts", sa.column("id"), sa.column("kind"), sa.column("key"))
+    bind = op.get_bind()
+    told = sa.select(events.c.id, events.c.reason).where(events.c.kind == "budget")
+    for event_id, reason in bind.execute(told).all():
+        if found := _WARNING.match(reason):
+            bind.execute(sa.update(events).where(events.c.id == event_id).values(code=_code_of(found)))
+    for alert_id, key in bind.execute(sa.select(alerts.c.id, alerts.c.key).where(alerts.c.kind == "budget")).all():
+        if found := _WARNING.search(key):
+            new = key[: found.start()] + _code_of(found) + key[found.end() :]
+            bind.execute(sa.update(alerts).where(alerts.c.id == alert_id).values(key=new))
+
+
+def _code_of(warning: re.Match[str]) -> str:
+    return f"{warning['name']}/{warning['period']}/{warning['renews']}"
 
 
 def _statistics() -> None:

@@ -6,7 +6,7 @@ import anthropic
 import msgspec
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai_errors import retry_after, unanswered
+from orchestrator.backends.openai_errors import asked_pause, unanswered
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -16,24 +16,11 @@ from orchestrator.core.errors import (
     OrchError,
     Uncertain,
 )
+from orchestrator.policy.row_errors import Disposition, classify, is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
 """What an answer of another shape raises: the client reads answers without checking them."""
 
-_ACCOUNT_STATUSES = (401, 402, 403)
-_ACCOUNT_CODES = frozenset(
-    {
-        "authentication_error",
-        "billing_error",
-        "cmek_key_disabled",
-        "contract_spend_limit_reached",
-        "enforced_spend_limit_reached",
-        "organization_on_hold",
-        "permission_error",
-    }
-)
-_NO_CREDIT = "credit balance"
-"""An account without credit is told so in words alone, as a bad request."""
 _BUSY_STATUSES = (429, 529)
 _LONGEST_DETAIL = 500
 _TOO_LARGE = 413
@@ -62,10 +49,12 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:
     status = error.status_code
     code = code_of(error)
-    if status in _ACCOUNT_STATUSES or code in _ACCOUNT_CODES or (status == 400 and _NO_CREDIT in message.lower()):
+    # An account without credit is told so in words alone, as a bad request.
+    no_credit = status == 400 and classify(status, code, None, message).disposition is Disposition.STOP
+    if no_credit or is_account(status, code):
         return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)
     if status in _BUSY_STATUSES:
-        return BackendBusy(message, status=status, code=code, retry_after=retry_after(error.response.headers))
+        return BackendBusy(message, status=status, code=code, retry_after=asked_pause(error.response.headers))
     if status >= 500 or status == 408:
         return Uncertain(message) if creating else BackendError(message)
     if status < 400:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from orchestrator.backends import Backend
 from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Limits, Profile, profile_of, with_limits
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.config import AnthropicBackend, HostedBackend
-from orchestrator.settings.config import Backend as AnyBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend
+from orchestrator.settings.backends import Backend as AnyBackend
 
 
 def open_backend(

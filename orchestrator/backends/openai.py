@@ -29,11 +29,12 @@ from orchestrator.backends import (
 )
 from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
-from orchestrator.backends.openai_errors import UNREADABLE, date_of, meaning, said
+from orchestrator.backends.openai_errors import UNREADABLE, meaning, said
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, Uncertain
+from orchestrator.core.retry_after import date_of
 from orchestrator.core.wire import BatchStatus
 
 PAGE = 100

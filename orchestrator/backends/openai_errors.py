@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from math import isnan
-
 import httpx2
 import openai
 
 from orchestrator.backends import lenient
+from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -20,24 +17,13 @@ from orchestrator.core.errors import (
     StorageError,
     Uncertain,
 )
+from orchestrator.core.retry_after import retry_after
+from orchestrator.policy.row_errors import is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError)
 """What the client raises for an answer that is no JSON, or of another shape: it reads them without a check."""
 
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-_ACCOUNT_STATUSES = (401, 402, 403)
-_ACCOUNT_CODES = frozenset(
-    {
-        "access_terminated",
-        "account_deactivated",
-        "authentication_error",
-        "billing_error",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "insufficient_quota",
-        "invalid_api_key",
-    }
-)
 _COLLECTIONS = ("/files", "/batches", "/models")
 _LONGEST_DETAIL = 500
 _INSUFFICIENT_STORAGE = 507
@@ -75,10 +61,10 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 
 
 def _of_answer(error: openai.APIStatusError, message: str, *, creating: bool) -> OrchError:
-    status, code, after = error.status_code, code_of(error), retry_after(error.response.headers)
+    status, code, after = error.status_code, code_of(error), asked_pause(error.response.headers)
     if status == _INSUFFICIENT_STORAGE:
         return StorageError(message, hint="make room, then run the same command again")
-    if status in _ACCOUNT_STATUSES or code in _ACCOUNT_CODES or str(error.type) in _ACCOUNT_CODES:
+    if is_account(status, code, str(error.type)):
         hint = "is the key the right one, and has its account credit? `orch doctor` asks again"
         return AccountError(message, status=status, code=code, hint=hint)
     # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
@@ -115,25 +101,6 @@ def code_of(error: openai.APIStatusError) -> str | None:
     return None if error.code is None else lenient.text(error.code)
 
 
-def retry_after(headers: httpx2.Headers) -> float | None:
-    """The seconds that an answer asks to wait, a day at most; None where it does not say.
-
-    A date counts from the answer's own.
-    """
-    for name, seconds in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            given = float(headers[name]) * seconds
-        except (KeyError, ValueError):
-            continue
-        return None if isnan(given) else min(max(0.0, given), LONGEST_RETRY)
-    until, since = (date_of(headers.get(name)) for name in ("retry-after", "date"))
-    return min(max(0.0, (until - since).total_seconds()), LONGEST_RETRY) if until and since else None
-
-
-def date_of(text: str | None) -> datetime | None:
-    """An HTTP date as aware UTC; None where there is none, or one beyond every calendar."""
-    try:
-        at = parsedate_to_datetime(text or "")
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None
+def asked_pause(headers: httpx2.Headers) -> float | None:
+    """The seconds that an answer asks to wait, a day at most; None where it does not say."""
+    return retry_after(headers.get, now(), most=LONGEST_RETRY)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.settings.config import window_seconds
+from orchestrator.settings.backends import window_seconds
 
 DAY = 86_400
 MB, GB = 10**6, 10**9

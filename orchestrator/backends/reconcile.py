@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.backends import RemoteBatch, RemoteFile
-from orchestrator.core.model import Shard, ShardState
+from orchestrator.core.shards import Shard, ShardState
 
 INPUT_SUFFIX = ".jsonl"
 

@@ -28,7 +28,8 @@ from orchestrator.core.connections import Connections, Patience
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.guarded_server import Server, guarded
 from orchestrator.core.wire import NO_JSON, BatchStatus
-from orchestrator.settings.config import Config, HostedBackend
+from orchestrator.settings.backends import HostedBackend
+from orchestrator.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import day, now
 from orchestrator.core.errors import UsageError
+from orchestrator.core.events import EventKind
 
 if TYPE_CHECKING:
     from orchestrator.store.failures import Failure
@@ -58,7 +59,7 @@ def acknowledge(
         else:
             number = context.store.failures.acknowledge(found, note, now())
         for of, rows in Counter(one.job for one in found).items():
-            context.store.jobs.note(of, "acknowledged", f"{rows:,} failures, {verb} by the user", now())
+            context.store.jobs.note(of, EventKind.ACKNOWLEDGED, f"{rows:,} failures, {verb} by the user", now())
         if as_json:
             print_json([failure_json(one) for one in _failures(context, documents, job_id)])
         say(f"orch: {number:,} {'failure is' if number == 1 else 'failures are'} {verb}")

@@ -28,8 +28,8 @@ from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.requests import ENDPOINT, resolve_model
 from orchestrator.settings import config as settings
-from orchestrator.settings import job_file
-from orchestrator.settings.config import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings import job_spec
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import expand
 
@@ -53,7 +53,7 @@ def validate(file: Path | None, schema: bool, scope: Scope, quiet: bool, as_json
     from orchestrator.pipeline.build.validate import check_file
 
     if schema:
-        print_json(job_file.json_schema())
+        print_json(job_spec.json_schema())
         return 0
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from orchestrator.cli.layout import Cell, Column, Line, Span, pairs, sentence, table
 from orchestrator.core.durations import duration
-from orchestrator.core.model import Happened, JobState
+from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.model import JobState
 from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.reports.words import STATE_STYLE, money, tokens
@@ -15,8 +16,9 @@ from orchestrator.store.quality import Quality
 
 EVENTS = 12
 """The newest events of a job that are shown; what changed its course always is."""
-DECISIVE = frozenset({"cancel", "stopped", "rescued", "failed", "retry", "revised"})
-REROUTED, ROUTED = "rescued", "routed"
+DECISIVE = frozenset(
+    {EventKind.CANCEL, EventKind.STOPPED, EventKind.RESCUED, EventKind.FAILED, EventKind.RETRY, EventKind.REVISED}
+)
 
 
 def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
@@ -180,11 +182,13 @@ def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line
 
 def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
     """The newest events, and before them those that changed the job's course: cancellations, and where rows went."""
-    rerouted = next((place for place, event in enumerate(events) if event.kind == REROUTED), len(events))
+    rerouted = next((place for place, event in enumerate(events) if event.kind == EventKind.RESCUED), len(events))
     return [
         event
         for place, event in enumerate(events)
-        if place >= len(events) - most or event.kind in DECISIVE or (event.kind == ROUTED and place > rerouted)
+        if place >= len(events) - most
+        or event.kind in DECISIVE
+        or (event.kind == EventKind.ROUTED and place > rerouted)
     ]
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.core.model import Job, JobId, Shard, ShardState
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.reports import status
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.status import JobDetail, JobLine
@@ -114,7 +115,7 @@ class Context:
         """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
         from orchestrator.engine.health import fetch_health
         from orchestrator.pipeline.backend_handles import down_for
-        from orchestrator.settings.config import LocalBackend, SyncBackend
+        from orchestrator.settings.backends import LocalBackend, SyncBackend
 
         at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
         own = [name for name in at if isinstance(settings.backends.get(name), LocalBackend | SyncBackend)]
@@ -124,7 +125,8 @@ class Context:
     def _problem(self, backends: Iterable[str]) -> str | None:
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
         from orchestrator.engine.loop import fetch_health, running_engine
-        from orchestrator.settings.config import LocalBackend, SyncBackend
+        from orchestrator.pipeline.backend_handles import last_to_fail
+        from orchestrator.settings.backends import LocalBackend, SyncBackend
 
         if running_engine(self.home) is None:
             return "no engine is running: batches go on at their backends, and nobody looks at them"
@@ -135,9 +137,10 @@ class Context:
             health = fetch_health(self.home, name)
             if health is None:
                 return f"the server of {name} does not answer"
-            down = [upstream for upstream in health["upstreams"] if upstream["problem"]]
-            if health["problem"] or (down and len(down) == len(health["upstreams"])):
-                return str(health["problem"] or f"waiting for {down[0]['url']} ({down[0]['problem']})")
+            if health["problem"]:
+                return str(health["problem"])
+            if (last := last_to_fail(health)) is not None:
+                return f"waiting for {last['url']} ({last['problem']})"
         return None
 
     def lines(self, limit: int | None = 20) -> list[JobLine]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,8 +19,10 @@ from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quie
 from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.core.clock import now
+from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
-from orchestrator.core.model import FailOn, Job, JobKind, RequestState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.engine.in_force import differences
@@ -31,6 +32,7 @@ from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of, writing
 from orchestrator.reports import status
+from orchestrator.settings.spec_of import tasks_of
 
 
 @click.command()
@@ -198,8 +200,8 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
         job = context.job(job_name, tell=not as_json)
         if job.finished_at is not None or job.error is not None:
             raise UsageError(f"job {job.id} is over already")
-        if context.store.jobs.request_cancel(job.id, "cancelled by the user", now()):
-            context.store.jobs.note(job.id, "cancel", "asked for by the user", now())
+        if context.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", now()):
+            context.store.jobs.note(job.id, EventKind.CANCEL, "asked for by the user", now())
         if job.home != context.home.identity():
             say("orch: the job is of another home, whose engine will end it")
         else:
@@ -270,7 +272,7 @@ def _try_again(context: Context, view: Progress, job: Job, failed: bool, task: s
     number = context.store.rows.retry(job.id, [RequestState.FAILED, *others], task=task)
     of_task = "" if task is None else f" to the task {task}"
     if number:
-        context.store.jobs.note(job.id, "retry", f"{number:,} rows{of_task} are tried again", now())
+        context.store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} are tried again", now())
         view.say(f"orch: {number:,} rows of {job.id}{of_task} are tried again")
     elif job.error is not None:
         return None
@@ -285,12 +287,14 @@ def _deliver_again(context: Context, view: Progress, job: Job) -> int | None:
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0
     context.store.jobs.reopen(job.id)
-    context.store.jobs.note(job.id, "retry", "its rows are put where its job file wants them once more", now())
+    context.store.jobs.note(
+        job.id, EventKind.RETRY, "its rows are put where its job file wants them once more", now()
+    )
     return None
 
 
 def _check_task(job: Job, task: str | None) -> None:
-    known: list[Any] = [one["id"] for one in job.spec.get("tasks", ())] if job.kind is JobKind.DOCUMENTS else []
+    known = [one.id for one in tasks_of(job)]
     if task is not None and task not in known:
         hint = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
         raise UsageError(f"--task {task}: job {job.id} has no such task", hint=hint)

@@ -14,8 +14,9 @@ from orchestrator.cli.failures import Interrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
+from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import FailOn, Job, JobState
+from orchestrator.core.model import Job, JobState
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.finish.outputs import Format

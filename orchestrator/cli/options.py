@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from orchestrator.core.model import FailOn
+from orchestrator.core.counts import FailOn
 from orchestrator.pipeline.build.intake import Options
 from orchestrator.pipeline.build.selection import Scope
-from orchestrator.settings.job_file import MAX_BUDGET
+from orchestrator.settings.job_spec import MAX_BUDGET
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]

@@ -8,14 +8,15 @@ from pathlib import Path
 from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import Fetched, form_of, style_of, write_lines
 from orchestrator.core.model import Job
+from orchestrator.engine.lanes import hosted_lane, own_lane
 from orchestrator.engine.lock import engine_lock
-from orchestrator.engine.loop import Engine, hosted_lane, own_lane
+from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import checks_of
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.partial import OpenLane, partial_lines
 from orchestrator.pipeline.finish.outputs import Format
 from orchestrator.server.host import socket_path
-from orchestrator.settings.config import LocalBackend, SyncBackend
+from orchestrator.settings.backends import LocalBackend, SyncBackend
 
 
 def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> Fetched:

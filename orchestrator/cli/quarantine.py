@@ -12,6 +12,7 @@ from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
+from orchestrator.core.events import EventKind
 
 if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held
@@ -74,7 +75,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
         at = now()
         number = context.store.quarantine.release(held, at)
         for of, rows in Counter(one.job for one in held).items():
-            context.store.jobs.note(of, "released", f"{rows:,} rows from quarantine, by the user", at)
+            context.store.jobs.note(of, EventKind.RELEASED, f"{rows:,} rows from quarantine, by the user", at)
         if as_json:
             print_json([held_json(one) for one in held])
         say(f"orch: {number:,} rows are released; the next run of their job file asks them again")
@@ -82,7 +83,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
 
 
 def _held(context: Context, job_id: str | None) -> list[Held]:
-    from orchestrator.policy.results import is_passing
+    from orchestrator.policy.row_errors import is_passing
 
     series = None if job_id is None else context.job(job_id, tell=False).series
     return list(context.store.quarantine.held(context.home.identity(), is_passing, series))

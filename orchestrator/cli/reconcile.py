@@ -12,8 +12,8 @@ from orchestrator.backends.reconcile import Comparison, Kind, compare, is_open
 from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Shard
-from orchestrator.settings.config import AnthropicBackend, HostedBackend
+from orchestrator.core.shards import Shard
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 
 
 @click.command()

@@ -12,6 +12,7 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core import permissions
 from orchestrator.core.clock import now
+from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import JobId
 
@@ -209,9 +210,8 @@ def parsed_since(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        if text[:-1].isdecimal() and text[-1] in "mhd":
-            unit = {"m": "minutes", "h": "hours", "d": "days"}[text[-1]]
-            return now() - timedelta(**{unit: int(text[:-1])})
+        if (seconds := seconds_of(text)) is not None:
+            return now() - timedelta(seconds=seconds)
         return datetime.fromisoformat(text).astimezone()
     except OverflowError:
         raise UsageError(f"--since {text}: is further back than a calendar reaches") from None

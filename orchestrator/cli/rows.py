@@ -109,7 +109,7 @@ def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, for
     # A program gets the bytes as they are; a terminal would act on what a model or a document put there.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
-        outputs.encode(stream, counted, form, job.id, outputs.tasks_of(job))
+        outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job))
         stream.flush()
     except BrokenPipeError:
         raise

@@ -16,11 +16,13 @@ from orchestrator.cli.context import Context, opened
 from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
+from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
-from orchestrator.core.model import FailOn, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.engine.lock import running_engine
 from orchestrator.policy import nights
+from orchestrator.settings.spec_of import spec_of
 
 Value = TypeVar("Value")
 GRACE = "6h"
@@ -131,9 +133,10 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
         say(f"orch: {problem}")
     job = draft(file, context.config, context.home, Options(), now())
     route_for(context.config, job)
-    if deadline is None and (told := job.spec.get("deadline")) is not None:
+    spec = spec_of(job)
+    if deadline is None and spec is not None and spec.deadline is not None:
         try:
-            nights.check_deadline(told)
+            nights.check_deadline(spec.deadline)
         except InputError as error:
             hint = "or give the schedule its own with --deadline"
             raise InputError(error.message, file=file, field="deadline", hint=hint) from None

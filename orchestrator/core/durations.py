@@ -1,12 +1,28 @@
-"""Times in words for people; and lengths of time, spread so that many do not fall together."""
+"""Times in words for people, and the lengths of time that people write; spread so that many do not fall together."""
 
 from __future__ import annotations
 
 import random
+import re
 from datetime import date, datetime
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 SPREAD = 0.2
+_UNITS = {"s": 1, "m": MINUTE, "h": HOUR, "d": DAY}
+_LENGTH = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd])", re.ASCII)
+_WINDOW = re.compile(r"([1-9]\d{0,6})([smhd])", re.ASCII)
+
+
+def seconds_of(text: str) -> float | None:
+    """The seconds of a length of time as people write it: `90m`, `1.5 h`, `2d`. None where it is none."""
+    found = _LENGTH.fullmatch(text)
+    return float(found[1]) * _UNITS[found[2]] if found else None
+
+
+def window_seconds(text: str) -> int | None:
+    """The seconds of a window as the Batch API writes it: `24h`, `30m`, `7d`. None where it is none."""
+    found = _WINDOW.fullmatch(text)
+    return int(found[1]) * _UNITS[found[2]] if found else None
 
 
 def duration(seconds: float) -> str:

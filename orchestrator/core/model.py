@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any, NewType, Protocol
+from typing import Any, NewType
 
-from orchestrator.core.clock import day
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import OutputFault
 
 JobId = NewType("JobId", str)
-ShardId = NewType("ShardId", str)
 
 MAX_TOKENS = 2**31 - 1
 """Tokens that a request or an answer may have: what every database holds."""
@@ -34,33 +33,6 @@ class RequestState(StrEnum):
     def is_final(self) -> bool:
         """Whether this is an outcome."""
         return self is not RequestState.PENDING
-
-
-class ShardState(StrEnum):
-    """Where one shard (the rows of one batch) stands."""
-
-    PENDING = "pending"  # planned; nothing was sent
-    SUBMITTING = "submitting"  # the intent is committed: a batch may exist at the backend
-    SUBMITTED = "submitted"  # the batch's id is known
-    ENDED = "ended"  # the backend says that the batch is over, whatever the end
-    COLLECTED = "collected"  # every row has its outcome here, or went on to another shard
-    CANCELLED = "cancelled"  # given up before anything was sent
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing more will happen to the shard."""
-        return not TRANSITIONS[self]
-
-
-TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
-    ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
-    # The one move back: nothing is at the backend that carries the shard's id. To `ended`: it refused the batch.
-    ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING, ShardState.ENDED}),
-    ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
-    ShardState.ENDED: frozenset({ShardState.COLLECTED}),
-    ShardState.COLLECTED: frozenset(),
-    ShardState.CANCELLED: frozenset(),
-}
 
 
 class JobState(StrEnum):
@@ -91,7 +63,9 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One submit. `spec` is the job file as data (empty for a batch file); times are aware UTC.
+    """One submit. `spec` is the job file as it is stored (empty for a batch file), which `settings.spec_of` reads.
+
+    Times are aware UTC.
 
     `ignored` counts what the job's folders held that is not a document (`documents.ignored`); None for a batch file.
     """
@@ -110,6 +84,7 @@ class Job:
     budget: Decimal | None = None
     built_at: datetime | None = None
     cancel_requested_at: datetime | None = None
+    cancel_code: str | None = None
     cancel_reason: str | None = None
     finished_at: datetime | None = None
     output_path: str | None = None
@@ -131,6 +106,14 @@ class Job:
     def limited_to(self) -> str | None:
         """What the job is limited to, for people; None where it is about all of its file."""
         return scope_words(self.options)
+
+
+class CancelCode(StrEnum):
+    """Who or what ended a job before its time."""
+
+    USER = "user"
+    BUDGET = "budget"  # its own, or one that it shares
+    CANARY = "canary"  # the rows that went first came back badly
 
 
 class JobFault(StrEnum):
@@ -167,89 +150,6 @@ class Why(StrEnum):
     UNANSWERED = "no answer held"  # cancelled, expired, still open; or another job's answer that may not be used now
     ASKED = "asked for (--new)"  # nothing changed, and it is asked again all the same
     UNCHANGED = "unchanged"  # an earlier run has the outcome
-
-
-class NightState(StrEnum):
-    """Where one night of a schedule stands."""
-
-    DUE = "due"  # its time has come, and it has not begun: it waits, as its reason says
-    RUNNING = "running"  # begun: its job is being made, or runs
-    DONE = "done"  # its job is at its end, or nothing had changed
-    FAILED = "failed"  # the job could not be made, could not go on, or was cancelled
-    SKIPPED = "skipped"  # left out, by the schedule's rule
-    MISSED = "missed"  # nobody was there in time
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing more will happen to the night by itself."""
-        return self not in (NightState.DUE, NightState.RUNNING)
-
-
-class Misfire(StrEnum):
-    """What a schedule does with a night that is found late, but within its grace."""
-
-    RUN = "run"
-    SKIP = "skip"
-
-
-class Overlap(StrEnum):
-    """What a schedule does with a night that comes while a job of the same file is still going."""
-
-    SKIP = "skip"
-    WAIT = "wait"
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A job file that is run by itself: `cron` by the clocks of the time zone `tz`, by the engine of `home`.
-
-    `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file that the schedule was made under. Nights that come after `since` are run. One that runs `after`
-    another schedule, named by its id, has no `cron`.
-    """
-
-    id: str
-    name: str
-    home: str
-    config: str
-    file: str
-    cron: str
-    tz: str
-    deadline: str | None
-    budget: Decimal | None
-    misfire: Misfire
-    grace: timedelta
-    overlap: Overlap
-    created_at: datetime
-    since: datetime
-    paused_at: datetime | None = None
-    after: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Night:
-    """One run of a schedule. `id` is 0 until the store has given it one.
-
-    `night` is its date; of several runs a date, `slot` is the time of day. `code` says why it failed, where it did.
-    `job_id` may name a job that was removed since, or, where nothing had changed, an earlier night's.
-    """
-
-    schedule_id: str
-    night: date
-    due_at: datetime
-    state: NightState
-    reason: str
-    created_at: datetime
-    job_id: JobId | None = None
-    ended_at: datetime | None = None
-    id: int = 0
-    slot: str = ""
-    code: str | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called: 2026-11-20, or 2026-11-20 14:00."""
-        return f"{self.night} {self.slot}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,26 +207,6 @@ class Row:
     parts: int | None = None
 
 
-class Happened(Protocol):
-    """An event of a job, as what decides by it sees it."""
-
-    @property
-    def at(self) -> datetime:
-        """When."""
-
-    @property
-    def kind(self) -> str:
-        """What."""
-
-    @property
-    def reason(self) -> str:
-        """Why, for people."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Of which shard."""
-
-
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """What was foreseen when something was sent, and what came: `actual` is None until it is known.
@@ -349,66 +229,6 @@ class Forecast:
     actual: float | None = None
     known_at: datetime | None = None
     censored: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """The rows of one backend, endpoint and model that make one batch. Facts of the provider: `provider_*`.
-
-    `tokens` estimates the prompts, `max_output` is the most that the answers may have, None where a row has no bound.
-    `refusal` is why the backend made no batch, as `code: message`; `held` what keeps the shard from going on now, for
-    people. `intended_at` is when the intent to send it was committed last, `account` whose batch it is. `status_at`
-    is when `provider_status` was first seen as it is, `started_at` when it was first in progress, `first_at` when its
-    first row was seen done, `seen_at` when the backend last answered for its batch. `sends` counts the times it was
-    asked for. `pulled_at` is when it was decided to take its rows back, and `pulled_for` why. `owed` counts the rows
-    that were let go though their answers may exist there: these are looked for until `cleaned_at`, when its remote
-    files were deleted or given up. `took_seconds` is how long the batch took by the provider's own clock. `failing`
-    counts rows that failed while the batch runs, by `new` or `known` and by code; None where its results cannot be
-    read before its end.
-    """
-
-    id: ShardId
-    job_id: JobId
-    number: int
-    backend: str
-    endpoint: str
-    model: str
-    state: ShardState
-    reason: str
-    rows: int
-    bytes: int
-    created_at: datetime
-    tokens: int = 0
-    max_output: int | None = None
-    intended_at: datetime | None = None
-    account: str | None = None
-    window_seconds: int = 86_400
-    input_file_id: str | None = None
-    batch_id: str | None = None
-    provider_status: str | None = None
-    status_at: datetime | None = None
-    started_at: datetime | None = None
-    seen_at: datetime | None = None
-    sends: int = 0
-    pulled_at: datetime | None = None
-    pulled_for: str | None = None
-    provider_completed: int = 0
-    provider_failed: int = 0
-    provider_input_tokens: int = 0
-    provider_output_tokens: int = 0
-    provider_seconds: float = 0.0
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    refusal: str | None = None
-    held: str | None = None
-    failing: Mapping[str, Mapping[str, int]] | None = None
-    submitted_at: datetime | None = None
-    ended_at: datetime | None = None
-    collected_at: datetime | None = None
-    first_at: datetime | None = None
-    took_seconds: float | None = None
-    owed: int = 0
-    cleaned_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,64 +319,6 @@ class Price:
     cost: Decimal
     source: str
     estimated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many requests of a job are in which state; derived from the rows each time it is asked for."""
-
-    pending: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    expired: int = 0
-
-    @property
-    def total(self) -> int:
-        """All requests."""
-        return self.pending + self.succeeded + self.failed + self.cancelled + self.expired
-
-    @property
-    def done(self) -> int:
-        """Requests with an outcome."""
-        return self.total - self.pending
-
-
-class FailOn(StrEnum):
-    """For which failed rows a command ends with exit code 1. Rows that never ran always count."""
-
-    NEW = "new"  # those that did not fail for the same reason in an earlier run, nor are acknowledged
-    UNACKNOWLEDGED = "unacknowledged"  # those that nobody has acknowledged
-    ANY = "any"
-
-
-@dataclass(frozen=True, slots=True)
-class Failing:
-    """The failed rows of a job: new ones, those known from an earlier run, and those a person has acknowledged.
-
-    `since` is when the oldest of the known ones began.
-    """
-
-    new: int = 0
-    known: int = 0
-    acknowledged: int = 0
-    since: datetime | None = None
-
-    def counted(self, fail_on: FailOn) -> int:
-        """How many of them count."""
-        match fail_on:
-            case FailOn.NEW:
-                return self.new
-            case FailOn.UNACKNOWLEDGED:
-                return self.new + self.known
-            case FailOn.ANY:
-                return self.new + self.known + self.acknowledged
-
-    def __str__(self) -> str:
-        """`1 new, 1 known since Mon 9 Nov`; empty where no row failed."""
-        known = "known" if self.since is None else f"known since {day(self.since)}"
-        told = ((self.new, "new"), (self.known, known), (self.acknowledged, "acknowledged"))
-        return ", ".join(f"{number:,} {word}" for number, word in told if number)
 
 
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:

@@ -392,12 +392,6 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, 
             yield number, start, raw
 
 
-def window_seconds(text: str) -> int | None:
-    """Seconds of a completion window such as `24h`, `90m` or `7d`; None if it is no window."""
-    found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text, re.ASCII)
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else None
-
-
 def id_key(custom_id: str) -> int:
     """64 bits that stand for a custom_id within this process: a fraction of its memory, no collision in practice."""
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF

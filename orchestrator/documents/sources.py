@@ -25,7 +25,7 @@ from orchestrator.documents.types import Document, UnreadableDocument
 from orchestrator.documents.walk import Found, Skipped, Unlisted, Walk
 
 if TYPE_CHECKING:
-    from orchestrator.settings.job_file import DocumentSource
+    from orchestrator.settings.job_spec import DocumentSource
 
 MOST_KEY = 2000
 """Bytes; what a row's id adds has room besides."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.documents.types import EXTRACTOR_VERSION
 
 if TYPE_CHECKING:
-    from orchestrator.settings.job_file import DocumentSource
+    from orchestrator.settings.job_spec import DocumentSource
 
 RACY_NS = 2_000_000_000
 """A file that changed so shortly before it was looked at may change once more without another time: some file systems

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from orchestrator.pipeline.backend_handles import last_to_fail
 from orchestrator.server.host import socket_path
 from orchestrator.settings.home import Home
 
@@ -27,7 +28,4 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
 
 def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The upstream that failed last, of a server that has work and none of whose upstreams answers."""
-    upstreams: list[dict[str, Any]] = health["upstreams"]
-    if not upstreams or not health["running_batches"] or not all(one["problem"] for one in upstreams):
-        return None
-    return min(upstreams, key=lambda one: float(one["problem_seconds"]))
+    return last_to_fail(health) if health["running_batches"] else None

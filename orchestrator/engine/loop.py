@@ -7,24 +7,20 @@ another process is. A lock on the home, which the kernel drops with the process,
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
-from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
-from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
     BackendError,
+    BackendRefused,
     InputError,
     JobFilesError,
+    OrchError,
     OutputError,
     OutputFault,
     RefusedError,
@@ -32,14 +28,16 @@ from orchestrator.core.errors import (
     StorageError,
     UsageError,
 )
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
 from orchestrator.engine.in_force import digest_of, keep
+from orchestrator.engine.lanes import check, hosted_lane, own_lane, server_settings
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.engine.monitor import Problem, Standstill, Watch
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
@@ -50,23 +48,15 @@ from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.options import Memory
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.provider_calls import Crew, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
-from orchestrator.policy.alerts import FAULT, AlertKind, Notice
+from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.config import (
-    AnthropicBackend,
-    Backend,
-    Config,
-    HostedBackend,
-    LocalBackend,
-    OwnBackend,
-    SyncBackend,
-)
+from orchestrator.settings.backends import Backend, LocalBackend, OwnBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -102,7 +92,7 @@ class Engine:
         """Who else is told of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, Problem] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
         memory = Memory()
@@ -183,7 +173,8 @@ class Engine:
             made_under = job.options.get("config", str(self._config.path))
             if only is None and not is_same_file(made_under, self._config.path):
                 # Names of backends and models mean what that file says; another's would send rows elsewhere.
-                self._say(job, f"waits for an engine under the settings it was made with: {made_under}")
+                told = f"waits for an engine under the settings it was made with: {made_under}"
+                self._say(job, "other_settings", told)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)
         return moved
@@ -200,11 +191,11 @@ class Engine:
             if is_mine:
                 raise
             if fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, str(error))  # it goes on by itself, or ends by itself
+                self._say(job, _code_of(error), str(error))  # it goes on by itself, or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
-            self._say(job, str(error))
+            self._say(job, _code_of(error), str(error))
             passes = isinstance(error, BackendError) and not isinstance(error, AccountError)
             if is_mine and not passes:
                 raise
@@ -235,9 +226,10 @@ class Engine:
             left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
             self._fail(job, code, f"{fault.reason}; engine.log has the details{left}")
             return True
-        if self._problems.get(job.id) != fault.told:
-            self._store.jobs.note(job.id, FAULT, fault.told, now())
-        self._say(job, fault.told)
+        said = self._problems.get(job.id)
+        if said is None or said.text != fault.told:
+            self._store.jobs.note(job.id, EventKind.FAULT, fault.told, now(), code=fault.kind)
+        self._say(job, fault.kind, fault.told)
         return False
 
     def _at_backend(self, job: Job) -> bool:
@@ -251,7 +243,7 @@ class Engine:
             log.info("%s", conflict)  # somebody else ended or removed it
             return
         self._problems.pop(job.id, None)
-        self._store.jobs.note(job.id, "failed", error, now())
+        self._store.jobs.note(job.id, EventKind.FAILED, error, now())
 
     def _standstill(self) -> Standstill:
         return Standstill(dict(self._problems), dict(self._health), self.notices.taken())
@@ -291,17 +283,21 @@ class Engine:
         for listener in self.listeners:
             listener(config)
 
-    def _say(self, job: Job, problem: str) -> None:
-        if self._problems.get(job.id) != problem:
-            self._problems[job.id] = problem
-            self._store.jobs.note(job.id, "waiting", problem, now())
+    def _say(self, job: Job, code: str, text: str) -> None:
+        """Tell what keeps a job from going on, once; its time counts for as long as it is the same problem."""
+        before = self._problems.get(job.id)
+        if before is not None and before.text == text:
+            return
+        since = before.since if before is not None and before.code == code else now()
+        self._problems[job.id] = Problem(code, text, since)
+        self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _look(self, mine: Job | None) -> None:
         """Ask the servers how they are, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
             return
         self._health_at = time.monotonic()
-        self.problem = next(iter(self._problems.values()), None)
+        self.problem = next((problem.text for problem in self._problems.values()), None)
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
             for name, _ in self._backends.servers():
@@ -368,62 +364,7 @@ class Engine:
         return lane
 
 
-def check(config: Config) -> None:
-    """Raises UsageError for settings of a backend that cannot be meant."""
-    for backend in config.backends.values():
-        prices_of(backend, config, now)
-
-
-def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
-    """A backend whose server, one of ours, listens on a socket."""
-    profile = PROFILES["orch"]
-    return Lane(
-        name=name,
-        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
-        profile=profile,
-        limits=limits_of(settings, profile),
-        poll_seconds=0.0,
-        price=prices_of(settings, config, now),
-        is_own=True,
-        upstreams=len(settings.upstreams) if isinstance(settings, LocalBackend) else 0,
-    )
-
-
-def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
-    """A provider's Batch API. Raises UsageError where its key is not set."""
-    profile = profile_for(settings)
-    return Lane(
-        name=name,
-        api=open_backend(name, settings, os.environ),
-        profile=profile,
-        limits=limits_of(settings, profile),
-        poll_seconds=settings.poll_seconds or profile.poll_seconds,
-        price=prices_of(settings, config, now),
-        is_own=False,
-    )
-
-
-def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
-    """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
-    # A key that is not set is no fault of the job's: it stays as it is, for the next start that has the key.
-    api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
-    limits = limits_of(backend, PROFILES["orch"])
-    common = Settings(
-        upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),
-        api_key=api_key,
-        request_timeout=backend.request_timeout,
-        retry_delay=backend.retry_delay,
-        max_concurrency=backend.max_concurrency,
-        max_file_bytes=max(limits.max_bytes, 512 * 1024 * 1024),
-        max_rows=limits.max_rows,
-        dispatch=dispatch,
-    )
-    if isinstance(backend, LocalBackend):
-        return common
-    return replace(
-        common,
-        paid=True,
-        service_tier=backend.service_tier,
-        requests_per_minute=backend.requests_per_minute,
-        tokens_per_minute=backend.tokens_per_minute,
-    )
+def _code_of(error: OrchError) -> str:
+    """What kind of problem an error is, with the backend's own word for it."""
+    word = (error.code or error.status) if isinstance(error, BackendRefused) else None
+    return error.kind if word is None else f"{error.kind}:{word}"

@@ -11,9 +11,11 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.core.errors import OrchError
-from orchestrator.core.model import Counts, Failing, Job, JobId
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.engine.channels import Channel, Message, channels
 from orchestrator.engine.health import lost
@@ -40,13 +42,22 @@ MOST_SUBJECT = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps a job from going on, and since when; one of another `code` is another problem."""
+
+    code: str
+    text: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Standstill:
     """What an engine says that rows do not run for: of jobs by their id, and what its servers tell by their name.
 
     `notices` are what it has to tell besides.
     """
 
-    jobs: Mapping[str, str]
+    jobs: Mapping[str, Problem]
     servers: Mapping[str, Mapping[str, Any]]
     notices: Sequence[Notice] = ()
 
@@ -136,9 +147,8 @@ class Watch:
         at = {shard.backend for shard in shards if not shard.state.is_final}
         told = (trouble_at(name, health) for name, health in standstill.servers.items() if name in at)
         troubles = [trouble for trouble in told if trouble is not None]
-        if (text := standstill.jobs.get(job.id)) is not None:
-            waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
-            troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
+        if (problem := standstill.jobs.get(job.id)) is not None:
+            troubles.append(Trouble(problem.code, problem.text, (now - problem.since).total_seconds()))
         return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
 
     def _counts(self, job: Job) -> tuple[Counts, Failing]:
@@ -158,7 +168,7 @@ class Watch:
         # Behind those: where this one is known, none of them is missing.
         if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
             told = f"{alert.kind}: {alert.message}; {alert.action}"
-            self._store.jobs.note(alert.job.id, "alert", told, now)
+            self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now)
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
@@ -202,7 +212,7 @@ class Watch:
             what = REPORT if told.kind == REPORT else f"{told.kind} alert"
             reason = f"the {what} was not taken, and is sent again for a day: {why}"
             if told.job_id is not None:
-                self._store.jobs.note(told.job_id, "undelivered", reason, now)
+                self._store.jobs.note(told.job_id, EventKind.UNDELIVERED, reason, now)
             log.warning("%s: %s", told.job_id or told.key, reason)
         pause = min(HOUR, max(MINUTE, 2 * pause))
         self._again[told.key] = now + timedelta(seconds=pause), pause
@@ -249,4 +259,5 @@ def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
     """What is wrong with a server of ours that has work, by what it says of itself: none of its upstreams answers."""
     if (first := lost(health)) is None:
         return None
-    return Trouble(f"{name}: {first['url']}: {first['problem']}", float(first["problem_seconds"]))
+    seconds = float(first["problem_seconds"])
+    return Trouble(f"{name}:{first['url']}", f"{name}: {first['url']}: {first['problem']}", seconds)

@@ -13,7 +13,8 @@ from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.config import Backend, Config, LocalBackend, SyncBackend
+from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 
 SHORT_DRAIN = 10.0
 """Seconds that rows in flight at upstreams of one's own are waited for before their server starts anew: they cost

@@ -16,7 +16,8 @@ from typing import Any
 from orchestrator.core.errors import InputError, OrchError
 from orchestrator.engine.in_force import InForce, digest_of
 from orchestrator.settings import config as settings
-from orchestrator.settings.config import Backend, Config, Reports
+from orchestrator.settings.backends import Backend
+from orchestrator.settings.config import Config, Reports
 from orchestrator.settings.discovery import home_beside
 from orchestrator.settings.source_lines import text_of
 

@@ -25,7 +25,8 @@ from orchestrator.core.errors import (
     StateConflict,
     StorageError,
 )
-from orchestrator.core.model import Job, JobFault, JobKind, JobState, Night, NightState, Schedule
+from orchestrator.core.model import Job, JobFault, JobKind, JobState
+from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build.intake import How, Options, kind_of, submit
 from orchestrator.policy import nights

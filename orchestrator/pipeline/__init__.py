@@ -18,8 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
-from orchestrator.core.model import Counts, Job, RequestState, Shard, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.backend_handles import Lanes
 from orchestrator.pipeline.build import builder
@@ -29,14 +32,18 @@ from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.finish.output_check import Gate
-from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.pipeline.plan.orders import Sending
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import Guard
 from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import Batches
 from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
+from orchestrator.policy import row_errors
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 
 
@@ -57,7 +64,7 @@ class Pipeline:
         self._lanes = lanes
         self._budgets = budgets
         self._now = now
-        self._batches = Batches(store, home, lanes, budgets, now, crew or Inline())
+        self._batches = Batches(ShardWork(store, home, lanes, budgets, now, crew or Inline()))
         self._guard = Guard()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
@@ -132,13 +139,13 @@ class Pipeline:
                 return True
             canary.mark(self._store, job, self._now())
             self._store.jobs.mark_built(job.id, self._now())
-        self._note(job, "built", str(report))
+        self._note(job, EventKind.BUILT, str(report))
         return True
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
         """Where a job gives up what its deadline leaves behind: whether any was given up now."""
         now = self._now()
-        if job.deadline_at is None or job.deadline_at > now or job.spec.get("on_late") != "expire":
+        if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
         pending = [shard for shard in shards if shard.state is ShardState.PENDING]
         if job.cancel_requested_at is not None or not (pending or self._store.rows.has_waiting(job.id)):
@@ -201,7 +208,7 @@ class Pipeline:
         )
         self._store.forecasts.made(planning.turnarounds(added))
         for shard in added:
-            self._note(job, "routed", f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
+            self._note(job, EventKind.ROUTED, f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
 
     def _pull(self, job: Job, shard: Shard, reason: str) -> bool:
@@ -214,7 +221,7 @@ class Pipeline:
             self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
         else:
             return False
-        self._note(job, "rescued", f"its rows are taken back: {reason}", shard)
+        self._note(job, EventKind.RESCUED, f"its rows are taken back: {reason}", shard)
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
@@ -225,8 +232,7 @@ class Pipeline:
     def _cancel(self, job: Job) -> None:
         """Rows that no backend holds end here; batches are asked to end when they are tracked."""
         self._give_up([one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING])
-        reason = job.cancel_reason or "the job was cancelled"
-        code = "budget_exhausted" if reason.startswith("budget") else "cancelled"
+        code, reason = row_errors.cancelled(job)
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
@@ -235,8 +241,8 @@ class Pipeline:
         )
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
-            self._store.jobs.request_cancel(job.id, reason, self._now())
-            self._note(job, "stopped", reason)
+            self._store.jobs.request_cancel(job.id, CancelCode.BUDGET, reason, self._now())
+            self._store.jobs.note(job.id, EventKind.STOPPED, reason, self._now(), code=CancelCode.BUDGET)
         return reason is not None
 
     def _finish(self, job: Job, counts: Counts) -> bool:
@@ -246,8 +252,10 @@ class Pipeline:
         self._guard.forget(job)
         self._gate.forget(job)
         self._samples.forget(job)
-        self._note(job, "finished", f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}")
+        self._note(
+            job, EventKind.FINISHED, f"{counts.succeeded:,} of {counts.total:,} rows succeeded; merged into {ended}"
+        )
         return True
 
-    def _note(self, job: Job, kind: str, reason: str, shard: Shard | None = None) -> None:
+    def _note(self, job: Job, kind: EventKind, reason: str, shard: Shard | None = None) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)

@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
-from orchestrator.core.model import Job, JobFault, Night, NightState, Schedule
+from orchestrator.core.model import Job, JobFault
+from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.policy.nights import LOOK_BACK
 from orchestrator.store import Store
 

@@ -74,12 +74,16 @@ class Lanes:
     reading: Callable[[], Reading] = Reading
 
 
+def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The upstream that failed last, where all of a server's are down by what it says; None where one takes rows."""
+    upstreams: list[Mapping[str, Any]] = health["upstreams"]
+    if not upstreams or not all(one["problem"] for one in upstreams):
+        return None
+    return min(upstreams, key=lambda one: float(one["problem_seconds"]))
+
+
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
     """For how many seconds no upstream of a backend has taken rows, by what its server says; those where one does
     are left out."""
-    found = {}
-    for name, told in health.items():
-        seconds = [float(one["problem_seconds"]) for one in told["upstreams"] if one["problem"]]
-        if seconds and len(seconds) == len(told["upstreams"]):
-            found[name] = min(seconds)
-    return found
+    last = {name: last_to_fail(told) for name, told in health.items()}
+    return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
-from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Lanes
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.provider_calls import Crew, Done, Inline
@@ -97,10 +99,10 @@ class ShardWork:
         """Say what a shard waits for; it is told once, however often it is looked at. Always False: nothing moved."""
         if shard.held != why:
             if shard.held is None:
-                self.note(job, "held", why, shard)
+                self.note(job, EventKind.HELD, why, shard)
             self.store.shards.note(shard, held=why)
         return False
 
-    def note(self, job: Job, kind: str, reason: str, shard: Shard) -> None:
+    def note(self, job: Job, kind: EventKind, reason: str, shard: Shard) -> None:
         """Record an event of a shard."""
         self.store.jobs.note(job.id, kind, reason, self.now(), ShardId(shard.id))

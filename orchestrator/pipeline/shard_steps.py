@@ -6,22 +6,18 @@ once. Whatever goes wrong at a backend, the shard waits, says what for, and has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from orchestrator.core.model import Job, Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
 from orchestrator.pipeline.collect.remote_cleanup import Chores
 from orchestrator.pipeline.collect.watch import Watch
-from orchestrator.pipeline.provider_calls import Crew
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit import budget
 from orchestrator.pipeline.submit.admission import Asked, Governor
 from orchestrator.pipeline.submit.dispatch import Dispatch
-from orchestrator.settings.home import Home
-from orchestrator.store import Store
 
 UNREACHABLE = timedelta(seconds=30)
 """A backend that has not answered for so long is told as one that does not."""
@@ -30,25 +26,19 @@ UNREACHABLE = timedelta(seconds=30)
 class Batches:
     """Takes the shards of a home's jobs through their states."""
 
-    def __init__(
-        self,
-        store: Store,
-        home: Home,
-        lanes: Lanes,
-        budgets: budget.SharedBudgets,
-        now: Callable[[], datetime],
-        crew: Crew,
-    ) -> None:
-        self._store = store
-        self._home = home
-        self._work = work = ShardWork(store, home, lanes, budgets, now, crew)
+    def __init__(self, work: ShardWork) -> None:
+        self._store = work.store
+        self._home = work.home
+        self._work = work
         self.looks = work.looks
         self.lane = work.lane
         self.model = work.model
         self._dispatch = Dispatch(work, self.dissolve)
         self._watch = Watch(work)
         self._gather = Gather(work, lambda shard: self.chores.add(shard.id))
-        self.chores = Chores(store, home, lanes.open, crew, now, work.note, self._gather.take_late)
+        self.chores = Chores(
+            work.store, work.home, work.lanes.open, work.crew, work.now, work.note, self._gather.take_late
+        )
 
     @property
     def governor(self) -> Governor:
@@ -74,7 +64,7 @@ class Batches:
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.chores.add(shard.id)
-        self._work.note(job, "split", reason, shard)
+        self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.model import Counts, Failing, Happened, Job, Shard, ShardState
+from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.settings.config import Alerts
+from orchestrator.settings.spec_of import expires
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
@@ -22,11 +25,6 @@ and most backends are back by then."""
 SILENT = 15 * MINUTE
 ENOUGH = 20
 """Rows with an outcome from which on their failures say something."""
-
-FAULT = "fault"
-"""The event of a job that something went wrong with which should not be able to."""
-DELIVERED = "delivered"
-"""The event of a job that ended without its rows where they belong, once they are."""
 
 
 class AlertKind(StrEnum):
@@ -76,8 +74,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps rows from running, and for how many seconds it has."""
+    """What keeps rows from running, and for how many seconds it has. By its `code` it is told once."""
 
+    code: str
     text: str
     seconds: float
 
@@ -131,8 +130,8 @@ def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
         what = f"{job.error_code}:{job.finished_at:%Y%m%d%H%M%S}"
         yield Alert(AlertKind.OUTPUT, job, what, message.partition("\n")[0], f"{by_itself}; {again}")
     for event in events:
-        if event.kind == DELIVERED:
-            what = f"{DELIVERED}:{event.at:%Y%m%d%H%M%S}"
+        if event.kind == EventKind.DELIVERED:
+            what = f"{EventKind.DELIVERED}:{event.at:%Y%m%d%H%M%S}"
             yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
 
 
@@ -141,9 +140,9 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
     if job.deadline_at is None or not watched.counts.pending:
         return
     at = moment_words(job.deadline_at)
-    rescues = [event.reason for event in watched.events if event.kind == "rescued"]
+    rescues = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
     if job.deadline_at <= now:
-        action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
+        action = "open rows are given up" if expires(job) else "the job is finished late"
         left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
@@ -155,28 +154,26 @@ def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Ale
 def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
     """Budgets past their mark, what has stopped the job (a budget, or the rows that went first), and defects."""
     for event in events:
-        if event.kind == "budget":
-            # A warning begins with the budget and its period; behind the colon are figures.
-            name = event.reason.partition(": ")[0]
-            yield Alert(AlertKind.BUDGET, job, name, event.reason, "nothing yet: the job goes on up to the cap")
-        elif event.kind == "stopped":
+        if event.kind == EventKind.BUDGET:
+            action = "nothing yet: the job goes on up to the cap"
+            yield Alert(AlertKind.BUDGET, job, event.code or "budget", event.reason, action)
+        elif event.kind == EventKind.STOPPED:
             action = "the job was stopped; rows that are done stay"
-            kind = AlertKind.BUDGET if event.reason.startswith("budget") else AlertKind.QUALITY
+            kind = AlertKind.BUDGET if event.code == CancelCode.BUDGET else AlertKind.QUALITY
             yield Alert(kind, job, "stopped", event.reason, action)
-        elif event.kind == FAULT:
+        elif event.kind == EventKind.FAULT:
             action = "it is tried again, ever more rarely; engine.log has the details; other jobs are not affected"
-            # The same fault is told once, whatever numbers are in it.
-            yield Alert(AlertKind.ENGINE, job, re.sub(r"\d+", "#", event.reason)[:80], event.reason, action)
+            yield Alert(AlertKind.ENGINE, job, event.code or "fault", event.reason, action)
 
 
 def _backend(watched: Watched) -> Iterator[Alert]:
     for trouble in watched.troubles:
         if trouble.seconds >= PATIENCE:
             text = trouble.text.partition("\n")[0]
-            # The same trouble counts seconds and tries; it is told once.
-            what = re.sub(r"\d+", "#", text)[:80]
             action = "its rows wait and go on by themselves; those that another backend takes in time go there"
-            yield Alert(AlertKind.BACKEND, watched.job, what, f"{text}, for {duration(trouble.seconds)}", action)
+            yield Alert(
+                AlertKind.BACKEND, watched.job, trouble.code, f"{text}, for {duration(trouble.seconds)}", action
+            )
 
 
 def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
@@ -219,7 +216,9 @@ _WAITS = {
 
 
 def _held_since(watched: Watched, shard: Shard) -> datetime | None:
-    held = (event.at for event in reversed(watched.events) if event.kind == "held" and event.shard_id == shard.id)
+    held = (
+        event.at for event in reversed(watched.events) if event.kind == EventKind.HELD and event.shard_id == shard.id
+    )
     return next(held, None)
 
 

@@ -14,9 +14,13 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The same job has failed so often, the last time `at` and for this reason; it is tried again at `next_at`."""
+    """The same job has failed so often, the last time `at` and for this reason; it is tried again at `next_at`.
+
+    `kind` is what was raised and where: the same of a defect, whatever its message says.
+    """
 
     code: str
+    kind: str
     reason: str
     times: int
     at: datetime
@@ -26,6 +30,15 @@ class Fault:
     def told(self) -> str:
         """For people: the code goes first."""
         return f"{self.code}: {self.reason}"
+
+
+def raised(error: Exception) -> str:
+    """The class of an error, and the function that raised it: `KeyError in orchestrator.store.rows.finished`."""
+    last, trace = None, error.__traceback__
+    while trace is not None:
+        last, trace = trace.tb_frame, trace.tb_next
+    where = "" if last is None else f" in {last.f_globals.get('__name__')}.{last.f_code.co_name}"
+    return f"{type(error).__name__}{where}"
 
 
 class Faults:
@@ -50,7 +63,7 @@ class Faults:
         # 15 s, 1 min, 4 min, 16 min, then every hour.
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 4 ** min(times - 1, 8))
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:300]
-        fault = self._known[what] = Fault(code, reason, times, now, now + pause)
+        fault = self._known[what] = Fault(code, f"{code}:{raised(error)}", reason, times, now, now + pause)
         return fault
 
     def __contains__(self, what: str) -> bool:

@@ -139,15 +139,16 @@ def used_up(standing: Standing, more: Decimal = Decimal(0)) -> str | None:
 
 
 def warning(standing: Standing) -> str | None:
-    """What to tell once the warning mark is passed: it begins with `warning_start`."""
+    """What to tell once the warning mark is passed."""
     if standing.share < standing.budget.warn_at:
         return None
-    return f"{warning_start(standing)}: of {_named(standing)} ${standing.spent:.4f} are spent ({standing.share:.0%})"
+    which = f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
+    return f"{which}: of {_named(standing)} ${standing.spent:.4f} are spent ({standing.share:.0%})"
 
 
-def warning_start(standing: Standing) -> str:
-    """How a period's warning begins, whatever its figures: by this it is known that it was told."""
-    return f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
+def warning_code(standing: Standing) -> str:
+    """A budget and its period, for programs: by this it is known that a warning was told."""
+    return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
 
 def dollars(amount: Decimal) -> str:

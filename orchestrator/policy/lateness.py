@@ -8,13 +8,17 @@ from datetime import datetime
 from enum import StrEnum
 
 from orchestrator.core.durations import MINUTE, duration
-from orchestrator.core.model import Forecast, Happened, Job, Shard
+from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.model import Forecast, Job
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
 
 WORTH_TELLING = 5 * MINUTE
 """Seconds below which a delay is no cause."""
-BEGINS = ("routed", "submitted", "waiting", "held", "stopped", "cancel")
-GOES_ON = ("submitted", "ended", "collected", "split", "rescued")
+BEGINS = (
+    EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
+)  # fmt: skip
+GOES_ON = (EventKind.SUBMITTED, EventKind.ENDED, EventKind.COLLECTED, EventKind.SPLIT, EventKind.RESCUED)
 MOST_TEXT = 160
 
 
@@ -76,8 +80,8 @@ def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]
     """What kept the whole job from going on, by what it was: from there to what happened next."""
     spent: dict[str, float] = {}
     for place, event in enumerate(events):
-        if event.kind == "waiting":
-            until = next((later.at for later in events[place + 1 :] if later.kind != "alert"), ended)
+        if event.kind == EventKind.WAITING:
+            until = next((later.at for later in events[place + 1 :] if later.kind != EventKind.ALERT), ended)
             spent[event.reason] = spent.get(event.reason, 0.0) + (until - event.at).total_seconds()
     for reason, seconds in spent.items():
         text = f"it could not go on for {duration(seconds)}: {shortened(reason, MOST_TEXT)}"
@@ -90,7 +94,7 @@ def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
     since: dict[str, tuple[datetime, str]] = {}
     for event in events:
         shard = event.shard_id or ""
-        if event.kind == "held":
+        if event.kind == EventKind.HELD:
             since.setdefault(shard, (event.at, event.reason))
         elif event.kind in GOES_ON and shard in since:
             at, reason = since.pop(shard)

@@ -19,9 +19,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from apscheduler.triggers.cron import CronTrigger
 
-from orchestrator.core.durations import duration
+from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Misfire, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 
 LOOK_BACK = timedelta(days=31)
 """Nights that nobody was there for longer ago are not recorded."""
@@ -37,7 +37,6 @@ _AGAIN = "+"
 """Behind the time of a run that comes when clocks show that time for the second time."""
 _SAMPLE = 400
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 Key = tuple[date, str]
@@ -83,11 +82,10 @@ def zone_of(name: str) -> ZoneInfo:
 
 def length(text: str) -> timedelta:
     """A length of time such as 90m or 6h. Raises InputError."""
-    found = re.fullmatch(r"(\d{1,6})\s*([smhd])", text)
-    span = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta()
-    if not timedelta() < span <= LOOK_BACK:
+    seconds = seconds_of(text) or 0.0
+    if not 0 < seconds <= LOOK_BACK.total_seconds():
         raise InputError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
-    return span
+    return timedelta(seconds=seconds)
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
@@ -95,9 +93,9 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
 
     An ISO time is itself, in `zone` where it names none. Raises InputError.
     """
-    if found := re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([smhd])", text):
+    if (seconds := seconds_of(text)) is not None:
         try:
-            return due_at + timedelta(**{_UNITS[found[2]]: float(found[1])})
+            return due_at + timedelta(seconds=seconds)
         except OverflowError:
             raise InputError(f"{text!r} is further away than a calendar reaches") from None
     local = due_at.astimezone(zone).replace(tzinfo=None)
@@ -114,7 +112,7 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
 
 def check_deadline(text: str) -> None:
     """Whether a deadline can hold for every night. Raises InputError."""
-    if not re.fullmatch(r"\d{1,2}:\d{2}|\d{1,6}(?:\.\d{1,6})?\s*[smhd]", text):
+    if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
         raise InputError(f"{text!r} is no deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 

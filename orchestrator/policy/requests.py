@@ -26,7 +26,7 @@ from orchestrator.core.wire import NO_BODY, NO_JSON
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.settings.job_file import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
+from orchestrator.settings.job_spec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
 from orchestrator.settings.source_lines import MAX_DIGITS
 
 ENDPOINT = "/v1/chat/completions"

@@ -17,6 +17,7 @@ import msgspec
 
 from orchestrator.core import schemas, wire
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
 from orchestrator.settings.model_lists import rung_of
 
@@ -457,13 +458,3 @@ def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
     return msgspec.json.encode(
         {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}
     )
-
-
-_PASSING = frozenset(
-    {"upstream_error", "batch_expired", "batch_cancelled", "missing_result", "budget_exhausted", "part_failed"}
-)
-
-
-def is_passing(code: str | None) -> bool:
-    """Whether a failure may go away by itself, so that another night should try the row again."""
-    return code in _PASSING or bool(code and code.startswith(("http_5", "http_429", "http_408", "http_0")))

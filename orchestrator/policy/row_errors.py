@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.model import CancelCode, Job
+
 MOST_READ = 2000
 """Characters of a message that are looked at."""
 
@@ -23,17 +25,6 @@ class Disposition(StrEnum):
     NEVER = "never"  # no backend will: the row has failed
     WAIT = "wait"  # there is no room for it now; counts no attempt
     STOP = "stop"  # the account is at fault, not the row: nothing goes to this backend until that is mended
-
-
-class BatchFault(StrEnum):
-    """What a backend refused a batch for."""
-
-    LINE = "line"  # one line; the others go on without it
-    QUOTA = "quota"  # no room now
-    TOO_LARGE = "too_large"  # more rows, bytes or inputs than one batch may have
-    ACCOUNT = "account"  # the key, the credit or a permission
-    GONE = "gone"  # the backend has lost it
-    WHOLE = "whole"  # the batch as such
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,8 @@ RULES = (
         "no_credit", Disposition.STOP, "the account has no credit left, or has reached its spending limit",
         "add credit or raise the limit at the provider; the rows wait and go on by themselves",
         ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
-         "insufficient_credits", "insufficient_funds", "arrearage"),
+         "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
+         "enforced_spend_limit_reached"),
         r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required",
         (402,),
     ),
@@ -165,7 +157,8 @@ RULES = (
         "no_permission", Disposition.STOP, "the account may not do this",
         "give the key the permission that the message names; the rows wait and go on by themselves",
         ("permission_denied", "insufficient_permissions", "authorization_failed", "account_deactivated",
-         "organization_deactivated", "ip_not_authorized"),
+         "organization_deactivated", "organization_on_hold", "access_terminated", "cmek_key_disabled",
+         "ip_not_authorized"),
         statuses=(403,),
     ),
     Rule(
@@ -212,34 +205,19 @@ class Verdict:
     rule: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchVerdict:
-    """What a batch was refused for, and what becomes of the rows concerned: of that line, or of all.
-
-    `limit` is how many tokens may be enqueued, where a refusal for want of room says so.
-    """
-
-    kind: BatchFault
-    disposition: Disposition
-    code: str
-    why: str
-    advice: str
-    limit: int | None = None
-
-
-def _plain(word: str | None) -> str:
+def plain(word: str | None) -> str:
     """A word as it is compared: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` are one."""
     return re.sub(r"[^a-z0-9]", "", (word or "").lower())
 
 
-def _plain_all(*words: str) -> frozenset[str]:
-    return frozenset(map(_plain, words))
+def plain_all(*words: str) -> frozenset[str]:
+    return frozenset(map(plain, words))
 
 
 _MATCHERS = tuple(
     (
         rule,
-        _plain_all(rule.code, *rule.words),
+        plain_all(rule.code, *rule.words),
         re.compile(rule.says, re.IGNORECASE | re.DOTALL) if rule.says else None,
     )
     for rule in RULES
@@ -247,7 +225,7 @@ _MATCHERS = tuple(
 _BY_STATUS = {status: rule for rule in RULES for status in rule.statuses}
 # Types that say no more than a status does: Anthropic's, vLLM's, OpenAI's.
 _STATUS_OF_TYPE = {
-    _plain(word): status
+    plain(word): status
     for status, words in {
         400: ("invalid_request_error", "BadRequestError"),
         401: ("authentication_error", "AuthenticationError"),
@@ -266,13 +244,50 @@ _STATUS_OF_TYPE = {
 }  # fmt: skip
 
 
+_ACCOUNT = frozenset(word for rule, words, _ in _MATCHERS if rule.disposition is Disposition.STOP for word in words)
+_ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if rule.disposition is Disposition.STOP)
+_PASSES = (Disposition.RETRY, Disposition.WAIT)
+_OURS = frozenset({"budget_exhausted", "part_failed"})
+"""Codes of our own for rows that were not asked to their end."""
+
+
+def is_account(status: int | None, *words: str | None) -> bool:
+    """Whether a refusal is about the account, by its status or one of the provider's words for it (code, type)."""
+    if status in _ACCOUNT_STATUSES:
+        return True
+    return any(plain(word) in _ACCOUNT or _STATUS_OF_TYPE.get(plain(word)) in _ACCOUNT_STATUSES for word in words)
+
+
+def is_passing(code: str | None) -> bool:
+    """Whether a failure may go away by itself, so that another night should try the row again."""
+    if code is None or code in _OURS:
+        return code is not None
+    for rule, known, _ in _MATCHERS:
+        if plain(code) in known:
+            return rule.disposition in _PASSES
+    if (found := re.fullmatch(r"http_(\d{1,9})", code)) is None:
+        return False
+    return _rule_of(int(found[1])).disposition in _PASSES
+
+
+def _rule_of(status: int) -> Rule:
+    """What nobody knows is the row's fault with a status of 4xx, and else the backend's."""
+    return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
+
+
+def cancelled(job: Job) -> tuple[str, str]:
+    """The code and the words with which rows of a cancelled job end that no backend has answered."""
+    code = "budget_exhausted" if job.cancel_code == CancelCode.BUDGET else "cancelled"
+    return code, job.cancel_reason or "the job was cancelled"
+
+
 def classify(status: int | None, code: str | None, kind: str | None, message: str | None) -> Verdict:
     """The verdict on a row that failed with this HTTP status and error object, as far as known. Never raises.
 
     `kind` is the error's `type`. What nobody knows is the row's fault with a status of 4xx, and else the backend's.
     """
-    words = {_plain(code), _plain(kind)}
-    status = status or _status_in(code) or _STATUS_OF_TYPE.get(_plain(code)) or _STATUS_OF_TYPE.get(_plain(kind))
+    words = {plain(code), plain(kind)}
+    status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
     # What a server says that broke is about itself.
     text = (message or "")[:MOST_READ] if status is None or status < 500 else ""
     for rule, known, says in _MATCHERS:
@@ -280,8 +295,7 @@ def classify(status: int | None, code: str | None, kind: str | None, message: st
             return _verdict(rule, rule.code)
     if status is None:
         return _verdict(FAILED, code or "error")
-    fallback = REFUSED if 400 <= status < 500 else FAILED
-    return _verdict(_BY_STATUS.get(status, fallback), f"http_{status}")
+    return _verdict(_rule_of(status), f"http_{status}")
 
 
 def _verdict(rule: Rule, code: str) -> Verdict:
@@ -292,84 +306,3 @@ def _status_in(code: str | None) -> int | None:
     """The status that stands in place of a word: vLLM's `404`, our own `http_404`."""
     found = re.fullmatch(r"(?:http_)?([1-9]\d\d)", code or "")
     return int(found[1]) if found else None
-
-
-INPUT_LOST = "input_lost"
-"""The code of a batch whose input file its backend cannot find."""
-NOT_SENT = "not_sent"
-"""The code of a batch that could not be made for too long."""
-_GONE = _plain_all("batch_gone")
-_UNSENT = _plain_all(NOT_SENT)
-_LOST = _plain_all("input_modified", "file_not_found")
-_LOST_SAYS = re.compile(r"cannot find file|no such file", re.IGNORECASE)
-_MISSED = re.compile(r"file_?(id_?)?(not|un|missing|pending|processing)", re.IGNORECASE)
-_MISSED_SAYS = re.compile(
-    r"cannot find file|no such file|\bfile\b.{0,120}\b(not found|does not exist|cannot be (found|used)|pending"
-    r"|(not|still)( yet)?( been| being)? (ready|processed|uploaded|available|usable))",
-    re.IGNORECASE | re.DOTALL,
-)
-_QUOTA = _plain_all("token_limit_exceeded", "request_limit_exceeded", "quota_exceeded")
-_QUOTA_SAYS = re.compile(r"enqueued (token|request)", re.IGNORECASE)
-_LARGE = _plain_all("too_many_tasks", "file_too_large", "batch_too_large", "request_too_large", "http_413")
-_LARGE_SAYS = re.compile(
-    r"larger than the .{0,40}maximum|too many (lines|rows|tasks|inputs)"
-    r"|exceeds? the maximum (number|size|file size)|maximum of [\d,]+ (requests|rows|lines|inputs)",
-    re.IGNORECASE,
-)
-_MODEL = _plain_all("model_not_found")
-_URL = _plain_all("invalid_url", "url_mismatch", "unsupported_endpoint")
-_NO_ACCESS = _plain_all("input_no_permissions")
-_LIMIT = re.compile(
-    r"\blimit(?::| of)\s*((?>\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,6})?)"
-    r"\s*(?:([kmb])\b(?!\s+enqueued\s+request)|(?=(?:enqueued\s+)?tokens\b|for\b))",
-    re.IGNORECASE | re.ASCII,
-)
-_UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
-
-
-def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
-    """The verdict on a batch that was refused, at its creation or by its validation, for this problem. Never raises.
-
-    All rows of a batch of ours are for one model and endpoint, so a line that is refused for either speaks for all.
-    """
-    word, text = _plain(code), (message or "")[:MOST_READ]
-    row = classify(None if line is None else 400, code, None, message)
-    if word in _GONE:
-        why, advice = "the backend has lost the batch", "nothing: its rows go into another one"
-        return BatchVerdict(BatchFault.GONE, Disposition.RETRY, "batch_gone", why, advice)
-    if word in _LOST or _LOST_SAYS.search(text):
-        why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
-        return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, INPUT_LOST, why, advice)
-    if word in _UNSENT:
-        why, advice = "the backend took no batch of it for days", "look at the backend; `orch retry` sends it again"
-        return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)
-    if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
-        why = "the backend has no room for more of this model now"
-        advice = "nothing: the rows wait; or raise the quota at the provider"
-        return BatchVerdict(BatchFault.QUOTA, Disposition.WAIT, "no_room", why, advice, _limit_in(text))
-    if word in _LARGE or _LARGE_SAYS.search(text):
-        why = "the batch is larger than the backend takes"
-        advice = "nothing: it is cut; or set `limits` for this backend in orch.toml"
-        return BatchVerdict(BatchFault.TOO_LARGE, Disposition.WAIT, "batch_too_large", why, advice)
-    if word in _NO_ACCESS or row.disposition is Disposition.STOP:
-        kind, disposition = BatchFault.ACCOUNT, Disposition.STOP
-    elif word in _URL:
-        kind, disposition = BatchFault.WHOLE, Disposition.ELSEWHERE
-    else:
-        is_whole = line is None or _plain(row.code) in _MODEL
-        kind, disposition = BatchFault.WHOLE if is_whole else BatchFault.LINE, row.disposition
-    return BatchVerdict(kind, disposition, row.code, row.why, row.advice)
-
-
-def input_is_missed(code: str | None, message: str | None) -> bool:
-    """Whether a create was refused because its input file is not there, or not ready: it may be a moment later."""
-    return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
-
-
-def _limit_in(message: str) -> int | None:
-    """The tokens in `Limit: 900,000 enqueued tokens` (OpenAI) or `limit of 30K for` (Azure); None without them."""
-    found = _LIMIT.search(message)
-    if found is None:
-        return None
-    limit = int(float(found[1].replace(",", "")) * _UNIT[found[2] and found[2].lower()])
-    return limit if 0 < limit < 2**63 else None

@@ -10,9 +10,12 @@ from enum import StrEnum
 from typing import Any
 
 from orchestrator.core.clock import day
+from orchestrator.core.counts import Counts
 from orchestrator.core.durations import duration
-from orchestrator.core.model import Counts, Forecast, Happened, Job, JobState, Shard
+from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.model import Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
 from orchestrator.policy.diff import Difference, DocumentRun
@@ -295,7 +298,7 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
 
 def job_report(facts: Facts, now: datetime) -> JobReport:
     """A job's part of the report."""
-    rescues = [event for event in facts.events if event.kind == "rescued"]
+    rescues = [event for event in facts.events if event.kind == EventKind.RESCUED]
     due = _due(facts, now)
     return JobReport(
         facts=facts,
@@ -340,7 +343,7 @@ def _needs(facts: Facts, due: Due | None, now: datetime) -> list[Need]:
     needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
     is_open = not facts.state.is_final and facts.state is not JobState.WAITING
-    if is_open and facts.events and facts.events[-1].kind == "waiting":
+    if is_open and facts.events and facts.events[-1].kind == EventKind.WAITING:
         needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(facts.events[-1].reason)}"))
     if facts.answers is not None and facts.answers.unread:
         text = f"{facts.answers.unread:,} answers could not be compared: a result file is gone"

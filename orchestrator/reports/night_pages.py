@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.core.clock import day
+from orchestrator.core.counts import Counts
 from orchestrator.core.durations import day_words, duration, moment_words
-from orchestrator.core.model import Counts, JobState
+from orchestrator.core.model import JobState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown

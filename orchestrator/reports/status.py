@@ -9,17 +9,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.model import (
-    Counts,
-    Failing,
-    FailOn,
-    Job,
-    JobState,
-    Shard,
-    ShardState,
-    Usage,
-    job_state,
-)
+from orchestrator.core.counts import Counts, Failing, FailOn
+from orchestrator.core.model import Job, JobState, Usage, job_state
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.policy.advice import advice_for
 from orchestrator.settings.model_lists import alias_words
 from orchestrator.store import Store

@@ -13,215 +13,21 @@ from datetime import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     field_validator,
     model_validator,
 )
 
-from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.aliases import Ladder
+from orchestrator.settings.backends import AnyBackend, Backend, Count, Dollars, LocalBackend, Strict, window_seconds
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 
-# What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
-Count = Annotated[int, Field(ge=1, le=2**53)]
-Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
-Rate = Annotated[float, Field(gt=0, le=1e9)]
-Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Limits(_Strict):
-    """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
-
-    `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
-    at the backend at once, for every model or for each by its name there.
-    """
-
-    max_rows: Count | None = None
-    max_bytes: Count | None = None
-    max_inputs: Count | None = None
-    enqueued_tokens: Count | dict[str, Count] | None = None
-    batches_per_hour: Count | None = None
-
-
-class _AnyBackend(_Strict):
-    # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
-    location: Literal["hosted", "local"] = "hosted"
-    limits: Limits = Limits()
-    poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
-
-
-class _OwnServer(_AnyBackend):
-    """Our own batch server in front of synchronous endpoints.
-
-    `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
-    was measured.
-    """
-
-    request_timeout: Wait = 600.0
-    patience: Wait = 600.0
-    retry_delay: Wait = 0.5
-    max_concurrency: Count = 1024
-    rows_per_second: Rate | None = None
-    tokens_per_second: Rate | None = None
-
-    @model_validator(mode="after")
-    def _has_one_rate(self) -> _OwnServer:
-        if self.rows_per_second is not None and self.tokens_per_second is not None:
-            raise ValueError("say how fast it is once: either `rows_per_second` or `tokens_per_second`")
-        return self
-
-
-class LocalBackend(_OwnServer):
-    """Our own batch server in front of endpoints that cost by the hour (a vLLM server first of all)."""
-
-    kind: Literal["local"] = "local"
-    upstreams: tuple[str, ...] = Field(min_length=1)
-    api_key_env: str | None = None
-    cost_per_hour: Dollars | None = None
-    idle: bool = False
-
-    @field_validator("upstreams")
-    @classmethod
-    def _are_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_url(url, "http://127.0.0.1:8000/v1") for url in value)
-
-    @model_validator(mode="after")
-    def _has_a_price(self) -> LocalBackend:
-        if self.idle == (self.cost_per_hour is not None):
-            raise ValueError("say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free")
-        return self
-
-
-class SyncBackend(_OwnServer):
-    """Our own batch server in front of a provider's synchronous API, which costs by the token.
-
-    `provider` names it in the price table; without it, it is told from the address.
-    """
-
-    kind: Literal["sync"]
-    base_url: str
-    api_key_env: str
-    provider: str | None = None
-    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    requests_per_minute: Count | None = None
-    tokens_per_minute: Count | None = None
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_a_url(cls, value: str) -> str:
-        return _url(value, "https://api.openai.com/v1")
-
-
-class _Provider(_AnyBackend):
-    """A provider's Batch API. While one answer is waited for, for `request_timeout` seconds, no other job goes on."""
-
-    api_key_env: str
-    request_timeout: Wait = 120.0
-
-
-class HostedBackend(_Provider):
-    """A provider's Batch API that speaks OpenAI's protocol.
-
-    `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
-    """
-
-    kind: Literal["openai", "azure"]
-    base_url: str = "https://api.openai.com/v1"
-    profile: str | None = None
-    provider: str | None = None
-    organization: str | None = None
-    project: str | None = None
-    windows: tuple[str, ...] | None = None
-    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
-    webhook_secret_env: str | None = None
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_a_url(cls, value: str) -> str:
-        return _url(value, "https://api.openai.com/v1")
-
-    @field_validator("windows")
-    @classmethod
-    def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for window in value or ():
-            window_seconds(window)
-        return value
-
-    @model_validator(mode="after")
-    def _azure_has_an_address(self) -> HostedBackend:
-        if self.kind == "azure" and "base_url" not in self.model_fields_set:
-            raise ValueError('an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`')
-        return self
-
-
-class AnthropicBackend(_Provider):
-    """Anthropic's Message Batches. `max_tokens` is what a row asks for that names none: the API requires one."""
-
-    kind: Literal["anthropic"]
-    base_url: str = "https://api.anthropic.com"
-    max_tokens: int = Field(4096, ge=1, le=MAX_TOKENS)
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_a_url(cls, value: str) -> str:
-        return _url(value, "https://api.anthropic.com")
-
-
-OwnBackend = LocalBackend | SyncBackend
-Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
-
-
-def window_seconds(text: str) -> int:
-    """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
-    found = re.fullmatch(r"([1-9]\d{0,5})([smhd])", text)
-    if found is None:
-        raise ValueError(f"{text!r} is no window such as 24h, 7d or 30m")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
-
-
-def _url(text: str, example: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is no http(s) URL such as {example}")
-    if parts.username or parts.password:
-        raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
-    return text.rstrip("/")
-
-
-def _kind(data: Any) -> str:
-    kind = data.get("kind", "local") if isinstance(data, dict) else getattr(data, "kind", "local")
-    return f"({kind})"
-
-
-# In brackets, so that no key of a file is taken for a tag (see `located`).
-AnyBackend = Annotated[
-    Annotated[LocalBackend, Tag("(local)")]
-    | Annotated[SyncBackend, Tag("(sync)")]
-    | Annotated[HostedBackend, Tag("(openai)")]
-    | Annotated[HostedBackend, Tag("(azure)")]
-    | Annotated[AnthropicBackend, Tag("(anthropic)")],
-    Discriminator(
-        _kind,
-        custom_error_type="unknown_kind",
-        custom_error_message="kind must be one of local, openai, azure, anthropic, sync",
-    ),
-]
-
-
-class Rates(_Strict):
+class Rates(Strict):
     """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
 
     input: Dollars
@@ -239,13 +45,13 @@ class ModelPrice(Rates):
     source: str | None = Field(None, description="where the figures are from, for reports")
 
 
-class Report(_Strict):
+class Report(Strict):
     """`compare`: the hosted model, as `provider:model`, that cost reports compare with."""
 
     compare: Annotated[str, Field(pattern=r"^[^:\s]+:[^\s]+$")] = "openai:gpt-5-nano"
 
 
-class Budget(_Strict):
+class Budget(Strict):
     """Dollars that jobs share in every night or month, local time; of all jobs, or of those with a tag.
 
     `warn_at` and `stop_at` are shares of the amount; `night_starts` is when a night begins, and the one before ends.
@@ -308,7 +114,7 @@ Seconds = Annotated[int, BeforeValidator(_days), Field(le=100 * 365 * 86_400)]
 Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
 
-class Retention(_Strict):
+class Retention(Strict):
     """How long what finished jobs leave is kept, in seconds, and what the home may take, in bytes; None: no end.
 
     `results` is for a job's files, `jobs` for its rows in the database and its lines of the ledger. The `keep_last`
@@ -328,7 +134,7 @@ class Retention(_Strict):
         return self
 
 
-class Smtp(_Strict):
+class Smtp(Strict):
     """A mail server. `tls`: `starttls` (on 587, as most have it), `tls` from the first byte (465), or `none`."""
 
     host: str = Field(min_length=1)
@@ -347,7 +153,7 @@ class Smtp(_Strict):
         return self
 
 
-class Reports(_Strict):
+class Reports(Strict):
     """Where reports and alerts go, all of the ways that are named. `webhook_env` names the variable with its URL."""
 
     webhook_env: str | None = None
@@ -364,14 +170,14 @@ class Reports(_Strict):
         return self
 
 
-class Alerts(_Strict):
+class Alerts(Strict):
     """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
 
     chance: float = Field(0.8, gt=0, le=1)
     failed_share: float = Field(0.1, ge=0, lt=1)
 
 
-class Reading(_Strict):
+class Reading(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
     A document that takes more is a failed row. Without `workers`, there is one for each core.
@@ -389,7 +195,7 @@ class Reading(_Strict):
         return value
 
 
-class File(_Strict):
+class File(Strict):
     """The whole of orch.toml."""
 
     home: str | None = None

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.errors import StorageError
-from orchestrator.core.model import JobId, ShardId
+from orchestrator.core.model import JobId
+from orchestrator.core.shards import ShardId
 
 
 @dataclass(frozen=True, slots=True)

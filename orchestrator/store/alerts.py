@@ -10,7 +10,8 @@ from sqlalchemy import and_, func, or_, select, update
 
 from orchestrator.core.model import JobId
 from orchestrator.store.database import Database
-from orchestrator.store.tables import alerts, jobs
+from orchestrator.store.night_tables import alerts
+from orchestrator.store.tables import jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from orchestrator.policy.diff import Asked, DocumentRun
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.failures import same_failure
+from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.records import FINISHED, finished
-from orchestrator.store.tables import acknowledgements, jobs, requests
+from orchestrator.store.tables import jobs, requests
 
 PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
@@ -36,7 +37,7 @@ class Comparisons:
         mine, theirs = _MINE.c, other.c
         changed = mine.fingerprint != theirs.fingerprint
         asked = and_(changed, mine.prompt_version != theirs.prompt_version)
-        of_other_model = and_(changed, _declared(mine.model) != _declared(theirs.model))
+        of_other_model = and_(changed, _declared(mine) != _declared(theirs))
         (told, acknowledged), of_job = self._acknowledged(), jobs.c.id == mine.job_id
         is_old = or_(told.c.at.is_not(None), mine.failed_since < jobs.c.created_at)
         has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
@@ -124,6 +125,6 @@ def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
     return func.sum(case((condition, literal(1)), else_=literal(0)))
 
 
-def _declared(model: ColumnElement[str]) -> ColumnElement[str]:
-    """A model as its alias was declared, without the number of its rung."""
-    return case((model.like("%@_"), func.substr(model, 1, func.length(model) - 2)), else_=model)
+def _declared(row: Any) -> ColumnElement[str]:
+    """The alias that a row was made with."""
+    return func.coalesce(row.first_model, row.model)

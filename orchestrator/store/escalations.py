@@ -10,7 +10,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, func, update
 
-from orchestrator.core.model import Shard, Span
+from orchestrator.core.model import Span
+from orchestrator.core.shards import Shard
 from orchestrator.settings.model_lists import Step
 from orchestrator.store.database import Database
 from orchestrator.store.records import Settled
@@ -43,7 +44,8 @@ class Climbs:
                 **{"first_offset": None, "first_length": None, "again": 0},
             }
             if seqs:
-                values = going.values(shard_id=None, model=step.alias, avoid=step.avoid, **anew)
+                first = func.coalesce(c.first_model, c.model)
+                values = going.values(shard_id=None, model=step.alias, first_model=first, avoid=step.avoid, **anew)
                 tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
 
-from orchestrator.core.model import Failing, Job, JobId, RequestState, scope_words
+from orchestrator.core.counts import Failing
+from orchestrator.core.model import Job, JobId, RequestState, scope_words
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.tables import HAS_FAILED, acknowledgements, jobs, requests
+from orchestrator.store.night_tables import acknowledgements
+from orchestrator.store.tables import HAS_FAILED, jobs, requests
 
 CHUNK = 500
 PAGE = 2000

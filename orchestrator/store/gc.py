@@ -15,7 +15,8 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from orchestrator.core.errors import StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Span
 from orchestrator.store.database import Database
-from orchestrator.store.tables import acknowledgements, jobs, ledger, requests
+from orchestrator.store.night_tables import acknowledgements
+from orchestrator.store.tables import jobs, ledger, requests
 
 PAGE = 5000
 CLEARED = "cleared_at"

@@ -10,8 +10,11 @@ from typing import Any
 
 from sqlalchemy import delete, desc, func, insert, literal, select, update
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.model import Counts, Job, JobFault, JobId, JobKind, ShardId, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
+from orchestrator.core.shards import ShardId, ShardState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.tables import documents, events, jobs, requests, shards, tags
@@ -25,6 +28,7 @@ class Event:
     kind: str
     reason: str
     shard_id: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +145,11 @@ class Jobs:
         """Give an unfinished job another `deadline_at` or `budget`."""
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
-    def request_cancel(self, job_id: JobId, reason: str, now: datetime) -> bool:
+    def request_cancel(self, job_id: JobId, code: CancelCode, reason: str, now: datetime) -> bool:
         """Ask for the end of a job; False where it was asked for, or over, before."""
         try:
             condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
-            self._set(job_id, condition, cancel_requested_at=now, cancel_reason=reason)
+            self._set(job_id, condition, cancel_requested_at=now, cancel_code=code, cancel_reason=reason)
         except StateConflict:
             return False
         return True
@@ -235,16 +239,24 @@ class Jobs:
         with self._db.read() as tx:
             return frozenset(JobId(job_id) for job_id in tx.scalars(query))
 
-    def note(self, job_id: JobId, kind: str, reason: str, now: datetime, shard_id: ShardId | None = None) -> None:
+    def note(
+        self,
+        job_id: JobId,
+        kind: EventKind,
+        reason: str,
+        now: datetime,
+        shard_id: ShardId | None = None,
+        code: str | None = None,
+    ) -> None:
         """Add to the job's event log; nothing where the job was removed meanwhile."""
-        values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "reason": reason}
+        values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "code": code, "reason": reason}
         there = select(*(literal(value, events.c[name].type) for name, value in values.items()))
         with self._db.write() as tx:
             tx.execute(insert(events).from_select([*values], there.where(jobs.c.id == job_id)))
 
     def events(self, job_id: JobId) -> list[Event]:
         """What happened to a job, oldest first."""
-        columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id)
+        columns = (events.c.at, events.c.kind, events.c.reason, events.c.shard_id, events.c.code)
         query = select(*columns).where(events.c.job_id == job_id).order_by(events.c.id)
         with self._db.read() as tx:
             return [Event(*row) for row in tx.execute(query)]

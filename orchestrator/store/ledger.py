@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, cast, func, literal, or_, select
 
-from orchestrator.core.model import PICO, JobId, Price, RequestState, Shard, ShardState, Usage
+from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.store.database import Database
 from orchestrator.store.tables import ledger, requests, shards, tags
 

@@ -55,7 +55,7 @@ class Observations:
     def asked_again(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
         """Of each of these runs: rows that were answered, and how many of them not at the first try; as given."""
         c = requests.c
-        more = cast(or_(c.attempt > 0, c.again > 0, c.model.like("%@_")), Integer)
+        more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
         query = (
             select(c.job_id, func.count(), func.sum(more))
             .where(c.job_id.in_(runs), c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)), IS_ORIGINAL)

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from orchestrator.core.model import JobId
 from orchestrator.store.database import Database
-from orchestrator.store.tables import outputs
+from orchestrator.store.night_tables import outputs
 
 
 @dataclass(frozen=True, slots=True)

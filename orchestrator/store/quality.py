@@ -12,7 +12,8 @@ from sqlalchemy import delete, func, insert, select, update
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.policy import canary
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, quality, requests
+from orchestrator.store.night_tables import quality
+from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.core.model import (
-    FinishedRow,
-    JobId,
-    Outcome,
-    Price,
-    RequestState,
-    Row,
-    ShardId,
-    Span,
-    Usage,
-    Why,
-)
+from orchestrator.core.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, Span, Usage, Why
+from orchestrator.core.shards import ShardId
 
 CARRIED = (
     "state", "settled_at", "result_shard", "result_kind", "result_offset", "result_length", "sent_model",

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     bindparam,
-    case,
     delete,
     exc,
     exists,
@@ -23,18 +22,8 @@ from sqlalchemy import (
 
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import (
-    FinishedRow,
-    JobId,
-    RequestState,
-    Row,
-    Shard,
-    ShardId,
-    ShardState,
-    Span,
-    Usage,
-    Why,
-)
+from orchestrator.core.model import FinishedRow, JobId, RequestState, Row, Span, Usage, Why
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Waiting
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
@@ -55,6 +44,11 @@ from orchestrator.store.tables import (
 )
 
 PAGE = 5000
+
+
+_OF_AN_END = (
+    "finished_at", "output_path", "cancel_requested_at", "cancel_code", "cancel_reason", "error", "error_code",
+)  # fmt: skip
 
 
 class Rows:
@@ -273,19 +267,19 @@ class Rows:
                 first_offset=None,
                 first_length=None,
                 # Again from the first of the alias's list: the last may be at a backend that refused it.
-                model=case((c.model.like("%@_"), func.substr(c.model, 1, func.length(c.model) - 2)), else_=c.model),
+                model=func.coalesce(c.first_model, c.model),
+                first_model=None,
                 cost=Decimal(0),
             )
         )
         pending = select(func.count()).where(c.job_id == job_id, c.state == RequestState.PENDING)
-        over = {"finished_at": None, "output_path": None, "cancel_requested_at": None, "cancel_reason": None}
         with self._db.write() as tx:
             tx.execute(again)
             # Whoever tries a stopped job again wants all of it.
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
-            tx.execute(update(jobs).where(condition).values(**over, error=None, error_code=None))
+            tx.execute(update(jobs).where(condition).values(**dict.fromkeys(_OF_AN_END)))
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, select, update
 
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store.database import Database
-from orchestrator.store.tables import nights, schedules
+from orchestrator.store.night_tables import nights, schedules
 
 _OPEN = (NightState.DUE, NightState.RUNNING)
 _AGAIN = (NightState.FAILED, NightState.SKIPPED, NightState.MISSED)
@@ -134,11 +135,6 @@ class Schedules:
         with self._db.read() as tx:
             rows = [dict(row._mapping) for row in tx.execute(query)]
         return [(row.pop("of"), Night(**{**row, "state": NightState(row["state"])})) for row in rows]
-
-    def night_of_job(self, job_id: JobId) -> Night | None:
-        """The night that a job was made for, None where it was made by hand."""
-        found = self._nights(select(nights).where(nights.c.job_id == job_id).order_by(nights.c.id).limit(1))
-        return found[0] if found else None
 
     def waits(self, night: Night, reason: str) -> None:
         """Say what a due night waits for. Raises StateConflict."""

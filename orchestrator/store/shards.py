@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select, true, update
 
 from orchestrator.core.errors import StateConflict
-from orchestrator.core.model import TRANSITIONS, JobId, RequestState, Shard, ShardId, ShardState
+from orchestrator.core.model import JobId, RequestState
+from orchestrator.core.shards import TRANSITIONS, Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.sharding import Range
 from orchestrator.store.database import Database

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from typing import Any
-
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     Column,
     ColumnElement,
-    Date,
-    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -22,58 +16,13 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     and_,
     false,
     true,
 )
 
-from orchestrator.core.model import PICO
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Instant(TypeDecorator[datetime]):
-    """An aware UTC time as microseconds since 1970: the same number on every database."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
-        return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=int(value))
-
-
-class Money(TypeDecorator[Decimal]):
-    """US dollars as whole picodollars: sums are exact on a database that has no decimals."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
-        return None if value is None else int(value / PICO)
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
-        return None if value is None else (int(value) * PICO).normalize()
-
-
-class Words(TypeDecorator[str]):
-    """Text for people, much of it from elsewhere: NUL and half characters, which no database holds, are replaced."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-
-
-# SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
-Serial = BigInteger().with_variant(Integer(), "sqlite")
+from orchestrator.store.columns import Instant, Money, Serial, Words
 
 metadata = MetaData(
     naming_convention={
@@ -101,6 +50,7 @@ jobs = Table(
     Column("budget", Money),
     Column("built_at", Instant),
     Column("cancel_requested_at", Instant),
+    Column("cancel_code", String(16)),
     Column("cancel_reason", Words),
     Column("finished_at", Instant),
     Column("output_path", Text),
@@ -146,6 +96,7 @@ shards = Table(
     Column("provider_seconds", Float, nullable=False, default=0.0),
     Column("output_file_id", Text),
     Column("error_file_id", Text),
+    Column("refusal_code", Words),
     Column("refusal", Words),
     Column("held", Words),
     Column("failing", JSON(none_as_null=True)),
@@ -186,6 +137,8 @@ requests = Table(
     Column("task", String(40), nullable=False),
     Column("endpoint", String(64), nullable=False),
     Column("model", Text, nullable=False),
+    # The alias that the row was made with, where it goes on with a stronger model.
+    Column("first_model", Text),
     Column("fingerprint", String(64), nullable=False),
     Column("prompt_version", String(16), nullable=False),
     Column("offset", BigInteger, nullable=False),
@@ -314,6 +267,7 @@ events = Table(
     Column("shard_id", String(90)),
     Column("at", Instant, nullable=False),
     Column("kind", String(32), nullable=False),
+    Column("code", Text),
     Column("reason", Words, nullable=False),
 )
 
@@ -386,101 +340,4 @@ forecasts = Table(
     Column("censored", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("job_id", "kind", "shard_id", "task"),
     Index(None, "made_at"),
-)
-
-schedules = Table(
-    "schedules",
-    metadata,
-    Column("id", String(80), primary_key=True),
-    Column("name", String(80), nullable=False, unique=True),
-    Column("home", String(32), nullable=False),
-    Column("config", Text, nullable=False),
-    Column("file", Text, nullable=False),
-    Column("cron", Text, nullable=False),
-    Column("tz", Text, nullable=False),
-    Column("deadline", Text),
-    Column("budget", Money),
-    Column("misfire", String(8), nullable=False),
-    Column("grace_seconds", BigInteger, nullable=False),
-    Column("overlap", String(8), nullable=False),
-    Column("created_at", Instant, nullable=False),
-    Column("since", Instant, nullable=False),
-    Column("paused_at", Instant),
-    # The schedule whose nights this one's follow; such a one has no cron expression of its own.
-    Column("after", String(80)),
-)
-
-# Whoever inserts a night has it: the unique key is what makes it run once. Its job may be removed before it.
-# `slot` is the time of day of one of several runs a date, and "" where there is one run a date.
-nights = Table(
-    "nights",
-    metadata,
-    Column("id", Serial, primary_key=True),
-    Column("schedule_id", ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
-    Column("night", Date, nullable=False),
-    Column("slot", String(8), nullable=False, server_default=""),
-    Column("due_at", Instant, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("reason", Words, nullable=False),
-    Column("code", String(32)),
-    Column("job_id", String(80), index=True),
-    Column("created_at", Instant, nullable=False),
-    Column("ended_at", Instant),
-    UniqueConstraint("schedule_id", "night", "slot"),
-    Index(None, "state"),
-)
-
-# How a job's answers compare with those that are known (docs/how-to/checked-answers.md); `withheld` is why its output
-# is not delivered, where it is not.
-quality = Table(
-    "quality",
-    metadata,
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("hits", Integer, nullable=False),
-    Column("fields", Integer, nullable=False),
-    Column("rows", Integer, nullable=False),
-    Column("absent", Integer, nullable=False),
-    Column("withheld", Words),
-    Column("at", Instant, nullable=False),
-)
-
-# Failures that a person knows of, each by the moment it began: one that comes back is another.
-acknowledgements = Table(
-    "acknowledgements",
-    metadata,
-    Column("series", String(64), primary_key=True),
-    Column("custom_id", Text, primary_key=True),
-    Column("code", Text, primary_key=True),
-    Column("since", Instant, nullable=False),
-    Column("at", Instant, nullable=False),
-    Column("note", Text),
-)
-
-# Files and objects that orch wrote outside its home, as they were then: `mark` stands for their content. `key` is a
-# digest of the place, which may be longer than an index takes.
-outputs = Table(
-    "outputs",
-    metadata,
-    Column("home", String(32), primary_key=True),
-    Column("key", String(64), primary_key=True),
-    Column("place", Words, nullable=False),
-    Column("series", String(64), nullable=False),
-    Column("job_id", String(80), nullable=False),
-    Column("mark", Text),
-    Column("at", Instant, nullable=False),
-)
-
-# What was told, each thing once: `key` says what. What no job is the matter of has a home instead of a job.
-alerts = Table(
-    "alerts",
-    metadata,
-    Column("id", Serial, primary_key=True),
-    Column("key", Text, nullable=False, unique=True),
-    Column("at", Instant, nullable=False),
-    Column("kind", String(32), nullable=False),
-    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), index=True),
-    Column("home", String(32)),
-    Column("message", Words, nullable=False),
-    Column("action", Words, nullable=False),
-    Column("sent_at", Instant),
 )

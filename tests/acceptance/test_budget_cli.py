@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.core.model import ShardState
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from tests.support.cli import Orch, write_config
 from tests.support.stored import job, row, settle, sharded, succeeded

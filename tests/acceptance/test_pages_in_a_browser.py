@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -58,7 +59,9 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         long = f"{'a-job-with-a-name-as-long-as-it-may-be':40.40}-12345678"
         nights.finish(nights.run(before, at=NOW, cost="123456.789"), later(2))
         late = nights.run({**after, **broken}, at=later(24), deadline_at=later(30), budget=Decimal(9), id=long)
-        store.jobs.note(late.id, "held", "queued behind quota: 1.9M of 2M tokens", later(25), f"{late.id}.001")
+        store.jobs.note(
+            late.id, EventKind.HELD, "queued behind quota: 1.9M of 2M tokens", later(25), f"{late.id}.001"
+        )
         store.forecasts.made([Forecast(late.id, "cost", "", "", NOW, 0.5, 1.5, "prior")])
         nights.finish(late, later(36))
     found = {"night": tmp_path / "night.html", "cost": tmp_path / "cost.html"}

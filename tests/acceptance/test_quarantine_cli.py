@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.core.model import ShardState
+from orchestrator.core.shards import ShardState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config

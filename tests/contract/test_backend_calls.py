@@ -14,7 +14,7 @@ from orchestrator.backends import Order, calls
 from orchestrator.backends.open import open_backend
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.core.errors import BackendError, NotSent, Uncertain
-from orchestrator.settings.config import AnthropicBackend, HostedBackend
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row
 from tests.support.scripted import Answer, Asked, scripted

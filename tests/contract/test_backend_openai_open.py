@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from orchestrator.backends.open import limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Profile, profile_of, window_for
+from orchestrator.core.durations import window_seconds as served_seconds
 from orchestrator.core.errors import UsageError
-from orchestrator.core.wire import window_seconds as served_seconds
-from orchestrator.settings.config import AnthropicBackend, HostedBackend, window_seconds
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, window_seconds
 from tests.support.scripted import Answer, scripted
 
 DAY = 86_400

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import text
 
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.policy.budgets import Mark
 from orchestrator.policy.sharding import Range

@@ -6,17 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.core.model import Forecast, Job, RequestState, ShardState, Span
+from orchestrator.core.model import Forecast, Job, RequestState, Span
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.submit import canary
 from orchestrator.pipeline.submit.canary import Stage
 from orchestrator.store import Store
 from orchestrator.store.quality import Quality
-from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
+from tests.support.stored import NOW, SPEC, failed, job, later, row, settle, sharded, succeeded
 
 
 def made(store: Store, rows: int = 12, **facts: object) -> Job:
     """Rows of two tasks by turns; the later, the shorter."""
-    new = job(spec={"name": "contracts", "canary": {"rows": 4}}, built_at=NOW, **facts)
+    new = job(spec={**SPEC, "canary": {"rows": 4}}, built_at=NOW, **facts)
     store.jobs.add(new, {})
     spans = [Span(seq * 1000, 900 - seq) for seq in range(rows)]
     store.rows.add(new.id, [row(seq, span=span, task="ab"[seq % 2]) for seq, span in enumerate(spans)], {}, NOW)
@@ -59,7 +60,7 @@ def test_there_is_none_where_none_would_follow(store: Store, rows: int, marked: 
 
 
 def test_rows_without_a_request_to_send_are_not_chosen(store: Store) -> None:
-    new = job(spec={"canary": {"rows": 2}})
+    new = job(spec={**SPEC, "canary": {"rows": 2}})
     store.jobs.add(new, {})
     rows = [row(seq, problem=("empty", "no text") if seq < 4 else None) for seq in range(7)]
     store.rows.add(new.id, rows, {}, NOW, {6: 5})

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.model import Counts, Job, JobId, RequestState, ShardState, Span, Usage
+from orchestrator.core.counts import Counts
+from orchestrator.core.model import Job, JobId, RequestState, Span, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.policy.sharding import pack
 from orchestrator.store import Store
 from tests.support.stored import NOW, avoided, failed, job, row, settle, shard, sharded, succeeded

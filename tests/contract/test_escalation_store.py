@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.core.model import Outcome, Price, RequestState, Shard, ShardState, Usage
+from orchestrator.core.model import Outcome, Price, RequestState, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.records import Settled

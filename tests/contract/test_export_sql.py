@@ -18,7 +18,7 @@ from orchestrator.core.model import Job
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.outputs import sqltable
 from orchestrator.pipeline.finish.outputs.layout import Layout
-from orchestrator.settings.job_file import Output
+from orchestrator.settings.job_spec import Output
 from tests.support import merged
 
 NIGHT = date(2026, 11, 21)

@@ -6,7 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from orchestrator.core.model import Failing, Job, JobId, RequestState, ShardState
+from orchestrator.core.counts import Failing
+from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.failures import CHUNK, Failure, Reason
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.model import JobId, RequestState, ShardState, Span
+from orchestrator.core.model import JobId, RequestState, Span
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.gc import Lines
 from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded

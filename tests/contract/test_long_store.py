@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.core.model import Job, JobId, RequestState, ShardState, Span
+from orchestrator.core.model import Job, JobId, RequestState, Span
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.stages import Fault, Unmade
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded

@@ -10,9 +10,11 @@ import pytest
 from orchestrator.core.model import JobId
 from orchestrator.policy.diff import Asked, DocumentRun
 from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
+from orchestrator.store.records import Settled
 from tests.support.nights import Bad, Nights
-from tests.support.stored import NOW, later, row
+from tests.support.stored import NOW, failed, later, row, sharded
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_why_a_row_is_asked_again(store: Store) -> None:
     before = nights.run({}, at=NOW)
     after = nights.run({}, at=later(1))
     changes: dict[str, dict[str, str]] = {
-        "asked": {"prompt_version": "w"}, "model": {"model": "n"}, "rung": {"model": "m@2"}, "words": {},
+        "asked": {"prompt_version": "w"}, "model": {"model": "n"}, "words": {},
         "only named anew": {"fingerprint": "f0", "prompt_version": "w"},
     }  # fmt: skip
     store.rows.add(
@@ -70,10 +72,19 @@ def test_why_a_row_is_asked_again(store: Store) -> None:
     assert list(store.comparisons.documents(before.id, after.id)) == [
         run("asked", known=1, changed=1, asked=1, open=1),
         run("model", known=1, changed=1, other_model=1, open=1),
-        run("rung", known=1, changed=1, open=1),
         run("words", known=1, changed=1, open=1),
         run("only named anew", known=1, open=1),
     ]
+
+
+def test_a_row_that_goes_on_with_a_stronger_model_was_asked_of_the_same_alias(store: Store) -> None:
+    nights = Nights(store, Home(Path("/none")))
+    before, after = nights.run({}, at=NOW), nights.run({}, at=later(1))
+    for run_of, fingerprint in ((before, "f0"), (after, "f1")):
+        store.rows.add(run_of.id, [row(0, custom_id="c", document="d", fingerprint=fingerprint)], {}, NOW)
+    bad = Settled(failed(0, "truncated")[0], None)
+    assert store.climbs.climb(sharded(store, after), [bad], Step("m@2", ("big",), None), NOW) == 1
+    assert list(store.comparisons.documents(before.id, after.id)) == [run("d", known=1, changed=1, open=1)]
 
 
 def test_a_document_of_several_tasks_is_one(store: Store) -> None:

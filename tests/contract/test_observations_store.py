@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrator.core.model import JobId, Progress, ShardState
+from orchestrator.core.model import JobId, Progress
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, later, sharded
 

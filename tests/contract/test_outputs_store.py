@@ -11,7 +11,9 @@ from alembic.config import Config
 from sqlalchemy import create_engine, text
 
 from orchestrator.core.errors import OutputFault, StateConflict
-from orchestrator.core.model import Job, JobFault, JobId, NightState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job, JobFault, JobId
+from orchestrator.core.schedules import NightState
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from orchestrator.store.database import migrations_folder
@@ -77,7 +79,7 @@ def test_a_finished_job_is_opened_once_more_with_what_it_may_do(store: Store) ->
 
 
 def test_a_note_on_a_job_that_was_removed_is_nothing(store: Store) -> None:
-    store.jobs.note(JobId("gone-1"), "waiting", "for nobody", NOW)
+    store.jobs.note(JobId("gone-1"), EventKind.WAITING, "for nobody", NOW)
     assert store.jobs.events(JobId("gone-1")) == []
 
 

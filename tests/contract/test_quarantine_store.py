@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core.model import Job, RequestState, ShardState
-from orchestrator.policy.results import is_passing
+from orchestrator.core.model import Job, RequestState
+from orchestrator.core.shards import ShardState
+from orchestrator.policy.row_errors import is_passing
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded

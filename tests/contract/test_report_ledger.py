@@ -10,7 +10,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.core.model import Job, Price, RequestState, Shard, ShardId, Usage
+from orchestrator.core.model import Job, Price, RequestState, Usage
+from orchestrator.core.shards import Shard, ShardId
 from orchestrator.policy.sharding import pack
 from orchestrator.store import Store
 from orchestrator.store.ledger import Total

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.model import JobId, Misfire, Night, NightState, Overlap, Schedule
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.store import Store
 from tests.support.process import PATIENCE
 from tests.support.stored import NOW, added, later
@@ -147,22 +148,9 @@ def test_nights_are_listed_by_schedule_and_date_and_found_by_date_and_job(store:
     assert found.id != 0
     assert store.schedules.night_of("letters-1", date(2026, 11, 23)) is None
     store.schedules.given(first, JobId("contracts-1"))
-    night = store.schedules.night_of_job(JobId("contracts-1"))
-    assert night is not None
-    assert (night.schedule_id, night.night.day) == ("letters-1", 21)
-    assert store.schedules.night_of_job(JobId("other")) is None
-
-
-def test_of_nights_with_the_same_job_the_first_made_it(store: Store) -> None:
-    night = begun(store)
-    store.schedules.given(night, JobId("contracts-1"))
-    unchanged = replace(NIGHT, night=date(2026, 11, 22))
-    assert store.schedules.claim(unchanged)
-    store.schedules.begun(unchanged, "on time")
-    store.schedules.given(unchanged, JobId("contracts-1"))
-    found = store.schedules.night_of_job(JobId("contracts-1"))
-    assert found is not None
-    assert found.night.day == 21
+    given = store.schedules.night_of("letters-1", date(2026, 11, 21))
+    assert given is not None
+    assert given.job_id == "contracts-1"
 
 
 def test_a_night_from_due_to_done(store: Store) -> None:

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from orchestrator.core.errors import DataRefused, StorageError
+from orchestrator.core.events import EventKind
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from tests.support.stored import NOW, added, job, sharded
@@ -150,7 +151,7 @@ def test_words_from_elsewhere_are_kept_whatever_is_in_them(store: Store, text: s
     """A provider's message ends no engine."""
     kept = text.replace("\0", "\ufffd").replace("\ud800", "?")
     new = added(store)
-    store.jobs.note(new.id, "waiting", text, NOW)
+    store.jobs.note(new.id, EventKind.WAITING, text, NOW)
     shard = sharded(store, new)
     store.shards.note(shard, held=text, pulled_for=text)
     assert [event.reason for event in store.jobs.events(new.id)] == [kept]

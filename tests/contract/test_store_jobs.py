@@ -8,8 +8,11 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, StorageError, UsageError
-from orchestrator.core.model import Counts, Job, JobId, JobKind, RequestState, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job, JobId, JobKind, RequestState
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.jobs import Event, SeenDocument
 from orchestrator.store.tables import documents
@@ -24,6 +27,7 @@ FULL = job(
     budget=Decimal("12.000000000001"),
     built_at=later(0.1),
     cancel_requested_at=later(0.2),
+    cancel_code="budget",
     cancel_reason="budget of $12 reached",
     finished_at=later(0.3),
     output_path="/out.jsonl",
@@ -123,17 +127,21 @@ def test_a_job_is_built_once(store: Store) -> None:
 
 def test_cancelling_is_asked_for_once(store: Store) -> None:
     store.jobs.add(job(), {})
-    assert store.jobs.request_cancel(JobId("contracts-1"), "by the user", NOW)
-    assert not store.jobs.request_cancel(JobId("contracts-1"), "again", later(1))
+    assert store.jobs.request_cancel(JobId("contracts-1"), CancelCode.USER, "by the user", NOW)
+    assert not store.jobs.request_cancel(JobId("contracts-1"), CancelCode.USER, "again", later(1))
     found = store.jobs.get("contracts-1")
-    assert (found.cancel_requested_at, found.cancel_reason) == (NOW, "by the user")
+    assert (found.cancel_requested_at, found.cancel_code, found.cancel_reason) == (
+        NOW,
+        CancelCode.USER,
+        "by the user",
+    )
 
 
 @pytest.mark.parametrize("facts", [{"finished_at": NOW}, {"error": "x"}], ids=["finished", "broken"])
 def test_what_is_over_is_not_cancelled(store: Store, facts: dict[str, object]) -> None:
     store.jobs.add(job(**facts), {})
-    assert not store.jobs.request_cancel(JobId("contracts-1"), "late", NOW)
-    assert not store.jobs.request_cancel(JobId("unknown"), "late", NOW)
+    assert not store.jobs.request_cancel(JobId("contracts-1"), CancelCode.USER, "late", NOW)
+    assert not store.jobs.request_cancel(JobId("unknown"), CancelCode.USER, "late", NOW)
 
 
 def test_a_job_finishes_once(store: Store) -> None:
@@ -149,7 +157,7 @@ def test_a_job_finishes_once(store: Store) -> None:
 def test_a_retry_opens_the_job_in_the_same_step_as_its_rows(store: Store) -> None:
     store.jobs.add(job(built_at=NOW), {})
     store.rows.add(JobId("contracts-1"), [row(0), row(1)], {}, NOW)
-    store.jobs.request_cancel(JobId("contracts-1"), "x", NOW)
+    store.jobs.request_cancel(JobId("contracts-1"), CancelCode.USER, "x", NOW)
     store.rows.end_open(JobId("contracts-1"), RequestState.CANCELLED, "cancelled", "x", NOW)
     store.jobs.finish(JobId("contracts-1"), "/out", later(1))
     assert store.rows.retry(JobId("contracts-1"), [RequestState.FAILED]) == 0
@@ -203,8 +211,8 @@ def test_a_job_whose_shards_were_given_up_was_not_submitted(store: Store) -> Non
 def test_events_come_in_the_order_in_which_they_were_noted(store: Store) -> None:
     found = added(store)
     batch = sharded(store, found)
-    store.jobs.note(found.id, "built", "3 requests", later(1))
-    store.jobs.note(found.id, "submitted", "batch created", NOW, batch.id)
+    store.jobs.note(found.id, EventKind.BUILT, "3 requests", later(1))
+    store.jobs.note(found.id, EventKind.SUBMITTED, "batch created", NOW, batch.id)
     assert store.jobs.events(found.id) == [
         Event(later(1), "built", "3 requests"),
         Event(NOW, "submitted", "batch created", batch.id),
@@ -216,7 +224,7 @@ def test_discarding_an_unbuilt_job_takes_everything_of_it_and_of_no_other(store:
     for name in ("a-1", "a-2"):
         store.jobs.add(job(name, built_at=None), {"team": name})
         store.rows.add(JobId(name), [row(0), row(1)], {}, NOW)
-        store.jobs.note(JobId(name), "built", "x", NOW)
+        store.jobs.note(JobId(name), EventKind.BUILT, "x", NOW)
     gone = JobId("a-1")
     assert store.jobs.discard(gone)
     assert [found.id for found in store.jobs.newest()] == ["a-2"]

@@ -14,9 +14,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.errors import StorageError
-from orchestrator.core.model import Counts, Failing
-from orchestrator.store import Store
+from orchestrator.store import (
+    Store,
+    night_tables,  # noqa: F401  (its tables are of the metadata)
+)
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
 from tests.support.process import PATIENCE

@@ -7,8 +7,10 @@ from decimal import Decimal
 
 import pytest
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Counts, JobId, Outcome, Price, RequestState, ShardState, Span, Usage
+from orchestrator.core.model import JobId, Outcome, Price, RequestState, Span, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.policy.sharding import Waiting
 from orchestrator.store import Store
 from orchestrator.store.failures import Reason

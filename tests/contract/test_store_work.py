@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from orchestrator.core.model import JobId, RequestState, ShardId, Span
+from orchestrator.core.model import JobId, RequestState, Span
+from orchestrator.core.shards import ShardId
 from orchestrator.policy.sharding import Range
 from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.errors import BackendError
 from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import KEPT, Standstill, Watch
+from orchestrator.engine.monitor import KEPT, Problem, Standstill, Watch
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
@@ -126,10 +126,10 @@ def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:
 
 def test_a_job_that_no_backend_may_run_is_watched_all_the_same(watched: Watched) -> None:
     open_job(watched, deadline_at=later(0.5), options={"backend": "gone"})
-    watched.watch().look(Standstill({"contracts-1": "backend gone is away"}, {}), NOW)
+    still = Standstill({"contracts-1": Problem("backend", "backend gone is away", NOW)}, {})
+    watched.watch().look(still, NOW)
     assert watched.events("contracts-1", "alert") == [], "it has only begun"
-    watched.store.jobs.note(watched.store.jobs.get("contracts-1").id, "waiting", "backend gone is away", NOW)
-    watched.watch().look(Standstill({"contracts-1": "backend gone is away"}, {}), later(0.1))
+    watched.watch().look(still, later(0.1))
     assert watched.events("contracts-1", "alert")[0].startswith("backend: backend gone is away, for 6 min;")
 
 

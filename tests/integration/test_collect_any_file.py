@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.lanes import lane
-from tests.support.stored import NOW, added, sharded
+from tests.support.stored import NOW, SPEC, added, sharded
 
 ROWS = 5
 PER_ROW = Decimal("0.001")
@@ -85,11 +86,11 @@ def collected(
     on_late: str = "finish", attempts: int = 0, problems: tuple[LineProblem, ...] = (), is_own: bool = True,
 ) -> Collected:  # fmt: skip
     store, home, numbers = place
-    job = added(store, ROWS, f"job-{next(numbers)}", spec={"on_late": on_late})
+    job = added(store, ROWS, f"job-{next(numbers)}", spec={**SPEC, "on_late": on_late})
     for number in range(1, attempts + 1):
         store.rows.release(sharded(store, job, number).id, count_attempt=True)
     if cancelled:
-        store.jobs.request_cancel(job.id, "by the user", NOW)
+        store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", NOW)
         job = store.jobs.get(job.id)
     shard = sharded(store, job, attempts + 1, state=ShardState.ENDED)
     shard = replace(shard, provider_status=status)

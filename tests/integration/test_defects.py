@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from orchestrator.core.model import Job, JobFault, JobKind, JobState, NightState
+from orchestrator.core.model import Job, JobFault, JobKind, JobState
+from orchestrator.core.schedules import NightState
 from orchestrator.engine.channels import Message
 from orchestrator.engine.monitor import Standstill, Watch
 from orchestrator.policy.backoff import TRIES

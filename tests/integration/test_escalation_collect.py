@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import LineProblem
-from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, ShardState
+from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import Standing, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
-from tests.support.stored import NOW, added, avoided, ranges, shard
+from tests.support.stored import NOW, SPEC, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
@@ -150,7 +151,7 @@ def test_rows_that_wait_for_room_keep_from_backends_that_lack_their_model(desk: 
 def test_a_cancelled_job_asks_no_further(desk: Desk) -> None:
     job = desk.job()
     sent = desk.sent(job)
-    desk.store.jobs.request_cancel(job.id, "by the user", NOW)
+    desk.store.jobs.request_cancel(job.id, CancelCode.USER, "by the user", NOW)
     desk.collect(job, sent, [line(0, "schema_mismatch"), line(1)], UP)
     assert desk.ends(job) == ["schema_mismatch", "succeeded", "cancelled", "cancelled"]
 
@@ -165,7 +166,7 @@ def test_behind_the_deadline_a_bad_answer_stands_where_rows_expire(
     desk: Desk, on_late: str, hours: float | None, end: str
 ) -> None:
     deadline = None if hours is None else NOW + timedelta(hours=hours)
-    job = desk.job(spec={"on_late": on_late}, deadline_at=deadline)
+    job = desk.job(spec={**SPEC, "on_late": on_late}, deadline_at=deadline)
     desk.collect(job, desk.sent(job), [line(row, "truncated") for row in range(ROWS)], UP)
     assert desk.ends(job) == [end] * ROWS
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.clock import now
-from orchestrator.core.model import Job, Outcome, RequestState, ShardState
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.shards import ShardState
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline.build.intake import Options, submit
 from orchestrator.pipeline.collect import failures_so_far

@@ -10,17 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.core.model import (
-    Job,
-    JobFault,
-    JobState,
-    Night,
-    NightState,
-    Overlap,
-    RequestState,
-    Schedule,
-    job_state,
-)
+from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
+from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import intake
@@ -250,7 +241,7 @@ def test_a_job_whose_first_ended_badly_fails_by_name_and_can_be_tried_again(nigh
 def test_a_job_that_waits_is_cancelled_without_a_row(night: Nights) -> None:
     first = submit(night).job
     made = submit(night, other(night), after=first.id).job
-    assert night.store.jobs.request_cancel(made.id, "cancelled by the user", night.at)
+    assert night.store.jobs.request_cancel(made.id, CancelCode.USER, "cancelled by the user", night.at)
     with Engine(night.config, night.store, dispatch=False) as engine:
         while night.store.jobs.get(made.id).finished_at is None:
             engine.pipeline.advance(night.store.jobs.get(made.id))

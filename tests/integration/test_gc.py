@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import RefusedError, StorageError
-from orchestrator.core.model import Counts, JobId, RequestState
+from orchestrator.core.model import CancelCode, JobId, RequestState
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.gc import disk, sweep
 from orchestrator.policy.retention import Fate
@@ -168,7 +169,7 @@ def test_failed_and_cancelled_jobs_go_by_age_and_do_not_count_as_the_newest(year
     good = years.run(200, "one")
     failed, cancelled = years.build(150, "two"), years.build(120, "three")
     years.store.jobs.fail(failed.id, "no such folder")
-    years.store.jobs.request_cancel(cancelled.id, "enough", NOW - timedelta(days=120))
+    years.store.jobs.request_cancel(cancelled.id, CancelCode.USER, "enough", NOW - timedelta(days=120))
     years.store.jobs.finish(cancelled.id, "x", NOW - timedelta(days=120))
     swept = sweep.gc(years.store, years.home, ALL, NOW)
     assert fates(swept) == {cancelled.id: Fate.FILES, failed.id: Fate.FILES, good.id: Fate.KEPT}

@@ -15,7 +15,8 @@ import pytest
 from orchestrator.cli import run
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, RefusedError, UsageError
-from orchestrator.core.model import Job, Misfire, Night, NightState, Overlap, RequestState, Schedule
+from orchestrator.core.model import Job, RequestState
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Intake, Options
@@ -23,7 +24,7 @@ from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.build.validate import check_file
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
-from orchestrator.policy.results import is_passing
+from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.config import load

@@ -12,7 +12,8 @@ from orchestrator.backends import webhooks
 from orchestrator.cli.up import _keep_secrets
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError
-from orchestrator.core.model import Job, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.gc.sweep import Daily
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.config import load

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.model import Misfire, NightState, Overlap, RequestState
+from orchestrator.core.model import CancelCode, RequestState
+from orchestrator.core.schedules import Misfire, NightState, Overlap
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.build.intake import Options, draft, submit
 from tests.support.ticking import EVENING, JOB, Nights
@@ -43,9 +44,7 @@ def test_a_night_becomes_a_job_with_its_deadline_and_budget_and_ends_with_it(nig
     assert job.budget == 12
     assert night.states() == [(20, RUNNING)]
     assert night.tick(hours=1) == []
-    found = night.store.schedules.night_of_job(job.id)
-    assert found is not None
-    assert found.night.day == 20
+    assert [one.night.day for one in night.store.schedules.nights() if one.job_id == job.id] == [20]
     night.finish()
     assert night.tick(hours=1) == ["letters, night of 2026-11-20: done: 1 rows: 1 expired"]
     assert night.states() == [(20, DONE)]
@@ -220,7 +219,7 @@ def test_a_night_fails_with_its_job(night: Nights) -> None:
     assert ended(20) == "the disk is gone"
     night.tick(hours=24)
     (job,) = night.store.jobs.unfinished(night.home.identity())
-    assert night.store.jobs.request_cancel(job.id, "cancelled by the user", night.at)
+    assert night.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", night.at)
     night.finish()
     assert ended(21) == "cancelled: cancelled by the user"
     night.tick(hours=24)

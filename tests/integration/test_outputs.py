@@ -21,7 +21,7 @@ from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.policy import alerts
 from orchestrator.reports.night_reader import night_report
-from orchestrator.settings.job_file import JobSpec, Output
+from orchestrator.settings.job_spec import JobSpec, Output
 from tests.support.hostedjob import HOUR, MINUTE, Desk
 from tests.support.process import wait_until
 

@@ -11,8 +11,10 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Job, Shard, ShardState
-from orchestrator.pipeline.plan.planning import Planning, Sending
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
+from orchestrator.pipeline.plan.orders import Sending
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import Guard
 from orchestrator.pipeline.submit import sending
 from orchestrator.pipeline.submit.admission import Room

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.core.clock import now
 from orchestrator.pipeline.build.intake import How, Options, submit
-from orchestrator.policy.results import is_passing
+from orchestrator.policy.row_errors import is_passing
 from tests.support.hostedjob import Desk
 
 

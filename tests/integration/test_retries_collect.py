@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import JobFilesError
-from orchestrator.core.model import Shard, ShardState, Span
+from orchestrator.core.model import CancelCode, Span
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
@@ -121,7 +122,7 @@ def test_what_was_withheld_goes_on_at_once(desk: Desk) -> None:
 
 def test_a_job_that_is_cancelled_asks_no_further(desk: Desk) -> None:
     of = desk.sent()
-    desk.store.jobs.request_cancel(desk.job.id, "by the user", NOW)
+    desk.store.jobs.request_cancel(desk.job.id, CancelCode.USER, "by the user", NOW)
     assert desk.collect(of, dict.fromkeys(range(ROWS), "truncated")) == "4 failed"
 
 

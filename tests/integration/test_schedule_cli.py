@@ -16,7 +16,7 @@ import pytest
 import tzlocal
 
 from orchestrator.cli import run
-from orchestrator.core.model import Night, NightState
+from orchestrator.core.schedules import Night, NightState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.model import Job, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import ShardState
 from orchestrator.engine.loop import Engine
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl

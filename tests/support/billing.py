@@ -12,7 +12,8 @@ from typing import Any
 
 from sqlalchemy import text
 
-from orchestrator.core.model import PICO, FinishedRow, Job, Shard, ShardState, Usage
+from orchestrator.core.model import PICO, FinishedRow, Job, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator import documents
 from orchestrator.documents import Document, Ignored, Readers, UnreadableDocument
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 
 
 @cache

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import COMMANDS
-from orchestrator.core.model import Forecast, Outcome, Price, RequestState, ShardState, Usage
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Forecast, Outcome, Price, RequestState, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.server.database import FILE_NAME, Database
 from orchestrator.server.keys import Keys
 from orchestrator.settings.discovery import locate
@@ -102,8 +104,8 @@ def _fill(store: Store, home: Home, text: str) -> None:
     }  # fmt: skip
     nights.finish(nights.run(first, at=NOW), later(2))
     late = nights.run(second, at=later(24), deadline_at=later(25), cancel_reason=text)
-    store.jobs.note(late.id, "waiting", text, later(24.5))
-    store.jobs.note(late.id, "rescued", text, later(24.6))
+    store.jobs.note(late.id, EventKind.WAITING, text, later(24.5))
+    store.jobs.note(late.id, EventKind.RESCUED, text, later(24.6))
     store.checked.note_quality(late.id, Quality(1, 2, 2, 0, text), later(25))
     store.forecasts.made([Forecast(late.id, "turnaround", f"gpu{text}", f"m{text}", NOW, 1.0, 2.0, text)])
     nights.finish(late, later(30))
@@ -111,7 +113,7 @@ def _fill(store: Store, home: Home, text: str) -> None:
     store.jobs.fail(broken.id, f"broken {text}")
     terms = {"name": "going", "series": "s2", "home": home.identity(), "spec": SPEC, "deadline_at": later(9)}
     going = added(store, 3, "going-1", built_at=NOW, **terms)
-    store.jobs.note(going.id, "held", text, NOW, None)
+    store.jobs.note(going.id, EventKind.HELD, text, NOW, None)
     shard = sharded(store, going, state=ShardState.SUBMITTED)
     store.shards.note(shard, held=f"held {text}", provider_status="in_progress", batch_id=f"batch_{text}")
     done = Outcome(0, RequestState.SUCCEEDED, usage=Usage(10, 0, 5), model=f"model{text}", upstream=f"up{text}")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, Table, text
 
-from orchestrator.core.model import JobId, Row, Shard, ShardState, Span
+from orchestrator.core.model import JobId, Row, Span
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.tables import documents, ledger, requests

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from orchestrator.core.model import Job, Night
+from orchestrator.core.model import Job
+from orchestrator.core.schedules import Night
 from orchestrator.store import Store
 from tests.emulator.answers import CHAT, Body, read
 from tests.emulator.client import Emulator

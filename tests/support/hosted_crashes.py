@@ -23,7 +23,7 @@ from orchestrator.backends.anthropic import AnthropicBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai import OpenAIBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
-from orchestrator.core.model import Job
+from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import Lane, Lanes
 from orchestrator.pipeline.build import intake
@@ -32,8 +32,9 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.submit.budget import SharedBudgets
-from orchestrator.settings.config import AnthropicBackend as AnthropicSettings
-from orchestrator.settings.config import Backend, Config, HostedBackend, ModelPrice, Rates
+from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
+from orchestrator.settings.backends import Backend, HostedBackend
+from orchestrator.settings.config import Config, ModelPrice, Rates
 from orchestrator.settings.config import Report as ReportSettings
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
@@ -294,7 +295,7 @@ class Run:
 
     def _cancel_if_due(self, store: Store, job: Job) -> None:
         if (self.now() - START).total_seconds() >= self._schedule.cancel_at:
-            store.jobs.request_cancel(job.id, "enough", self.now())
+            store.jobs.request_cancel(job.id, CancelCode.USER, "enough", self.now())
 
     def _wait(self, moved: bool) -> None:
         """Let the time pass that nothing would happen in, first a little of it, then more and more."""

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
-from orchestrator.core.model import Job
+from orchestrator.core.model import CancelCode, Job
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.build import intake
@@ -114,7 +114,9 @@ def script(
 class Desk:
     """A home with an orch.toml, its engine, and the provider behind it."""
 
-    def __init__(self, provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch, database_url: str | None = None
+    ) -> None:
         self.provider = provider
         self.folder = folder
         self.said: list[str] = []
@@ -123,14 +125,14 @@ class Desk:
         for name, value in provider.environment.items():
             monkeypatch.setenv(name, value)
         self.home = Home(folder / "home")
-        self.home.root.mkdir()
-        self.store = Store.open(new_sqlite(self.home.root / "orch.db"))
+        self.home.root.mkdir(exist_ok=True)
+        self._database_url = database_url or new_sqlite(self.home.root / "orch.db")
+        self.store = Store.open(self._database_url)
         self.engine: Engine | None = None
 
     @property
     def _place(self) -> Place:
-        home = self.home.root
-        return Place(self.folder / "orch.toml", home, f"sqlite:///{home / 'orch.db'}", 10.0)
+        return Place(self.folder / "orch.toml", self.home.root, self._database_url, 10.0)
 
     def backend(self, name: str = "openai", **more: Any) -> None:
         """One backend alone."""
@@ -226,7 +228,7 @@ class Desk:
 
     def cancel(self, job: Job) -> None:
         """As `orch cancel` asks for it."""
-        self.store.jobs.request_cancel(job.id, "cancelled by the user", now())
+        self.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", now())
 
     # --- what a user sees
 
@@ -292,11 +294,16 @@ def all_are(end: str, count: int) -> dict[str, str]:
 
 
 @contextmanager
-def desk_of(provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    """An empty home, with one OpenAI backend until the test says otherwise, before a provider that is as new."""
+def desk_of(
+    provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch, database_url: str | None = None
+) -> Iterator[Desk]:
+    """An empty home, with one OpenAI backend until the test says otherwise, before a provider that is as new.
+
+    With a database, the home that is in the folder.
+    """
     provider.reset()
     provider.settings(**USUAL)
-    desk = Desk(provider, folder, monkeypatch)
+    desk = Desk(provider, folder, monkeypatch, database_url)
     try:
         desk.backend()
         yield desk

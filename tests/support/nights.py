@@ -9,7 +9,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.core.model import Job, Outcome, Price, RequestState, ShardState, Span, Usage
+from orchestrator.core.model import Job, Outcome, Price, RequestState, Span, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.stored import job, row, settle, sharded

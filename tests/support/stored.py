@@ -6,26 +6,18 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.core.model import (
-    Job,
-    JobId,
-    JobKind,
-    Outcome,
-    Price,
-    RequestState,
-    Row,
-    Shard,
-    ShardId,
-    ShardState,
-    Span,
-    Usage,
-)
+from orchestrator.core.model import Job, JobId, JobKind, Outcome, Price, RequestState, Row, Span, Usage
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Range, pack
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 
 CHAT = "/v1/chat/completions"
 NOW = datetime(2026, 11, 21, 20, 0, 0, 123456, tzinfo=UTC)
+
+
+SPEC = {"name": "contracts", "documents": [{"path": "d"}], "tasks": [{"id": "t", "model": "m", "prompt": "?"}]}
+"""A job file of which nothing matters."""
 
 
 def later(hours: float) -> datetime:
@@ -35,9 +27,10 @@ def later(hours: float) -> datetime:
 def job(job_id: str = "contracts-1", **facts: Any) -> Job:
     given = {
         "home": "home", "series": "series", "identity": "identity", "name": "contracts", "kind": JobKind.DOCUMENTS,
-        "source": "/job.yaml", "spec": {"name": "contracts"}, "options": {}, "created_at": NOW,
+        "source": "/job.yaml", "options": {}, "created_at": NOW,
     }  # fmt: skip
-    return Job(JobId(job_id), **{**given, **facts})
+    given |= facts
+    return Job(JobId(job_id), **{**given, "spec": given.get("spec", SPEC)})
 
 
 def row(seq: int, *, span: Span | None = None, **facts: Any) -> tuple[Row, Span]:

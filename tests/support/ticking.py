@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.model import Job, Misfire, NightState, Overlap, RequestState, Schedule
+from orchestrator.core.model import Job, RequestState
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.backends.files import store as write_file
-from orchestrator.core.model import Job, ShardState, Span
+from orchestrator.core.model import Job, Span
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.build import builder, intake, reuse
 from orchestrator.pipeline.finish import finisher
 from orchestrator.settings.config import Config, load

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.model import Counts, Shard, ShardState
+from orchestrator.core.counts import Counts
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.engine.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
 from orchestrator.settings.config import Alerts
 from orchestrator.store.jobs import Event
-from tests.support.stored import NOW, job, later, shard
+from tests.support.stored import NOW, SPEC, job, later, shard
 
 JOB = job(deadline_at=later(10))
 OPEN = Counts(pending=10, succeeded=90)
@@ -45,22 +46,22 @@ def test_a_deadline_that_passed_is_told_once_more() -> None:
     [(kind, what, message, action)] = told(later(10))
     assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job is finished late")
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
-    gives_up = job(deadline_at=later(10), spec={"on_late": "expire"})
+    gives_up = job(deadline_at=later(10), spec={**SPEC, "on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
 
 
 def test_a_budget_at_its_mark() -> None:
-    warned = Event(NOW, "budget", "budget team, night until 2026-11-22 12:00: of the $9 $8.0000 are spent (89%)")
-    stopped = Event(NOW, "stopped", "budget team: used up")
+    warned = Event(NOW, "budget", "of the $9 $8.0000 are spent (89%)", code="team/night/2026-11-22 12:00")
+    stopped = Event(NOW, "stopped", "used up", code="budget")
     assert [one[:3] for one in told(events=[warned, stopped])] == [
-        (AlertKind.BUDGET, "budget team, night until 2026-11-22 12:00", warned.reason),
-        (AlertKind.BUDGET, "stopped", "budget team: used up"),
+        (AlertKind.BUDGET, "team/night/2026-11-22 12:00", warned.reason),
+        (AlertKind.BUDGET, "stopped", "used up"),
     ]
 
 
 def test_a_job_that_its_first_rows_have_stopped() -> None:
-    stopped = Event(NOW, "stopped", "5 of 20 rows failed")
-    assert [one[:3] for one in told(events=[stopped])] == [(AlertKind.QUALITY, "stopped", "5 of 20 rows failed")]
+    stopped = Event(NOW, "stopped", "budget or not, 5 of 20 rows failed", code="canary")
+    assert [one[:3] for one in told(events=[stopped])] == [(AlertKind.QUALITY, "stopped", stopped.reason)]
 
 
 def test_a_job_that_is_over_is_told_of_too() -> None:
@@ -72,11 +73,11 @@ def test_a_job_that_is_over_is_told_of_too() -> None:
 
 
 def test_a_backend_that_stays_away() -> None:
-    assert told(troubles=[Trouble("gpu: refused, for 3 s", PATIENCE - 1)]) == []
-    [(kind, what, message, _)] = told(troubles=[Trouble("gpu: refused 17 times\nhint: x", 180)])
-    assert (kind, what) == (AlertKind.BACKEND, "gpu: refused # times")
+    assert told(troubles=[Trouble("gpu", "gpu: refused, for 3 s", PATIENCE - 1)]) == []
+    [(kind, what, message, _)] = told(troubles=[Trouble("gpu", "gpu: refused 17 times\nhint: x", 180)])
+    assert (kind, what) == (AlertKind.BACKEND, "gpu")
     assert message == "gpu: refused 17 times, for 3 min"
-    assert told(troubles=[Trouble("gpu: refused 18 times", 240)])[0][1] == what, "the same trouble, later"
+    assert told(troubles=[Trouble("gpu", "gpu: is away", 240)])[0][1] == what, "the same trouble, later"
 
 
 STALLS: dict[str, tuple[Shard, float, str | None]] = {
@@ -151,6 +152,6 @@ LATER_DOWN = {**DOWN, "url": "http://127.0.0.1:3/v1", "problem_seconds": 7}
 
 def test_a_server_is_in_trouble_when_it_has_work_and_no_upstream() -> None:
     down = {"running_batches": 1, "upstreams": [DOWN, LATER_DOWN]}
-    assert trouble_at("gpu", down) == Trouble("gpu: http://127.0.0.1:3/v1: refused", 7.0)
+    assert trouble_at("gpu", down) == Trouble("gpu:http://127.0.0.1:3/v1", "gpu: http://127.0.0.1:3/v1: refused", 7.0)
     assert trouble_at("gpu", {**down, "running_batches": 0}) is None
     assert trouble_at("gpu", {**down, "upstreams": [DOWN, UP]}) is None

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Outcome, Price, Shard, ShardState, Usage
+from orchestrator.core.model import Outcome, Price, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.submit import budget
 from tests.support.lanes import lane

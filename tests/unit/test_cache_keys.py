@@ -15,7 +15,7 @@ from orchestrator.core.model import FinishedRow, RequestState, Span, Usage
 from orchestrator.documents.types import Document
 from orchestrator.policy.requests import ENDPOINT, Builder, cache_key, line_cache_key
 from orchestrator.policy.results import batch_row
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
 
 CHAT, EMBEDDINGS = ENDPOINT, "/v1/embeddings"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.documents.types import Document
 from orchestrator.policy.requests import Builder
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
 
 RULES = "You answer for a lawyer. " * 50
 TEXTS = ("It was agreed.", "Nothing was.")

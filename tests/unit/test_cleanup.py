@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.documents.cleanup import clean
 from orchestrator.documents.types import Document
 from orchestrator.policy.requests import Builder, Built
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
 
 WHITESPACE = {
     "runs of blanks within a line": ("It  was   agreed.", "It was agreed."),

@@ -14,7 +14,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.encoding import SAMPLE_BYTES, clean, decode
 from orchestrator.documents.types import ExtractionError
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
 
 FRENCH = "Le présent contrat est conclu entre la société Müller et le café de Besançon, où l'été sera déterminé.\n"

@@ -23,7 +23,7 @@ from orchestrator.documents import (
     word_package,
 )
 from orchestrator.documents.types import ExtractionError
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
 
 PAGE = """<!doctype html><html><head><title> Q3

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.documents import EXTRACTOR_VERSION, Document
 from orchestrator.settings import job_file
+from orchestrator.settings.job_spec import JobSpec
 from tests.support.documents import read
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -23,7 +24,7 @@ KINDS = ("contracts", "invoices", "reports")
 READ_AS = {"1": "26583f90e926e5cda058818253487e7fad5d518ab22dcd96e22b64fcc7a77a5d"}
 
 
-def job(kind: str) -> job_file.JobSpec:
+def job(kind: str) -> JobSpec:
     return job_file.load(SAMPLES / kind / "job.yaml")
 
 

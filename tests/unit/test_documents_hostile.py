@@ -25,7 +25,7 @@ from orchestrator.documents.files import File, read_plain
 from orchestrator.documents.html_shape import tamed
 from orchestrator.documents.opening import Opener
 from orchestrator.documents.word_package import RATIO_FROM
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs
 from tests.support.documents import read, readers
 

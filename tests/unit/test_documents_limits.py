@@ -16,7 +16,7 @@ READ = r"""
 import json, re, sys, time
 from pathlib import Path
 from orchestrator.documents import Document, read
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import (DocumentSource)
 started = time.process_time()
 counts = {}
 for document in read(DocumentSource.model_validate_json(sys.argv[2]), Path(sys.argv[1])):

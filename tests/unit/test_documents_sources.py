@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, files
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import fields_of, read
 
 

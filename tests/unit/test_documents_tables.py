@@ -29,7 +29,7 @@ from orchestrator.documents import (
     parquet_rows,
     tables,
 )
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import fields_of, read
 
 EMPTY, BAD, LARGE = DocumentProblem.EMPTY, DocumentProblem.BAD_ROW, DocumentProblem.TOO_LARGE

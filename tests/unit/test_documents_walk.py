@@ -17,7 +17,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Reason, told
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read, readers
 
 TREE = (
@@ -231,7 +231,7 @@ from pathlib import Path
 from orchestrator.documents import confined, csv_rows, listed, Readers
 from orchestrator.documents.readers import Rows
 from orchestrator.core.errors import InputError
-from orchestrator.settings.job_file import DocumentSource
+from orchestrator.settings.job_spec import (DocumentSource)
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

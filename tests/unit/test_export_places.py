@@ -15,7 +15,7 @@ import pytest
 from orchestrator.core.errors import InputError, OrchError, StorageError, UsageError
 from orchestrator.core.model import JobKind
 from orchestrator.pipeline.finish import outputs
-from orchestrator.settings.job_file import Output
+from orchestrator.settings.job_spec import Output
 from tests.support import merged
 
 NIGHT = date(2026, 11, 21)

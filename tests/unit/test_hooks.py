@@ -21,7 +21,7 @@ from orchestrator.backends.webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE,
 from orchestrator.cli.up import up
 from orchestrator.core.connections import Patience
 from orchestrator.core.errors import BackendError, UsageError
-from orchestrator.core.model import Shard, ShardState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect.track import MOST_PUSHED, Looks
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load

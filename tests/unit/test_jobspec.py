@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from orchestrator.core.errors import InputError
-from orchestrator.settings.job_file import JobSpec, deadline_at, json_schema, lines_of, load
+from orchestrator.settings.deadlines import deadline_at
+from orchestrator.settings.job_file import lines_of, load
+from orchestrator.settings.job_spec import JobSpec, json_schema
 from orchestrator.settings.source_lines import load_yaml
 
 ROOT = Path(__file__).parents[2]

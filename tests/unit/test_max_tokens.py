@@ -23,7 +23,8 @@ from orchestrator.policy.requests import (
     too_large,
     written_bound,
 )
-from orchestrator.settings.job_file import JobSpec, Task, load
+from orchestrator.settings.job_file import load
+from orchestrator.settings.job_spec import JobSpec, Task
 
 BOUNDS: dict[str, tuple[dict[int, int], int | None, int]] = {
     "nothing is known": ({}, None, 512),

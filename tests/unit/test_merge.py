@@ -15,7 +15,8 @@ import msgspec
 import pytest
 
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.model import FinishedRow, RequestState, ShardState, Span, Usage
+from orchestrator.core.model import FinishedRow, RequestState, Span, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.collect.partial import partial_lines
 from orchestrator.pipeline.finish import merge
 from orchestrator.settings.home import Home

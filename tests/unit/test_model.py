@@ -7,17 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator.core.model import (
-    TRANSITIONS,
-    Counts,
-    Job,
-    JobId,
-    JobKind,
-    JobState,
-    RequestState,
-    ShardState,
-    job_state,
-)
+from orchestrator.core.counts import Counts
+from orchestrator.core.model import Job, JobId, JobKind, JobState, RequestState, job_state
+from orchestrator.core.shards import TRANSITIONS, ShardState
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MOVES = {

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError, UsageError
-from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.plan.routes import models_of, objections, route_for, standing_of
 from orchestrator.policy.row_errors import BAD_ANSWERS
 from orchestrator.settings.config import Config, load

@@ -12,7 +12,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from orchestrator.core.model import Counts, Forecast, JobId, JobState, Usage
+from orchestrator.core.counts import Counts
+from orchestrator.core.model import Forecast, JobId, JobState, Usage
 from orchestrator.policy.diff import Asked, DocumentRun, Said, difference
 from orchestrator.reports.night import Facts, Fate, NightReport, fate_of, fates, job_report, night_of
 from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Misfire, NightState, Overlap, Schedule
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.policy import nights
 from orchestrator.policy.nights import Due
 

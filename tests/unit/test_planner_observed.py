@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.core.model import Job, JobId, JobKind, Shard, ShardId, ShardState
+from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.planner import observed
 from tests.unit.test_planner import batch

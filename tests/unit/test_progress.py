@@ -11,7 +11,9 @@ import pytest
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.cli.console_progress import Progress, job_view
 from orchestrator.cli.layout import Line, cell_width
-from orchestrator.core.model import Counts, Failing, JobState, ShardState, Usage
+from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.model import JobState, Usage
+from orchestrator.core.shards import ShardState
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.store.failures import Reason
 from orchestrator.store.jobs import Event

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.backends import RemoteBatch, RemoteFile
 from orchestrator.backends.reconcile import Comparison, Kind, compare
-from orchestrator.core.model import Shard, ShardState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from tests.support.stored import job, shard
 

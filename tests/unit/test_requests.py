@@ -24,7 +24,7 @@ from orchestrator.policy.requests import (
     variables,
     with_model,
 )
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})
 TASK: dict[str, Any] = {"id": "parties", "prompt": "Who signs?", "model": "small"}

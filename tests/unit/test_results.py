@@ -14,6 +14,7 @@ from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Us
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
 from orchestrator.policy.results import Answer, Found, NotExecuted, OutputCheck, Refusal
+from orchestrator.policy.row_errors import is_passing
 
 USAGE = {
     "prompt_tokens": 10,
@@ -305,7 +306,8 @@ PASSING = {
     "upstream_error": True, "batch_expired": True, "batch_cancelled": True, "missing_result": True,
     "budget_exhausted": True, "part_failed": True,
     "http_500": True, "http_503": True, "http_429": True, "http_408": True,
-    "http_0": True, "http_400": False, "http_404": False, "http_4290": True,
+    "http_0": True, "http_425": True, "http_501": False, "rate_limit_exceeded": True, "insufficient_quota": False,
+    "server_is_odd": False, "http_400": False, "http_404": False, "http_4290": True,
     "invalid_json": False, "truncated": False,
     "schema_mismatch": False, "encrypted": False, "": False, None: False,
 }  # fmt: skip
@@ -313,7 +315,7 @@ PASSING = {
 
 @pytest.mark.parametrize(("code", "passing"), PASSING.items(), ids=str)
 def test_which_failures_another_night_tries_again(code: str | None, passing: bool) -> None:
-    assert results.is_passing(code) is passing
+    assert is_passing(code) is passing
 
 
 def finished(**facts: Any) -> FinishedRow:

@@ -10,16 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends import BATCH_GONE
-from orchestrator.policy.row_errors import (
-    FAILED,
-    REFUSED,
-    RULES,
-    BatchFault,
-    Disposition,
-    Rule,
-    classify,
-    classify_batch,
-)
+from orchestrator.policy import row_errors
+from orchestrator.policy.batch_errors import BatchFault, classify_batch
+from orchestrator.policy.row_errors import FAILED, REFUSED, RULES, Disposition, Rule, classify
+from orchestrator.server.dispatch.retry import NO_CREDIT
 
 RETRY, ELSEWHERE, NEVER, WAIT, STOP = Disposition
 ROOT = Path(__file__).resolve().parents[2]
@@ -357,3 +351,24 @@ def test_the_page_for_users_has_every_rule_and_no_other() -> None:
 def test_the_page_for_users_says_what_each_end_is() -> None:
     page = (ROOT / "docs/reference/row-errors.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \*\*(.+)\*\* \|", page, re.MULTILINE) == list(DOES.values())
+
+
+def test_the_servers_words_for_an_account_without_credit_are_those_of_the_table() -> None:
+    assert all(row_errors.is_account(None, word) for word in NO_CREDIT)
+
+
+ACCOUNTS = {
+    (401, None): True, (402, None): True, (403, "odd"): True, (400, "insufficient_quota"): True,
+    (429, "insufficient_quota"): True, (400, "authentication_error"): True, (429, "rate_limit_exceeded"): False,
+    (400, "organization_on_hold"): True, (404, "model_not_found"): False, (400, None): False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "word"), ACCOUNTS, ids=str)
+def test_what_is_about_the_account(status: int, word: str | None) -> None:
+    found = row_errors.is_account(status, word)
+    assert found is ACCOUNTS[status, word]
+    if (status, word) == (400, "authentication_error"):
+        return  # of a row the status speaks; a call's account is at fault all the same
+    stops = row_errors.classify(status, word, None, None).disposition is row_errors.Disposition.STOP
+    assert found is stops, "a refused call and a refused row are judged by the same table"

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from orchestrator.core import wire
+from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import MAX_DEPTH, NO_JSON, NO_TOKENS
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
 from orchestrator.server.dispatch import bodies, packing, results
-from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object, retry_after
+from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object
 from orchestrator.server.dispatch.concurrency_limiter import Flow
 from orchestrator.server.dispatch.gauges import MOST, read_gauges
 from orchestrator.server.dispatch.outcomes import outcome_of
@@ -90,7 +91,7 @@ DATES = st.sampled_from(
 
 @given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), WORDS | DATES))
 def test_any_retry_after_is_seconds_or_nothing(headers: dict[str, str]) -> None:
-    found = retry_after(headers.get)
+    found = retry_after(headers.get, NOW, most=MAX_RETRY_AFTER)
     assert found is None or 0 <= found <= MAX_RETRY_AFTER
 
 
@@ -104,7 +105,7 @@ def test_a_header_of_endless_digits_is_looked_at_once() -> None:
     """In time that grows with its length: what is quadratic would hold up everybody for minutes."""
     text = "9" * 300_000 + "x"
     assert reset_seconds(text, NOW) is None
-    assert retry_after({"retry-after": text}.get) is None
+    assert retry_after({"retry-after": text}.get, NOW, most=MAX_RETRY_AFTER) is None
 
 
 def named(family: str) -> list[str]:

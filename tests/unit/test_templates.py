@@ -19,7 +19,7 @@ from orchestrator.core.templates import Template, TemplateProblem, template
 from orchestrator.documents.types import Document
 from orchestrator.policy.requests import Builder, reduce_line
 from orchestrator.settings import job_file
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
 
 
 @pytest.fixture(scope="module", autouse=True)

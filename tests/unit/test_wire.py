@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import wire
+from orchestrator.core.durations import window_seconds
 from orchestrator.core.wire import (
     AnswerHead,
     BatchUsage,
@@ -203,7 +204,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
      ("1.5h", None), ("1h30m", None), ("", None), ("99999999d", None)],
 )  # fmt: skip
 def test_completion_windows(text: str, seconds: int | None) -> None:
-    assert wire.window_seconds(text) == seconds
+    assert window_seconds(text) == seconds
 
 
 @settings(max_examples=50)

@@ -26,19 +26,21 @@ from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, Made, Memory, Sweep, chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
-from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, too_large, variables
+from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, variables
 from orchestrator.settings.config import Reading
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, lines_of
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.documents import Readers
 
-MAX_ERRORS = 20
 GONE = 1000
 MANY = 5000
 """Rows from which on the database looks at what was added: a tenth of a second, where it has to."""
@@ -303,7 +305,8 @@ def _from_documents(
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 
-    spec = JobSpec.model_validate(job.spec)
+    spec = spec_of(job)
+    assert spec is not None, "its kind is documents"
     base = Path(job.source).parent
     scope = Scope.of(job)
     selection = Selection(scope)
@@ -348,44 +351,6 @@ def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
     selection.check()
 
 
-def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
-    """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
-    problems: list[InputError] = []
-    seen: set[int] = set()
-    number_of_lines = 0
-    for number, raw in _numbered(path):
-        checked = wire.check_line(raw)
-        if isinstance(checked, wire.CheckedLine):
-            key = wire.id_key(checked.custom_id)
-            if key in seen:
-                checked = _duplicate(path, checked.custom_id)
-            elif (large := too_large(raw, checked.url, checked.body)) is not None:
-                checked = wire.LineError("integer_above_max_value", large[1], large[0])
-            seen.add(key)
-        if isinstance(checked, wire.LineError):
-            problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
-            if len(problems) == MAX_ERRORS:
-                break
-            continue
-        number_of_lines += 1
-        if not problems:
-            yield checked, raw
-    if problems:
-        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
-        raise joined(problems)
-    if number_of_lines == 0:
-        raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
-
-
-def _duplicate(path: Path, custom_id: str) -> wire.LineError:
-    error = wire.duplicate_error(custom_id)
-    for number, raw in _numbered(path):
-        first = wire.check_line(raw)
-        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
-            return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
-    return error
-
-
 def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
     inputs, most = bounds(line.url, line.body)
@@ -393,18 +358,3 @@ def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
         seq, line.custom_id, line.custom_id, "", line.url, line.model or "", mark, "", inputs=inputs, max_output=most,
         cache_key=line_cache_key(line.url, line.body), content=mark,
     )  # fmt: skip
-
-
-def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with path.open("rb") as file:
-            for number, _, raw in wire.lines(file):
-                yield number, raw
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
-
-
-def joined(problems: list[InputError]) -> InputError:
-    """Several mistakes as one error: the first, and the others below it."""
-    first, *first.others = problems
-    return first

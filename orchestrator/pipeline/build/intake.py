@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import builder, reuse
@@ -31,9 +32,12 @@ from orchestrator.pipeline.plan.routes import route_for
 from orchestrator.pipeline.submit import canary
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
+from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, deadline_at, lines_of, load
+from orchestrator.settings.job_file import lines_of, load
+from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import line_of, spell
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 
@@ -199,7 +203,8 @@ def submit(
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
     route_for(config, job)
-    before = options.after or job.spec.get("after")
+    spec = spec_of(job)
+    before = options.after or (spec.after if spec else None)
     if before is not None:
         first, stands = after.require(store, job.home, before)
         if stands is after.Before.OPEN:
@@ -228,7 +233,7 @@ def submit(
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
-    store.jobs.note(job.id, "built", str(report), now())
+    store.jobs.note(job.id, EventKind.BUILT, str(report), now())
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
 
 
@@ -265,7 +270,7 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
         check_deadline(job)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[after.AFTER]} to finish well"
-    store.jobs.note(job.id, "waiting", reason, now)
+    store.jobs.note(job.id, EventKind.WAITING, reason, now)
     return Intake(job, How.WAITING, reason)
 
 
@@ -293,7 +298,9 @@ def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetim
         terms["budget"] = options.budget
     if terms:
         store.jobs.revise(job.id, **terms)
-        store.jobs.note(job.id, "revised", ", ".join(f"{name}: {value}" for name, value in terms.items()), now)
+        store.jobs.note(
+            job.id, EventKind.REVISED, ", ".join(f"{name}: {value}" for name, value in terms.items()), now
+        )
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
     return store.jobs.get(job.id)
@@ -323,7 +330,8 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
 
 
 def _tags(job: Job) -> dict[str, str]:
-    return {str(key): str(value) for key, value in job.spec.get("tags", {}).items()}
+    spec = spec_of(job)
+    return {} if spec is None else spec.tags
 
 
 def rehearse(

@@ -12,9 +12,9 @@ from functools import cache
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.policy.requests import bound_from, custom_id, resolve_model, written_bound
-from orchestrator.policy.results import is_passing
+from orchestrator.policy.row_errors import is_passing
 from orchestrator.settings.config import Config
-from orchestrator.settings.job_file import AUTO, Task
+from orchestrator.settings.job_spec import AUTO, Task
 from orchestrator.settings.model_lists import above, rung_of
 from orchestrator.store import Store
 from orchestrator.store.records import Before, Earlier

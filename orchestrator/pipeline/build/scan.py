@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.documents.readers import Documents
     from orchestrator.pipeline.build.builder import BuildReport
     from orchestrator.pipeline.build.selection import Selection
-    from orchestrator.settings.job_file import DocumentSource
+    from orchestrator.settings.job_spec import DocumentSource
 
 CHUNK = 500
 KEPT = 5000

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
-from orchestrator.settings.job_file import DocumentSource, JobSpec
+from orchestrator.settings.job_spec import DocumentSource, JobSpec
 
 MOST_NAMES = 20_000
 """Names of documents that are kept, to find the one that was meant."""

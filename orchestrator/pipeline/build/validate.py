@@ -14,6 +14,7 @@ from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.ignored import Ignored
 from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.batch_file import batch_lines
 from orchestrator.pipeline.build.intake import (
     Options,
     check_deadline,
@@ -28,7 +29,8 @@ from orchestrator.pipeline.plan.routes import route_for
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, Task, lines_of
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec, Task
 from orchestrator.settings.known_answers import Gold
 from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.store import Store
@@ -121,7 +123,7 @@ def check_file(
     home = "" if store is None else Home(config.home).identity()
     if kind is JobKind.BATCH:
         selection = Selection(scope)
-        ids = (checked.custom_id for checked, _ in builder.batch_lines(path))
+        ids = (checked.custom_id for checked, _ in batch_lines(path))
         number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
         selection.check()
         _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from orchestrator.core.errors import BackendError
-from orchestrator.core.model import Job, Outcome, RequestState, Shard
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.finish.finisher import checks_of

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.backends import Download
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
-from orchestrator.core.model import Shard
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.track import Came, Watched

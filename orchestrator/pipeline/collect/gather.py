@@ -7,7 +7,9 @@ from datetime import datetime
 
 from orchestrator.backends import LineProblem
 from orchestrator.core.errors import AccountError, BackendError
-from orchestrator.core.model import Job, Shard
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
@@ -69,9 +71,8 @@ class Gather:
 
     def _problems(self, shard: Shard, lane: Lane, until: datetime) -> tuple[LineProblem, ...]:
         """Why a backend refused a shard's batch; nothing where it did not, or does not say so in time."""
-        if shard.refusal is not None:
-            code, _, message = shard.refusal.partition(": ")
-            return (LineProblem(code, message),)
+        if shard.refusal_code is not None:
+            return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:
             return ()
         try:
@@ -105,7 +106,7 @@ class Gather:
         self._work.governor.learn(lane, shard, tally)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
         self._work.looks.forget(shard)
-        self._work.note(job, "collected", str(tally), shard)
+        self._work.note(job, EventKind.COLLECTED, str(tally), shard)
         self._settled(shard)
         self._work.budgets.warn(job)
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from orchestrator.backends import RemoteBatch
 from orchestrator.backends.files import durable
 from orchestrator.core.errors import AccountError, BackendRefused
-from orchestrator.core.model import Job, Outcome, RequestState, Shard, ShardState
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.fetch import GONE, KINDS

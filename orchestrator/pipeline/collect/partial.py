@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends import Backend
-from orchestrator.core.model import FinishedRow, Job, Outcome, Shard, ShardState
+from orchestrator.core.model import FinishedRow, Job, Outcome
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results

@@ -16,9 +16,11 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.errors import JobFilesError
-from orchestrator.core.model import Job, Outcome, Shard, Span
+from orchestrator.core.model import Job, Outcome, Span
+from orchestrator.core.shards import Shard
 from orchestrator.policy import reask, results
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
@@ -27,7 +29,7 @@ _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
 
 def retries_of(job: Job) -> Mapping[str, int]:
     """How often a model is shown what was wrong with its answer, by task."""
-    return {task["id"]: task.get("retries", 0) for task in job.spec.get("tasks", ())}
+    return {task.id: task.retries for task in tasks_of(job)}
 
 
 def ask_again(

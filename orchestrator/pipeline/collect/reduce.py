@@ -20,7 +20,8 @@ from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy import results
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec, Task
+from orchestrator.settings.job_spec import Task
+from orchestrator.settings.spec_of import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.stages import Fault, Unmade
 
@@ -33,9 +34,9 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
 
     Raises JobFilesError, StorageError; then what was made so far stays made.
     """
-    if not any(task.get("long") for task in job.spec.get("tasks", ())):
+    tasks = {task.id: task for task in tasks_of(job) if task.long is not None}
+    if not tasks:
         return False
-    tasks = {task.id: task for task in JobSpec.model_validate(job.spec).tasks}
     moved = 0
     while complete := store.stages.complete(job.id, CHUNK):
         made = {of.seq: _made(store, home, job, of, tasks[of.task]) for of in complete}

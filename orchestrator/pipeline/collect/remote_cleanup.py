@@ -18,7 +18,9 @@ from orchestrator.core.errors import (
     OrchError,
     UsageError,
 )
-from orchestrator.core.model import Job, JobId, Shard, ShardId, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job, JobId
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import late_answers
 from orchestrator.pipeline.provider_calls import Crew, Inline
@@ -33,7 +35,7 @@ AT_ONCE = 20
 
 INLINE = Inline()
 
-Note = Callable[[Job, str, str, Shard], None]
+Note = Callable[[Job, EventKind, str, Shard], None]
 TakeLate = Callable[[Job, Shard, Lane], late_answers.Late]
 
 
@@ -137,7 +139,7 @@ class Chores:
             return
         told = self._take(job, shard, lane)
         self._store.shards.note(shard, owed=0)
-        self._note(job, "late", str(told), shard)
+        self._note(job, EventKind.LATE, str(told), shard)
         self._again(shard)
 
     def _again(self, shard: Shard) -> None:
@@ -156,7 +158,7 @@ class Chores:
 
     def _left(self, job: Job, shard: Shard, what: str, why: str) -> None:
         told = f"left at {shard.backend}: {what}, which cannot be deleted: {why}"
-        self._note(job, "left", f"{told}; `orch reconcile --delete-files` tries it again", shard)
+        self._note(job, EventKind.LEFT, f"{told}; `orch reconcile --delete-files` tries it again", shard)
 
     def _is_clean(self, shard: Shard) -> None:
         if shard.state is ShardState.COLLECTED:

@@ -13,7 +13,8 @@ from datetime import datetime
 
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
-from orchestrator.core.model import Outcome, RequestState, Shard, ShardState, Usage
+from orchestrator.core.model import Outcome, RequestState, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
@@ -32,6 +33,7 @@ from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
 from orchestrator.policy.results import Found, NotExecuted
 from orchestrator.settings.home import Home
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
@@ -76,7 +78,7 @@ def collect(store: Store, home: Home, ended: Ended) -> Tally:
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
     if not ended.lane.is_own:
-        is_lost = shard.refusal is not None and shard.refusal.startswith(BATCH_GONE)
+        is_lost = shard.refusal_code == BATCH_GONE
         tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
     return tally
 
@@ -121,7 +123,7 @@ def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
 def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
     """The code of the check for which a row may be asked again, None where its outcome stands."""
     job = ended.job
-    late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
+    late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
         return None
     is_answer = outcome.status is not None and 200 <= outcome.status < 300

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendError, UsageError
-from orchestrator.core.model import Job, Shard
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.policy import evidence, poll_schedule

@@ -10,14 +10,17 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from orchestrator.backends import BATCH_GONE, LineProblem
-from orchestrator.core.model import Job, Outcome, RequestState, Shard
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.fetch import Fetched
-from orchestrator.policy import results, row_errors
+from orchestrator.policy import batch_errors, results, row_errors
+from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
 from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
-from orchestrator.policy.row_errors import INPUT_LOST, BatchFault, BatchVerdict, Disposition
+from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import Standing, keep_from
+from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
@@ -175,9 +178,9 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
-        code = "budget_exhausted" if (job.cancel_reason or "").startswith("budget") else "cancelled"
+        code, reason = row_errors.cancelled(job)
         for row in untold:
-            yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
+            yield _ended(row, RequestState.CANCELLED, code, reason)
         return
     if shard.pulled_at is not None:
         # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
@@ -189,7 +192,7 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
     if shard.provider_status == BatchStatus.EXPIRED:
         # A deadline that was put off since leaves its rows time: they go on.
         late = job.deadline_at is None or job.deadline_at <= ended.now
-        if late and job.spec.get("on_late") == "expire":
+        if late and expires(job):
             for row in untold:
                 yield _ended(row, RequestState.EXPIRED, "batch_expired", "the deadline passed before the row ran")
         return
@@ -210,7 +213,7 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
     """
     first = ended.problems[0]
-    verdict = row_errors.classify_batch(first.code, first.message, first.line)
+    verdict = batch_errors.classify_batch(first.code, first.message, first.line)
     tally.refusal = verdict
     by_seq = {
         rows[problem.line - 1].seq: problem

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track
@@ -153,10 +155,10 @@ class Watch:
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
         """Take a batch for gone: its rows go on, and its answers are looked for for a while."""
         now = self._work.now()
-        facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal": f"{BATCH_GONE}: {why}"}
+        facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
         self._work.looks.forget(shard)
-        self._work.note(job, "ended", f"the batch is taken for gone: {why}", shard)
+        self._work.note(job, EventKind.ENDED, f"the batch is taken for gone: {why}", shard)
         return True
 
     def _asked_to_end(self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch) -> str | None:
@@ -195,4 +197,4 @@ class Watch:
         forecast_outcomes.batch_over(self._work.store, shard, batch.status, now)
         self._work.looks.forget(shard)
         self._progress.forget(shard)
-        self._work.note(job, "ended", f"the batch is {batch.status}", shard)
+        self._work.note(job, EventKind.ENDED, f"the batch is {batch.status}", shard)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -26,16 +26,17 @@ from orchestrator.core.errors import (
     StateConflict,
     StorageError,
 )
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
-from orchestrator.policy.alerts import DELIVERED
 from orchestrator.policy.requests import custom_id
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.quality import Quality
 
@@ -132,11 +133,11 @@ class Finisher:
         except OutputError as error:
             if error.code != job.error_code:
                 self._store.jobs.not_delivered(job.id, error.message, error.code)
-                self._note(job, "output", f"{error.code}: {error.message}")
+                self._note(job, EventKind.OUTPUT, f"{error.code}: {error.message}")
             return
         self._again.pop(job.id, None)
         self._store.jobs.delivered(job.id, place)
-        self._note(job, DELIVERED, f"its rows are in {place} now")
+        self._note(job, EventKind.DELIVERED, f"its rows are in {place} now")
 
     def _has_nothing(self, job: Job) -> bool:
         """Whether a job was ended before a row of it was: what an earlier one delivered stays."""
@@ -178,10 +179,10 @@ class Finisher:
         else:
             store.jobs.finish(job.id, ended.place, now, error=str(error), code=error.code)
         if error is not None:
-            self._note(job, "output", f"{error.code}: {error.message}")
+            self._note(job, EventKind.OUTPUT, f"{error.code}: {error.message}")
         return ended
 
-    def _note(self, job: Job, kind: str, reason: str) -> None:
+    def _note(self, job: Job, kind: EventKind, reason: str) -> None:
         self._store.jobs.note(job.id, kind, reason, self._now())
 
 
@@ -193,7 +194,7 @@ def _wanted(job: Job) -> str:
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
     """How the job's answers compare with the known ones, kept and told; None where its file names none."""
-    spec = JobSpec.model_validate(job.spec) if job.kind is JobKind.DOCUMENTS else None
+    spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None
     try:
@@ -210,7 +211,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
     store.checked.note_quality(job.id, found, now)
     flag = "" if withheld is None else f"; not delivered: {withheld}"
-    store.jobs.note(job.id, "quality", f"{known_answers.told(score, absent)}{flag}", now)
+    store.jobs.note(job.id, EventKind.QUALITY, f"{known_answers.told(score, absent)}{flag}", now)
     return found
 
 
@@ -218,7 +219,7 @@ def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) ->
     """A job whose answers nothing can be said of: where they have to be good enough, that keeps them back."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
     store.checked.note_quality(job.id, found, now)
-    store.jobs.note(job.id, "quality", why, now)
+    store.jobs.note(job.id, EventKind.QUALITY, why, now)
     return found
 
 
@@ -237,24 +238,18 @@ def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[
 
 def checks_of(job: Job) -> Mapping[str, OutputCheck]:
     """What the answers to each task of a job must be; a ready batch file asks for nothing."""
-    return {} if job.kind is JobKind.BATCH else _checks(_SpecKey(job))
+    spec = spec_of(job)
+    return {} if spec is None else _checks(_Of(job.id, spec))
 
 
-class _SpecKey:
-    """A job's spec as a cache key: schemas are compiled once a job."""
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """A job as a cache key: schemas are compiled once a job."""
 
-    def __init__(self, job: Job) -> None:
-        self.id = job.id
-        self.spec = job.spec
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SpecKey) and other.id == self.id
+    id: str
+    spec: JobSpec = field(hash=False)
 
 
 @lru_cache(maxsize=64)
-def _checks(key: _SpecKey) -> Mapping[str, OutputCheck]:
-    spec = JobSpec.model_validate(key.spec)
-    return {task.id: OutputCheck(task.output_schema) for task in spec.tasks}
+def _checks(of: _Of) -> Mapping[str, OutputCheck]:
+    return {task.id: OutputCheck(task.output_schema) for task in of.spec.tasks}

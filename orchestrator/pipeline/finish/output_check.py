@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.core.errors import InputError, OutputError, OutputFault
-from orchestrator.core.model import Job, JobId, JobKind
+from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.outputs import places
-from orchestrator.settings.job_file import JobSpec, Output
+from orchestrator.settings.job_spec import Output
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.outputs import WrittenOutput
 
@@ -40,9 +41,8 @@ def output_of(job: Job) -> Output | None:
 
     Rows of a limited run are put nowhere: they would take the place of a whole night's.
     """
-    if job.kind is not JobKind.DOCUMENTS or job.is_limited:
-        return None
-    return JobSpec.model_validate(job.spec).output
+    spec = None if job.is_limited else spec_of(job)
+    return None if spec is None else spec.output
 
 
 def night_of(job: Job) -> date:

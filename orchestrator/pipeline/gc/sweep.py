@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from orchestrator.core.errors import OrchError, RefusedError, StorageError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.build.builder import locked
@@ -169,7 +170,7 @@ def _let_go(store: Store, home: Home, verdict: Verdict, now: datetime) -> bool:
     else:
         done = store.house.clear(verdict.job_id, mark.parent, now)
     if done and verdict.fate is Fate.FILES:
-        store.jobs.note(verdict.job_id, "cleared", f"its files are removed: {verdict.reason}", now)
+        store.jobs.note(verdict.job_id, EventKind.CLEARED, f"its files are removed: {verdict.reason}", now)
     if not done and has_folder:
         mark.unlink(missing_ok=True)
     return done

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from orchestrator.core.model import Job, Shard
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
 from orchestrator.store import Store
 

@@ -25,7 +25,8 @@ from orchestrator.policy.forecast import Assumed, Lengths
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, PacedOption, observed
 from orchestrator.policy.quota import Learned
 from orchestrator.policy.requests import resolve_model
-from orchestrator.settings.config import Backend, Config, LocalBackend, SyncBackend
+from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit

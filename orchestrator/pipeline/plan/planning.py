@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
 from orchestrator.core.errors import RefusedError
-from orchestrator.core.model import Forecast, Job, JobKind, Shard, ShardId
+from orchestrator.core.model import Forecast, Job
+from orchestrator.core.shards import Shard, ShardId
 from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
+from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
@@ -25,9 +27,10 @@ from orchestrator.policy.planner import (
     Terms,
 )
 from orchestrator.policy.planner.orders import lying, taken_back
-from orchestrator.settings.config import Config, LocalBackend, SyncBackend
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Standing
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 from orchestrator.store.records import Work
 
@@ -36,39 +39,6 @@ NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
 """Seconds that the shortest batch takes: it is sent, and seen to be over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
-
-    `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
-    rows that go before the others.
-    """
-
-    rows: int
-    backend: str
-    avoid: str | None
-    reason: str
-    canary: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
-
-    pulls: tuple[Shard, ...]
-    sends: tuple[Sending, ...]
-    reason: str
-    next_look: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """The orders for rows that go before the others, and what they are to cost."""
-
-    orders: Orders
-    foreseen: tuple[Forecast, ...]
 
 
 class Planning:
@@ -134,9 +104,8 @@ class Planning:
         terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
         if job.deadline_at is not None:
             terms = Terms(deadline=job.deadline_at, budget=budget, margin=self._prospects.margin)
-        if job.kind is not JobKind.DOCUMENTS:
+        if (spec := spec_of(job)) is None:
             return terms
-        spec = JobSpec.model_validate(job.spec)
         terms = replace(terms, local_only=spec.allow.location == "local")
         if job.deadline_at is None:
             return terms
@@ -405,7 +374,8 @@ class Planning:
     def may_take(self, shard: Shard) -> bool:
         """Whether a shard's backend may still take it: orch.toml may have been changed since it was planned."""
         backend = self._config.backends.get(shard.backend)
-        is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
+        spec = spec_of(self._job)
+        is_local_only = spec is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> Standing:

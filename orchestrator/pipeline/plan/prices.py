@@ -17,14 +17,8 @@ from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.policy import pricing
 from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
 from orchestrator.settings import config
-from orchestrator.settings.config import (
-    AnthropicBackend,
-    Backend,
-    Config,
-    HostedBackend,
-    LocalBackend,
-    SyncBackend,
-)
+from orchestrator.settings.backends import AnthropicBackend, Backend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 
 _NOTHING = Price(Decimal(0), "paid by the token")
 

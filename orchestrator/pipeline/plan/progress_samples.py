@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.model import Job, Progress, Shard, ShardState
+from orchestrator.core.model import Job, Progress
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.policy.planner.observed import done, unfinished
 from orchestrator.store import Store
 

@@ -8,14 +8,16 @@ from typing import assert_never
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.core.model import Job, JobKind, Shard
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
 from orchestrator.policy.requests import ENDPOINT, resolve_model
-from orchestrator.settings.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
-from orchestrator.settings.job_file import JobSpec
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, Standing, above, expand, standing
+from orchestrator.settings.spec_of import spec_of, tasks_of
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
@@ -24,7 +26,8 @@ def models_of(config: Config, job: Job) -> dict[str, Names]:
 
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
-    return {**config.models, **job.spec.get("models", {})}
+    spec = spec_of(job)
+    return {**config.models, **({} if spec is None else spec.models)}
 
 
 def standing_of(config: Config, job: Job, shard: Shard) -> Standing:
@@ -60,8 +63,7 @@ def plan_for(config: Config, job: Job) -> Plan:
     models = models_of(config, job)
     aliases: set[str] = set()
     allowed, local_only = None, False
-    if job.kind is JobKind.DOCUMENTS:
-        spec = JobSpec.model_validate(job.spec)
+    if (spec := spec_of(job)) is not None:
         only = Scope.of(job).tasks
         asked = [task for task in spec.tasks if not only or task.id in only]
         aliases = {alias for task in asked for alias in task.aliases.values()}
@@ -85,8 +87,7 @@ def objections(config: Config, job: Job) -> dict[str, str]:
 
 def route_for(config: Config, job: Job) -> Route:
     """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
-    asked = [(task["model"], (task.get("long") or {}).get("reduce_model")) for task in job.spec.get("tasks", ())]
-    _check_rungs(config, job, {alias for aliases in asked for alias in aliases if alias is not None})
+    _check_rungs(config, job, {alias for task in tasks_of(job) for alias in task.aliases.values()})
     plan = plan_for(config, job)
     if plan.route is not None:
         return plan.route

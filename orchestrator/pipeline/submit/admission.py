@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from orchestrator.core.errors import AccountError, BackendBusy
-from orchestrator.core.model import Shard
+from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect.unanswered import Tally
 from orchestrator.policy import quota
+from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault
 from orchestrator.policy.quota import InFlight, Learned
-from orchestrator.policy.row_errors import INPUT_LOST, BatchFault
 from orchestrator.settings.model_lists import alias_words
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit

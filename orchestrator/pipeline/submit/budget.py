@@ -13,14 +13,17 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from orchestrator.core.errors import RefusedError, UsageError
-from orchestrator.core.model import Job, Shard, ShardState, Usage
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job, Usage
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
 from orchestrator.policy.budgets import Period, Standing
 from orchestrator.policy.requests import resolve_model
-from orchestrator.settings.config import Budget, Config, LocalBackend
+from orchestrator.settings.backends import LocalBackend
+from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
 # Between two looks at a batch and the last row that it still ends, no more than this passes.
@@ -198,10 +201,9 @@ class SharedBudgets:
             standing = self._stands(budget)
             if (told := budgets.warning(standing)) is None:
                 continue
-            begins = budgets.warning_start(standing)
-            events = self._store.jobs.events(job.id)
-            if not any(event.kind == "budget" and event.reason.startswith(begins) for event in events):
-                self._store.jobs.note(job.id, "budget", told, self._now())
+            code, events = budgets.warning_code(standing), self._store.jobs.events(job.id)
+            if not any(event.kind == EventKind.BUDGET and event.code == code for event in events):
+                self._store.jobs.note(job.id, EventKind.BUDGET, told, self._now(), code=code)
 
     def standings(self) -> list[Standing]:
         """How every budget stands, in the order of orch.toml."""
@@ -239,8 +241,9 @@ class SharedBudgets:
             try:
                 price = self._price(shard)
                 most = _bound(price, self._model(job, shard), shard)
-            except UsageError as error:
-                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {error.message}")
+            except (UsageError, ValueError) as error:  # no price, or a job of another version
+                told = error.message if isinstance(error, UsageError) else "its job file is of another version"
+                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {told}")
                 continue
             if most is None:
                 standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)

@@ -11,10 +11,14 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from orchestrator.core.model import Job, ShardState
-from orchestrator.pipeline.plan.planning import Orders, Planning
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.shards import ShardState
+from orchestrator.pipeline.plan.orders import Orders
+from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import canary
-from orchestrator.settings.job_file import Canary
+from orchestrator.settings.job_spec import Canary
+from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
 
 
@@ -33,7 +37,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
         return
     rows = store.checked.mark_canary(job.id, wanted.rows)
     told = f"{rows:,} rows go first" if rows else f"left out: no more than {wanted.rows:,} rows are asked"
-    store.jobs.note(job.id, "canary", told, now)
+    store.jobs.note(job.id, EventKind.CANARY, told, now)
 
 
 def look(store: Store, job: Job, now: datetime) -> Stage:
@@ -58,15 +62,15 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
     verdict = canary.judge(seen, limits)
     store.forecasts.settled(job.id, canary.KIND, float(cost), now)
     if verdict.passed:
-        store.jobs.note(job.id, "canary", f"{verdict.reason}: the others follow", now)
+        store.jobs.note(job.id, EventKind.CANARY, f"{verdict.reason}: the others follow", now)
         store.checked.all_follow(job.id)
         return Stage.FOLLOWS
     return _stop(store, job, verdict.reason, now)
 
 
 def _stop(store: Store, job: Job, reason: str, now: datetime) -> Stage:
-    if store.jobs.request_cancel(job.id, reason, now):
-        store.jobs.note(job.id, "stopped", reason, now)
+    if store.jobs.request_cancel(job.id, CancelCode.CANARY, reason, now):
+        store.jobs.note(job.id, EventKind.STOPPED, reason, now, code=CancelCode.CANARY)
     return Stage.STOPPED
 
 
@@ -92,10 +96,10 @@ def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders 
 
 
 def _leave_out(store: Store, job: Job, why: str, now: datetime) -> None:
-    store.jobs.note(job.id, "canary", f"left out: {why}; the others follow unproved", now)
+    store.jobs.note(job.id, EventKind.CANARY, f"left out: {why}; the others follow unproved", now)
     store.checked.all_follow(job.id)
 
 
 def _wanted(job: Job) -> Canary | None:
-    said = job.spec.get("canary")
-    return None if said is None else Canary.model_validate(said)
+    spec = spec_of(job)
+    return None if spec is None else spec.canary

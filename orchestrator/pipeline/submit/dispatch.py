@@ -9,7 +9,9 @@ from threading import Lock
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
-from orchestrator.core.model import Job, Shard, ShardState
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import Lane
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
@@ -62,7 +64,7 @@ class Dispatch:
             return False
         sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
         self._work.looks.forget(shard)
-        self._work.note(job, "ended", f"it could not be sent: {shard.held}", shard)
+        self._work.note(job, EventKind.ENDED, f"it could not be sent: {shard.held}", shard)
         return True
 
     def _settles(self, shard: Shard, lane: Lane) -> str | None:
@@ -123,7 +125,7 @@ class Dispatch:
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
         self._work.looks.forget(shard)
         said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
-        self._work.note(job, "submitted", said, shard)
+        self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 
     def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
@@ -135,7 +137,7 @@ class Dispatch:
         if found is None:
             return False
         self._work.looks.forget(shard)
-        self._work.note(job, "recovered", found.why, shard)
+        self._work.note(job, EventKind.RECOVERED, found.why, shard)
         for double in found.doubles:
             self._end_double(job, shard, lane, double)
         return True
@@ -146,4 +148,4 @@ class Dispatch:
             if not double.status.is_final:
                 lane.api.cancel(double.id)
         told = f"{lane.name} made batch {double.id} of the same rows as well: it is asked to end, and may be billed"
-        self._work.note(job, "double", told, shard)
+        self._work.note(job, EventKind.DOUBLE, told, shard)

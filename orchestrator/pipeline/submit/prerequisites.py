@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from orchestrator.core.errors import OutputError
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.pipeline import after
 from orchestrator.pipeline.finish.output_check import Gate
@@ -28,7 +29,7 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
         return None
     error = f"job {before}, which it comes after, has not finished well: {why}"
     store.jobs.fail(job.id, error, JobFault.AFTER)
-    store.jobs.note(job.id, "failed", error, now)
+    store.jobs.note(job.id, EventKind.FAILED, error, now)
     return True
 
 
@@ -43,7 +44,7 @@ def may_ask(store: Store, gate: Gate, job: Job, now: datetime) -> bool:
         held = gate.hold(job)
     except OutputError as error:
         store.jobs.fail(job.id, str(error), error.code)
-        store.jobs.note(job.id, "failed", f"{error.code}: {error.message}", now)
+        store.jobs.note(job.id, EventKind.FAILED, f"{error.code}: {error.message}", now)
         return False
     if held is not None:
         raise held

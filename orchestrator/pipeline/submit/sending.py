@@ -29,15 +29,16 @@ from orchestrator.core.errors import (
     StateConflict,
     Uncertain,
 )
-from orchestrator.core.model import Job, Shard, ShardId, ShardState
+from orchestrator.core.model import Job
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import Lane, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.collect.track import Watched
-from orchestrator.pipeline.plan.planning import Sending
+from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.admission import Room
+from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.requests import resolve_model, with_model
-from orchestrator.policy.row_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.sharding import Range, Waiting, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -207,7 +208,7 @@ def _uploaded(
     except BackendRefused as refusal:
         if isinstance(refusal, (BackendBusy, AccountError)):
             raise
-        _end_refused(store, shard, refusal_of(refusal), now())
+        _end_refused(store, shard, refusal.code or f"http_{refusal.status}", refusal.message, now())
         return None
     except StateConflict:
         _withdraw(store, home, shard, file_id)
@@ -231,7 +232,7 @@ def _refused_create(
     """A create that was refused: for good, or because its upload cannot be used yet, which passes."""
     since = watched.refused_since = watched.refused_since or now
     if not input_is_missed(refusal.code, refusal.message) or watched.uploads >= MOST_UPLOADS:
-        _end_refused(store, intended, refusal_of(refusal), now)
+        _end_refused(store, intended, refusal.code or f"http_{refusal.status}", refusal.message, now)
         return None
     file_id = intended.input_file_id
     if now >= since + UPLOAD_SETTLES:
@@ -240,21 +241,17 @@ def _refused_create(
     return Waits(f"its upload cannot be used yet: {refusal.message}", is_failing=True)
 
 
-def refusal_of(refusal: BackendRefused) -> str:
-    """What is recorded of a refusal."""
-    return f"{refusal.code or f'http_{refusal.status}'}: {refusal.message}"
-
-
 def give_up(store: Store, shard: Shard, why: str, now: datetime) -> None:
     """End a shard that could not be sent for too long: its rows go elsewhere, or fail."""
-    _end_refused(store, shard, f"{NOT_SENT}: {why}", now)
+    _end_refused(store, shard, NOT_SENT, why, now)
 
 
-def _end_refused(store: Store, shard: Shard, refusal: str, now: datetime) -> None:
+def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime) -> None:
     if shard.state is ShardState.PENDING:
         store.shards.move(shard, ShardState.SUBMITTING, intended_at=now)
         shard = store.shards.get(shard.id)
-    store.shards.move(shard, ShardState.ENDED, provider_status="failed", refusal=refusal, ended_at=now, held=None)
+    refused = {"provider_status": "failed", "refusal_code": code, "refusal": why}
+    store.shards.move(shard, ShardState.ENDED, **refused, ended_at=now, held=None)
 
 
 def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:

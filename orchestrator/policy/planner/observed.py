@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from orchestrator.core.durations import MINUTE
-from orchestrator.core.model import Job, JobId, Progress, Shard, ShardState
+from orchestrator.core.model import Job, JobId, Progress
+from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, Seen, Speeds, Stint, Turnaround, Wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.model import Shard
+from orchestrator.core.shards import Shard
 from orchestrator.policy.planner.observed import AHEAD, unfinished, waits_for_answers
 from orchestrator.policy.planner.values import Claim, Decision, Open, Running
 

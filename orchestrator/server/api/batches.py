@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.core import wire
 from orchestrator.core.clock import now
+from orchestrator.core.durations import window_seconds
 from orchestrator.core.wire import Batch, BatchStatus
 from orchestrator.server.api.access import limits_of, require_room
 from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
@@ -107,7 +107,7 @@ def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
         supported = ", ".join(f"'{name}'" for name in endpoints)
         message = f"Invalid value: '{body['endpoint']}'. Supported values are: {supported}."
         raise ApiError(400, message, param="endpoint", code="invalid_value")
-    seconds = wire.window_seconds(body["completion_window"])
+    seconds = window_seconds(body["completion_window"])
     if seconds is None:
         message = f"Invalid value: '{body['completion_window']}'. Use '24h', or a number with s, m, h or d."
         raise ApiError(400, message, param="completion_window", code="invalid_value")

@@ -5,15 +5,13 @@ Everything else that speaks to an upstream, a few requests a second, uses aiohtt
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 import msgspec
 
 from orchestrator.core.clock import now
+from orchestrator.core.retry_after import retry_after
 from orchestrator.core.wire import NO_JSON, is_too_deep
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
@@ -107,32 +105,4 @@ def _unlike(answer: http1.Answer) -> Reply:
             detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
-    return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header))
-
-
-def retry_after(header: Header) -> float | None:
-    """Seconds, as `retry-after-ms` or `Retry-After` (seconds, or a date) says it; at most MAX_RETRY_AFTER.
-
-    None where neither header says it in a form that can be read. Never raises.
-    """
-    milliseconds = _number(header("retry-after-ms"))
-    if milliseconds is not None:
-        return min(milliseconds / 1000, MAX_RETRY_AFTER)
-    text = header("retry-after")
-    seconds = _number(text)
-    if seconds is None and text is not None and len(text) <= LONGEST_TEXT:
-        try:
-            then = parsedate_to_datetime(text)
-            then = then if then.tzinfo is not None else then.replace(tzinfo=UTC)
-            seconds = max(0.0, (then - now()).total_seconds())
-        except (ValueError, OverflowError):  # no date, or one beyond the calendar
-            return None
-    return None if seconds is None else min(seconds, MAX_RETRY_AFTER)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if 0 <= number <= math.inf else None
+    return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header, now(), most=MAX_RETRY_AFTER))

@@ -8,7 +8,11 @@ ELSEWHERE = "use a server that runs elsewhere: make demo UPSTREAM=http://host:po
 
 
 class EngineUnavailable(BackendError):
-    """The engine cannot be installed, does not start, or has died; the hint names the way around it."""
+    """The engine cannot be installed, does not start, or has died; the hint names the way around it.
 
-    def __init__(self, message: str, *, hint: str | None = ELSEWHERE) -> None:
+    `brief` is the message without what the engine's log says.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = ELSEWHERE, brief: str | None = None) -> None:
         super().__init__(message, hint=hint)
+        self.brief = brief or message

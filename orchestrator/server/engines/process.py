@@ -276,7 +276,9 @@ class VllmProcess:
 
     def _error(self, what: str) -> EngineUnavailable:
         tail = log_tail(self.log, self._log_start)
-        return EngineUnavailable(f"{what}; the end of its log:\n{tail}", hint=f"all of it is in {self.log}")
+        return EngineUnavailable(
+            f"{what}; the end of its log:\n{tail}", hint=f"all of it is in {self.log}", brief=what
+        )
 
 
 def is_free(port: int) -> bool:

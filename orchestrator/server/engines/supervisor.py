@@ -171,7 +171,7 @@ class _Engine:
 def _why(error: EngineUnavailable, process: VllmProcess) -> str:
     """In one line."""
     code = process.exit_code
-    what = error.message.partition("; the end of its log:")[0]
+    what = error.brief
     if code is not None and code > 128:
         try:
             what = f"the engine was killed by {signal.Signals(code - 128).name}"

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Job, JobKind
+from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
-from orchestrator.settings.job_file import JobSpec, Output
+from orchestrator.settings.job_spec import Output
+from orchestrator.settings.spec_of import tasks_of
 
 __all__ = [
     "ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
-    "tasks_of", "write",
+    "schemas_of", "write",
 ]  # fmt: skip
 Tasks = Mapping[str, Mapping[str, Any] | None]
 ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
@@ -49,11 +50,9 @@ def _size(number: int) -> str:
     return f"{number:,} bytes"
 
 
-def tasks_of(job: Job) -> Tasks:
+def schemas_of(job: Job) -> Tasks:
     """The tasks of a job and the schemas of their answers; a ready batch file has none."""
-    if job.kind is JobKind.BATCH:
-        return {}
-    return {task.id: task.output_schema for task in JobSpec.model_validate(job.spec).tasks}
+    return {task.id: task.output_schema for task in tasks_of(job)}
 
 
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
@@ -63,7 +62,7 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
     """
     counted = Counted(lines)
     with places.opened(place) as file:
-        encode(file, counted, form, job.id, tasks_of(job))
+        encode(file, counted, form, job.id, schemas_of(job))
         size = file.tell()
     return Written(str(place), counted.rows, counted.bytes, size)
 
@@ -79,7 +78,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
     table, counted = str(output.table), Counted(lines)
-    sqltable.replace(_database(output, job), table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
+    sqltable.replace(_database(output, job), table, Layout(job.id, schemas_of(job), flat=True), job.id, counted)
     return Written(f"table {table}", counted.rows, counted.bytes, None)
 
 
@@ -94,7 +93,7 @@ def probe(output: Output, job: Job, night: date) -> None:
     from orchestrator.pipeline.finish.outputs import sqltable
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
-    sqltable.probe(_database(output, job), str(output.table), Layout(job.id, tasks_of(job), flat=True))
+    sqltable.probe(_database(output, job), str(output.table), Layout(job.id, schemas_of(job), flat=True))
 
 
 def place_of(output: Output, job: Job, night: date) -> str | Path | None:

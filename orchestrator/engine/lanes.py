@@ -1,0 +1,82 @@
+"""Backends as lanes: what orch.toml says of each, opened."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
+from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.profiles import PROFILES
+from orchestrator.core.clock import now
+from orchestrator.engine.health import fetch_health as fetch_health
+from orchestrator.engine.lock import Holder as Holder
+from orchestrator.engine.lock import engine_lock as engine_lock
+from orchestrator.engine.lock import running_engine as running_engine
+from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.server.settings import Settings
+from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, OwnBackend
+from orchestrator.settings.config import Config
+
+
+def check(config: Config) -> None:
+    """Raises UsageError for settings of a backend that cannot be meant."""
+    for backend in config.backends.values():
+        prices_of(backend, config, now)
+
+
+def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
+    """A backend whose server, one of ours, listens on a socket."""
+    profile = PROFILES["orch"]
+    return Lane(
+        name=name,
+        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=0.0,
+        price=prices_of(settings, config, now),
+        is_own=True,
+        upstreams=len(settings.upstreams) if isinstance(settings, LocalBackend) else 0,
+    )
+
+
+def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
+    """A provider's Batch API. Raises UsageError where its key is not set."""
+    profile = profile_for(settings)
+    return Lane(
+        name=name,
+        api=open_backend(name, settings, os.environ),
+        profile=profile,
+        limits=limits_of(settings, profile),
+        poll_seconds=settings.poll_seconds or profile.poll_seconds,
+        price=prices_of(settings, config, now),
+        is_own=False,
+    )
+
+
+def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
+    """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
+    # A key that is not set is no fault of the job's: it stays as it is, for the next start that has the key.
+    api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
+    limits = limits_of(backend, PROFILES["orch"])
+    common = Settings(
+        upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),
+        api_key=api_key,
+        request_timeout=backend.request_timeout,
+        retry_delay=backend.retry_delay,
+        max_concurrency=backend.max_concurrency,
+        max_file_bytes=max(limits.max_bytes, 512 * 1024 * 1024),
+        max_rows=limits.max_rows,
+        dispatch=dispatch,
+    )
+    if isinstance(backend, LocalBackend):
+        return common
+    return replace(
+        common,
+        paid=True,
+        service_tier=backend.service_tier,
+        requests_per_minute=backend.requests_per_minute,
+        tokens_per_minute=backend.tokens_per_minute,
+    )

@@ -1,0 +1,65 @@
+"""A ready batch file as rows: every line checked, each custom_id once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.core import wire
+from orchestrator.core.errors import InputError
+from orchestrator.policy.requests import too_large
+
+MAX_ERRORS = 20
+
+
+def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
+    """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
+    problems: list[InputError] = []
+    seen: set[int] = set()
+    number_of_lines = 0
+    for number, raw in _numbered(path):
+        checked = wire.check_line(raw)
+        if isinstance(checked, wire.CheckedLine):
+            key = wire.id_key(checked.custom_id)
+            if key in seen:
+                checked = _duplicate(path, checked.custom_id)
+            elif (large := too_large(raw, checked.url, checked.body)) is not None:
+                checked = wire.LineError("integer_above_max_value", large[1], large[0])
+            seen.add(key)
+        if isinstance(checked, wire.LineError):
+            problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
+            if len(problems) == MAX_ERRORS:
+                break
+            continue
+        number_of_lines += 1
+        if not problems:
+            yield checked, raw
+    if problems:
+        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
+        raise joined(problems)
+    if number_of_lines == 0:
+        raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
+
+
+def _duplicate(path: Path, custom_id: str) -> wire.LineError:
+    error = wire.duplicate_error(custom_id)
+    for number, raw in _numbered(path):
+        first = wire.check_line(raw)
+        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
+            return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
+    return error
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            for number, _, raw in wire.lines(file):
+                yield number, raw
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=path) from None
+
+
+def joined(problems: list[InputError]) -> InputError:
+    """Several mistakes as one error: the first, and the others below it."""
+    first, *first.others = problems
+    return first

@@ -1,0 +1,148 @@
+"""What a backend refused a batch for, and what becomes of its rows. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain, plain_all
+
+
+class BatchFault(StrEnum):
+    """What a backend refused a batch for."""
+
+    LINE = "line"  # one line; the others go on without it
+    QUOTA = "quota"  # no room now
+    TOO_LARGE = "too_large"  # more rows, bytes or inputs than one batch may have
+    ACCOUNT = "account"  # the key, the credit or a permission
+    GONE = "gone"  # the backend has lost it
+    WHOLE = "whole"  # the batch as such
+
+
+@dataclass(frozen=True, slots=True)
+class BatchVerdict:
+    """What a batch was refused for, and what becomes of the rows concerned: of that line, or of all.
+
+    `limit` is how many tokens may be enqueued, where a refusal for want of room says so.
+    """
+
+    kind: BatchFault
+    disposition: Disposition
+    code: str
+    why: str
+    advice: str
+    limit: int | None = None
+
+
+INPUT_LOST = "input_lost"
+"""The code of a batch whose input file its backend cannot find."""
+
+
+NOT_SENT = "not_sent"
+"""The code of a batch that could not be made for too long."""
+
+
+_GONE = plain_all("batch_gone")
+
+
+_UNSENT = plain_all(NOT_SENT)
+
+
+_LOST = plain_all("input_modified", "file_not_found")
+
+
+_LOST_SAYS = re.compile(r"cannot find file|no such file", re.IGNORECASE)
+
+
+_MISSED = re.compile(r"file_?(id_?)?(not|un|missing|pending|processing)", re.IGNORECASE)
+
+
+_MISSED_SAYS = re.compile(
+    r"cannot find file|no such file|\bfile\b.{0,120}\b(not found|does not exist|cannot be (found|used)|pending"
+    r"|(not|still)( yet)?( been| being)? (ready|processed|uploaded|available|usable))",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+_QUOTA = plain_all("token_limit_exceeded", "request_limit_exceeded", "quota_exceeded")
+
+
+_QUOTA_SAYS = re.compile(r"enqueued (token|request)", re.IGNORECASE)
+
+
+_LARGE = plain_all("too_many_tasks", "file_too_large", "batch_too_large", "request_too_large", "http_413")
+
+
+_LARGE_SAYS = re.compile(
+    r"larger than the .{0,40}maximum|too many (lines|rows|tasks|inputs)"
+    r"|exceeds? the maximum (number|size|file size)|maximum of [\d,]+ (requests|rows|lines|inputs)",
+    re.IGNORECASE,
+)
+
+
+_MODEL = plain_all("model_not_found")
+
+
+_URL = plain_all("invalid_url", "url_mismatch", "unsupported_endpoint")
+
+
+_NO_ACCESS = plain_all("input_no_permissions")
+
+
+_LIMIT = re.compile(
+    r"\blimit(?::| of)\s*((?>\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,6})?)"
+    r"\s*(?:([kmb])\b(?!\s+enqueued\s+request)|(?=(?:enqueued\s+)?tokens\b|for\b))",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+_UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
+    """The verdict on a batch that was refused, at its creation or by its validation, for this problem. Never raises.
+
+    All rows of a batch of ours are for one model and endpoint, so a line that is refused for either speaks for all.
+    """
+    word, text = plain(code), (message or "")[:MOST_READ]
+    row = classify(None if line is None else 400, code, None, message)
+    if word in _GONE:
+        why, advice = "the backend has lost the batch", "nothing: its rows go into another one"
+        return BatchVerdict(BatchFault.GONE, Disposition.RETRY, "batch_gone", why, advice)
+    if word in _LOST or _LOST_SAYS.search(text):
+        why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
+        return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, INPUT_LOST, why, advice)
+    if word in _UNSENT:
+        why, advice = "the backend took no batch of it for days", "look at the backend; `orch retry` sends it again"
+        return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)
+    if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
+        why = "the backend has no room for more of this model now"
+        advice = "nothing: the rows wait; or raise the quota at the provider"
+        return BatchVerdict(BatchFault.QUOTA, Disposition.WAIT, "no_room", why, advice, _limit_in(text))
+    if word in _LARGE or _LARGE_SAYS.search(text):
+        why = "the batch is larger than the backend takes"
+        advice = "nothing: it is cut; or set `limits` for this backend in orch.toml"
+        return BatchVerdict(BatchFault.TOO_LARGE, Disposition.WAIT, "batch_too_large", why, advice)
+    if word in _NO_ACCESS or row.disposition is Disposition.STOP:
+        kind, disposition = BatchFault.ACCOUNT, Disposition.STOP
+    elif word in _URL:
+        kind, disposition = BatchFault.WHOLE, Disposition.ELSEWHERE
+    else:
+        is_whole = line is None or plain(row.code) in _MODEL
+        kind, disposition = BatchFault.WHOLE if is_whole else BatchFault.LINE, row.disposition
+    return BatchVerdict(kind, disposition, row.code, row.why, row.advice)
+
+
+def input_is_missed(code: str | None, message: str | None) -> bool:
+    """Whether a create was refused because its input file is not there, or not ready: it may be a moment later."""
+    return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
+
+
+def _limit_in(message: str) -> int | None:
+    """The tokens in `Limit: 900,000 enqueued tokens` (OpenAI) or `limit of 30K for` (Azure); None without them."""
+    found = _LIMIT.search(message)
+    if found is None:
+        return None
+    limit = int(float(found[1].replace(",", "")) * _UNIT[found[2] and found[2].lower()])
+    return limit if 0 < limit < 2**63 else None

@@ -1,0 +1,44 @@
+"""What people write for a deadline, as an instant."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from orchestrator.core.durations import seconds_of
+
+
+def deadline_at(text: str, now: datetime) -> datetime:
+    """The instant (UTC) that a deadline means when it is given at `now`.
+
+    `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local when it
+    names no zone. Raises ValueError with a sentence for the user.
+    """
+    try:
+        return _instant(text, now)
+    except OverflowError:
+        raise ValueError(f"{text!r} is further away than a calendar reaches") from None
+
+
+def _instant(text: str, now: datetime) -> datetime:
+    if (seconds := seconds_of(text)) is not None:
+        return now + timedelta(seconds=seconds)
+    if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
+        return _next_time(text, int(clock[1]), int(clock[2]), now)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise ValueError(f"{text!r} is no deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00") from None
+
+
+def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
+    local = now.astimezone().replace(tzinfo=None)
+    try:
+        today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time of day") from None
+    # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change. The fold is the second
+    # time that a clock shows an hour in the night it is set back.
+    days = (today, today + timedelta(days=1))
+    times = (day.replace(fold=fold).astimezone(UTC) for day in days for fold in (0, 1))
+    return next(at for at in times if at > now)

@@ -1,0 +1,48 @@
+"""The job file that a job was made from, as it was checked then: parsed once, and read by its fields everywhere."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from orchestrator.core.model import Job, JobKind
+from orchestrator.settings.job_spec import JobSpec, Task
+
+KEPT = 256
+"""Jobs whose specs are kept parsed."""
+
+
+class _Stored:
+    """A job's spec as it is stored, as a cache key."""
+
+    __slots__ = ("data", "id")
+
+    def __init__(self, job: Job) -> None:
+        self.id, self.data = job.id, job.spec
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stored) and other.id == self.id and other.data == self.data
+
+
+@lru_cache(maxsize=KEPT)
+def _parsed(stored: _Stored) -> JobSpec:
+    return JobSpec.model_validate(stored.data)
+
+
+def spec_of(job: Job) -> JobSpec | None:
+    """What a job's file says; None for a ready batch file. Raises ValueError where another version wrote it."""
+    return None if job.kind is JobKind.BATCH else _parsed(_Stored(job))
+
+
+def tasks_of(job: Job) -> tuple[Task, ...]:
+    """The tasks of a job; a ready batch file has none."""
+    spec = spec_of(job)
+    return () if spec is None else spec.tasks
+
+
+def expires(job: Job) -> bool:
+    """Whether the rows that a missed deadline leaves behind are given up."""
+    spec = spec_of(job)
+    return spec is not None and spec.on_late == "expire"

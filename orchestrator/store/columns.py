@@ -1,0 +1,61 @@
+"""Types of columns: the same values on every database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Dialect,
+    Integer,
+    Text,
+    TypeDecorator,
+)
+
+from orchestrator.core.model import PICO
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC time as microseconds since 1970: the same number on every database."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + timedelta(microseconds=int(value))
+
+
+class Money(TypeDecorator[Decimal]):
+    """US dollars as whole picodollars: sums are exact on a database that has no decimals."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Decimal | None, dialect: Dialect) -> int | None:
+        return None if value is None else int(value / PICO)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
+        return None if value is None else (int(value) * PICO).normalize()
+
+
+class Words(TypeDecorator[str]):
+    """Text for people, much of it from elsewhere: NUL and half characters, which no database holds, are replaced."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# SQLite gives out row ids by itself only for INTEGER, not for BIGINT.
+Serial = BigInteger().with_variant(Integer(), "sqlite")

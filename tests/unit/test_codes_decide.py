@@ -1,0 +1,98 @@
+"""Codes decide, sentences explain: no source file takes a sentence for a state."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+
+ROOT = Path(orchestrator.__file__).parent
+SENTENCES = frozenset(
+    "reason cancel_reason message error_message detail held refusal pulled_for told advice why price_source".split()
+)
+"""Attributes that hold words for people."""
+SEARCHES = frozenset("startswith endswith removeprefix split index find count search match fullmatch like".split())
+PARTS = frozenset({"partition", "rpartition"})
+READ = {
+    # Whose words are the only thing that tells what it is: a provider's, a database's, an upstream's.
+    "pipeline/build/intake.py": "takes the name of the field off, which stands before it with its line",
+    "policy/row_errors.py": "providers give the same error other codes; the table knows their words",
+}
+
+
+def is_sentence(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr in SENTENCES) or (
+        isinstance(node, ast.BoolOp | ast.BinOp) and any(is_sentence(one) for one in ast.iter_child_nodes(node))
+    )
+
+
+def read_sentences(tree: ast.AST) -> Iterator[int]:
+    """Lines that search, split or compare the words of an attribute that is for people."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=args) if name in SEARCHES:
+                if is_sentence(value) or (name in ("search", "match", "fullmatch") and any(map(is_sentence, args))):
+                    yield node.lineno
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=[ast.Constant(value=sign)]):
+                # The first line of several is shown, and says nothing by it.
+                if name in PARTS and is_sentence(value) and sign != "\n":
+                    yield node.lineno
+            case ast.Compare(left=left, ops=[operator], comparators=[right]):
+                if isinstance(operator, ast.In | ast.NotIn) and is_sentence(right):
+                    yield node.lineno
+                if isinstance(operator, ast.Eq | ast.NotEq) and is_sentence(left) and isinstance(right, ast.Constant):
+                    yield node.lineno
+
+
+def test_no_sentence_is_read() -> None:
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        lines = list(read_sentences(ast.parse(path.read_text(encoding="utf-8"))))
+        if lines and name not in READ:
+            found[name] = lines
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'x = job.cancel_reason.startswith("budget")',
+        'x = (job.cancel_reason or "").startswith("budget")',
+        'x = "assumed" in pace.reason',
+        'code = shard.refusal.partition(": ")',
+        'x = c.reason.like("budget%")',
+        'x = event.reason == "a night"',
+        'x = re.search("gone", error.message)',
+    ],
+)
+def test_it_would_be_seen(source: str) -> None:
+    assert list(read_sentences(ast.parse(source))) == [1]
+
+
+@pytest.mark.parametrize(
+    "source", ['x = night.reason.partition("\\n")[0]', "x = shard.held != why", "x = job.error_code == 'a'"]
+)
+def test_what_only_shows_words_is_not(source: str) -> None:
+    assert list(read_sentences(ast.parse(source))) == []
+
+
+def spec_keys(tree: ast.AST) -> Iterator[int]:
+    """Lines that read a job's spec by a string key."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="spec")):
+                yield node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="spec"), attr="get")):
+                yield node.lineno
+
+
+def test_a_spec_is_read_by_its_fields() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
+    assert {path.name: list(spec_keys(tree)) for path, tree in trees.items() if list(spec_keys(tree))} == {}
+    assert list(spec_keys(ast.parse('x = job.spec.get("on_late")'))) == [1]
+    assert list(spec_keys(ast.parse('x = job.spec["tasks"]'))) == [1]
