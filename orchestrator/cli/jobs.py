@@ -21,6 +21,7 @@ from orchestrator.cli.plan import plan_json
 from orchestrator.cli.rows import may_overwrite, require_own, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
+from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import FailOn, Job, JobKind, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
@@ -49,6 +50,8 @@ def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | Non
 
     if output is not None:
         merge.check_output(output, file)
+        if output.suffix == ".parquet":
+            require_parquet(f"-o {output}")
     with opened() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if output is not None:

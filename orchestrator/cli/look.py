@@ -135,7 +135,8 @@ def fetch(
     With -o and --json it reports what was written; without -o the rows go to stdout as they are.
     """
     from orchestrator.cli.console_progress import progress
-    from orchestrator.cli.rows import place_of, require_own, write_rows
+    from orchestrator.cli.rows import form_of, place_of, require_own, write_rows
+    from orchestrator.pipeline.finish import outputs
     from orchestrator.pipeline.finish.output_check import writing
 
     if form == "parquet" and output is None:
@@ -143,6 +144,7 @@ def fetch(
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
+        outputs.check_format(form or form_of(job, output), f"-o {output}")
         place = None if output is None else place_of(output, job)
         if place is not None:
             require_own(context, place, overwrite=overwrite)
