@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.core.model import FailOn
-from orchestrator.pipeline.build.intake import Options
-from orchestrator.pipeline.build.selection import Scope
-from orchestrator.settings.job_file import MAX_BUDGET
+
+if TYPE_CHECKING:
+    pass
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -23,6 +23,8 @@ class Dollars(click.ParamType[Decimal]):
     name = "dollars"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        from orchestrator.settings.job_file import MAX_BUDGET
+
         try:
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
@@ -62,6 +64,8 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
+        from orchestrator.pipeline.build.selection import Scope
+
         return function(scope=Scope(limit, only, tasks), **others)
 
     for option in _SCOPE:
@@ -86,6 +90,8 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
         @scope_options
         @wraps(function)
         def taking(**given: Any) -> int:
+            from orchestrator.pipeline.build.intake import Options
+
             terms = {name: given.pop(name) for name in _NAMES if name in given}
             return function(options=Options(**terms), **given)
 

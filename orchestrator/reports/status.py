@@ -20,15 +20,15 @@ from orchestrator.core.model import (
     Usage,
     job_state,
 )
-from orchestrator.policy.advice import advice_for
 from orchestrator.settings.model_lists import alias_words
-from orchestrator.store import Store
-from orchestrator.store.failures import Reason
-from orchestrator.store.jobs import Event
-from orchestrator.store.quality import Quality
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
+    from orchestrator.store import Store
+    from orchestrator.store.failures import Reason
+    from orchestrator.store.glance import Glance
+    from orchestrator.store.jobs import Event
+    from orchestrator.store.quality import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,8 @@ class JobDetail:
 
 
 def _reason_json(reason: Reason) -> dict[str, Any]:
+    from orchestrator.policy.advice import advice_for
+
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
     return {**told, "advice": advice_for(reason.code)}
 
@@ -203,7 +205,7 @@ def _iso(at: datetime | None) -> str | None:
 RunningCost = Callable[[Shard], Decimal]
 
 
-def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
+def lines(store: Store | Glance, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
     """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
@@ -235,6 +237,8 @@ def _line(
 
 def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
     """Why rows have failed in batches that still run, most first."""
+    from orchestrator.store.failures import Reason
+
     codes: Counter[str] = Counter()
     new: Counter[str] = Counter()
     for shard in running:
