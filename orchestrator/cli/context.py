@@ -155,13 +155,23 @@ class Context(Settings):
 
 
 @contextmanager
-def opened() -> Iterator[Context]:
+def opened(place: Place | None = None) -> Iterator[Context]:
     """The context of a command. Raises InputError or StorageError."""
     from orchestrator.store import Store
 
-    place = locate()
+    place = place or locate()
     with Store.open(place.database_url, timeout=place.database_timeout) as store:
         yield Context(place, store)
+
+
+@contextmanager
+def ready() -> Iterator[Context]:
+    """The same for a command that needs all settings: what is wrong with them is told before a database is made."""
+    settings = Settings(locate())
+    config = settings.config
+    with opened(settings.place) as context:
+        context.use(config)
+        yield context
 
 
 def say_exposure(context: Context) -> None:
