@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from orchestrator.core import wire
+from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
@@ -348,15 +348,15 @@ def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
     selection.check()
 
 
-def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
+def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]:
     """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
     problems: list[InputError] = []
     seen: set[int] = set()
     number_of_lines = 0
     for number, raw in _numbered(path):
-        checked = wire.check_line(raw)
-        if isinstance(checked, wire.CheckedLine):
-            key = wire.id_key(checked.custom_id)
+        checked = request_lines.check_line(raw)
+        if isinstance(checked, request_lines.CheckedLine):
+            key = request_lines.id_key(checked.custom_id)
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
             elif (large := too_large(raw, checked.url, checked.body)) is not None:
@@ -378,15 +378,15 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
 
 
 def _duplicate(path: Path, custom_id: str) -> wire.LineError:
-    error = wire.duplicate_error(custom_id)
+    error = request_lines.duplicate_error(custom_id)
     for number, raw in _numbered(path):
-        first = wire.check_line(raw)
-        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
+        first = request_lines.check_line(raw)
+        if isinstance(first, request_lines.CheckedLine) and first.custom_id == custom_id:
             return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
     return error
 
 
-def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
+def _batch_row(seq: int, line: request_lines.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
     inputs, most = bounds(line.url, line.body)
     return Row(
@@ -398,7 +398,7 @@ def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
-            for number, _, raw in wire.lines(file):
+            for number, _, raw in request_lines.lines(file):
                 yield number, raw
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None

@@ -14,7 +14,8 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from orchestrator.core.clock import now
-from orchestrator.core.wire import NO_JSON, is_too_deep
+from orchestrator.core.request_lines import is_too_deep
+from orchestrator.core.wire import NO_JSON
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import request_lines, wire
 from orchestrator.core.wire import NO_JSON
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.plan import Plan
@@ -52,12 +52,12 @@ class Input:
             return _decode(raw)
         except NO_JSON:
             said = "is not what it was when it was checked"
-            if wire.find_custom_id(raw) is None:
+            if request_lines.find_custom_id(raw) is None:
                 raise Unreadable(f"it {said}") from None
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def custom_id(self, index: int) -> msgspec.Raw:
         """A row's id as JSON, as far as it can be read; null where it cannot."""
         with contextlib.suppress(OSError):
-            return wire.find_custom_id(self.plan.read(self._fd, index)) or wire.NO_BODY
+            return request_lines.find_custom_id(self.plan.read(self._fd, index)) or wire.NO_BODY
         return wire.NO_BODY
