@@ -1,41 +1,101 @@
-"""How long a command takes that only looks, against a bare interpreter that imports the database library."""
+"""What a command costs before it does any work, against a bare interpreter that imports the database library.
+
+CPU is user and system time of the command and of the processes that it started, so that other work on the machine
+matters less. Rounds are interleaved; the medians are told. The install is what pip installs without extras, as the
+packages that are here say of their files.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
-REPEATS = 9
+from benchmarks.databases import SETTINGS
+from benchmarks.serving import ROOT, Constant, Unavailable, say, write_rows
+
+ROUNDS = 5
+YARDSTICK = "import sqlalchemy"
+ORCH = (sys.executable, "-m", "orchestrator.cli")
 
 
 def main() -> None:
-    """Median seconds of `orch --help`, `orch status`, and of `python -c 'import sqlalchemy'`."""
-    with tempfile.TemporaryDirectory(prefix="orch-bench-") as home:
-        orch = (sys.executable, "-m", "orchestrator.cli")
-        seconds([*orch, "status"], home)
-        found = {
-            "orch --help": seconds([*orch, "--help"], home),
-            "orch status": seconds([*orch, "status"], home),
-            "import sqlalchemy": seconds([sys.executable, "-c", "import sqlalchemy"], home),
-        }
-    for name, took in found.items():
-        ratio = took / found["import sqlalchemy"]
-        sys.stdout.write(f"{name}: {took:.3f} s, {ratio:.2f}x of `import sqlalchemy`\n")
+    """Print a line for each command, and one for the install."""
+    with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder, Constant() as upstream:
+        place = Path(folder)
+        (place / "orch.toml").write_text(SETTINGS.format(url=upstream.url), encoding="utf-8")
+        (place / "broken.toml").write_text("[backends.local]\nupstream = 3\n", encoding="utf-8")
+        write_rows(place / "rows.jsonl", 1)
+        run = (*ORCH, "run", str(place / "rows.jsonl"), "--quiet")
+        with _home(place) as used:
+            _seconds(run, place, "orch.toml", used)  # there is a job to show
+            found: dict[str, list[tuple[float, float]]] = {}
+            for _ in range(ROUNDS):
+                with _home(place) as fresh, _home(place) as empty:
+                    for name, command, settings, home, code in (
+                        (YARDSTICK, (sys.executable, "-c", YARDSTICK), "orch.toml", used, 0),
+                        ("orch --help", (*ORCH, "--help"), "orch.toml", used, 0),
+                        ("orch status", (*ORCH, "status"), "orch.toml", used, 0),
+                        ("orch run, a mistake in orch.toml, a fresh home", run, "broken.toml", empty, 2),
+                        ("orch run of one row, a fresh home", run, "orch.toml", fresh, 0),
+                    ):
+                        found.setdefault(name, []).append(_seconds(command, place, settings, home, code))
+    walls, cpus = (
+        {name: statistics.median(each[at] for each in taken) for name, taken in found.items()} for at in (0, 1)
+    )
+    for name in found:
+        ratio = cpus[name] / cpus[YARDSTICK]
+        say(f"startup {name}: {walls[name]:.3f} s, {cpus[name]:.3f} s CPU, {ratio:.2f}x of `{YARDSTICK}`")
+    names, size = installed()
+    say(f"startup install without extras: {size / 2**20:.0f} MB in {len(names)} packages")
 
 
-def seconds(command: Sequence[str], home: str) -> float:
-    """The median of some runs."""
-    taken = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "ORCH_HOME": home})
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+@contextmanager
+def _home(place: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="home-", dir=place) as home:
+        yield Path(home)
+
+
+def _seconds(command: tuple[str, ...], place: Path, settings: str, home: Path, code: int = 0) -> tuple[float, float]:
+    """Wall and CPU seconds of a command. Raises Unavailable where it ends with another code."""
+    more = {"ORCH_CONFIG": str(place / settings), "ORCH_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command, cwd=place, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != code:
+        raise Unavailable(f"`{' '.join(command[1:])}` ended with {process.returncode}")
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime
+
+
+def installed(package: str = "orch-batch") -> tuple[set[str], int]:
+    """The packages that one needs without extras, itself among them, and the bytes of their files."""
+    names, size, left = set[str](), 0, [package]
+    while left:
+        name = re.sub(r"[-_.]+", "-", left.pop()).lower()
+        if name in names:
+            continue
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another platform
+        names.add(name)
+        places = (Path(str(file.locate())) for file in found.files or ())
+        size += sum(place.stat().st_size for place in places if place.is_file())
+        left += [
+            re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in found.requires or () if "extra ==" not in one
+        ]
+    return names, size
 
 
 if __name__ == "__main__":

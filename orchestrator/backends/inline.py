@@ -20,7 +20,7 @@ import msgspec
 from orchestrator.backends.files import durable
 from orchestrator.backends.message_results import refused_line
 from orchestrator.backends.messages import CHAT, translate
-from orchestrator.core import wire
+from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import InputError, JobFilesError
 
 _INLINE = "inline:"
@@ -59,7 +59,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
         with path.open("rb") as source, durable(requests(path)) as sent, durable(_refusals(path)) as refused:
             sent.write(_HEAD)
             between = b""
-            for number, (_, _, raw) in enumerate(wire.lines(source), 1):
+            for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
                 line = _request_line(raw, path, number)
                 try:
                     request, dropped = _request(line, f"{tag}-{number}", max_tokens)
@@ -97,7 +97,7 @@ class Ids:
     def __init__(self, source: BinaryIO, tag: str) -> None:
         self._source = source
         self._tag = tag
-        self._offsets = array("Q", (offset for _, offset, _ in wire.lines(source)))
+        self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
 
     def ours(self, theirs: str) -> str:
         """The custom_id; an id that is none of this shard's stays as it is."""

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient
+from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
-from orchestrator.core.wire import MOST_TOKENS
 
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent, because one of its fields has no counterpart."""

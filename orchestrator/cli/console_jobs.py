@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.layout import Cell, Column, Line, Span, pairs, sentence, table
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
-from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route
-from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.reports.words import STATE_STYLE, money, tokens
-from orchestrator.store.quality import Quality
+
+if TYPE_CHECKING:
+    from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route
+    from orchestrator.reports.status import JobDetail, JobLine
+    from orchestrator.store.quality import Quality
 
 EVENTS = 12
 """The newest events of a job that are shown; what changed its course always is."""

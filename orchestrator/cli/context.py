@@ -18,24 +18,23 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.reports import status
-from orchestrator.reports.job_names import job_named
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.home import Home
-from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.settings.config import Config
+    from orchestrator.store import Store
+    from orchestrator.store.glance import Glance
 
 
-class Context:
-    """Settings and store of one command."""
+class Settings:
+    """Settings and home of one command."""
 
-    def __init__(self, place: Place, store: Store) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
         self.home = Home(place.home)
-        self.store = store
 
     @property
     def path(self) -> Path | None:
@@ -71,8 +70,22 @@ class Context:
             return Decimal(0)
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
+    def lines(self, store: Store | Glance, limit: int | None = 20) -> list[JobLine]:
+        """The newest jobs."""
+        return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
+
+
+class Context(Settings):
+    """Settings, home and store of one command."""
+
+    def __init__(self, place: Place, store: Store) -> None:
+        super().__init__(place)
+        self.store = store
+
     def job(self, name: str, *, tell: bool = True) -> Job:
         """The job that a user names; `tell` says which it is where that was not its id. Raises UsageError."""
+        from orchestrator.reports.job_names import job_named
+
         found = job_named(self.store, self.home.identity(), name)
         if tell and found.id != name and (found.name == name or not found.id.startswith(name)):
             say(f"orch: {name} is {found.id}, of {found.created_at.astimezone():%a %Y-%m-%d %H:%M}")
@@ -143,17 +156,25 @@ class Context:
                 return f"waiting for {last['url']} ({last['problem']})"
         return None
 
-    def lines(self, limit: int | None = 20) -> list[JobLine]:
-        """The newest jobs."""
-        return status.lines(self.store, self.store.jobs.newest(limit), now(), self.running_cost)
+
+@contextmanager
+def opened(place: Place | None = None) -> Iterator[Context]:
+    """The context of a command. Raises InputError or StorageError."""
+    from orchestrator.store import Store
+
+    place = place or locate()
+    with Store.open(place.database_url, timeout=place.database_timeout) as store:
+        yield Context(place, store)
 
 
 @contextmanager
-def opened() -> Iterator[Context]:
-    """The context of a command. Raises InputError or StorageError."""
-    place = locate()
-    with Store.open(place.database_url, timeout=place.database_timeout) as store:
-        yield Context(place, store)
+def ready() -> Iterator[Context]:
+    """The same for a command that needs all settings: what is wrong with them is told before a database is made."""
+    settings = Settings(locate())
+    config = settings.config
+    with opened(settings.place) as context:
+        context.use(config)
+        yield context
 
 
 def say_exposure(context: Context) -> None:

@@ -13,7 +13,7 @@ import click
 from orchestrator.cli.console import out
 from orchestrator.cli.console_jobs import job_detail, plan_lines
 from orchestrator.cli.console_progress import Progress, progress
-from orchestrator.cli.context import Context, opened, say_exposure
+from orchestrator.cli.context import Context, opened, ready, say_exposure
 from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.cli.plan import plan_json
@@ -22,6 +22,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
+from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
@@ -47,20 +48,23 @@ def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | Non
 
     The same command resumes an unfinished job where it stopped.
     """
-    from orchestrator.cli.running import finish
-
     if output is not None:
         merge.check_output(output, file)
-    with opened() as context, progress(quiet=quiet or as_json) as view:
+        if output.suffix == ".parquet":
+            require_parquet(f"-o {output}")
+    with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if output is not None:
             require_own(context, output, overwrite=options.overwrite)
         intake = _taken_in(context, file, options, view)
         _say_taken_in(view, intake)
+        from orchestrator.cli.running import finish
+
         detail = finish(context, intake.job, view)
         if output is not None and detail.line.job.error is None:
+            is_merged = intake.job.finished_at is None
             with writing(context.store, context.home.identity(), detail.line.job.id, output, now):
-                write_rows(context, detail.line.job, output, None, view.counted)
+                write_rows(context, detail.line.job, output, None, view.counted, is_merged=is_merged)
         view.stop()
         return _show(detail, fail_on, as_json)
 
@@ -81,7 +85,7 @@ def submit(
     It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
     """
     _check_fail_on(fail_on, wait)
-    with opened() as context, progress(quiet=quiet or as_json) as view:
+    with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)

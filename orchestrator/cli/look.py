@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, opened
+from orchestrator.cli.context import Context, Settings, opened
 from orchestrator.cli.failures import Interrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
@@ -17,10 +18,17 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobState
+from orchestrator.core.schedules import Schedule
+from orchestrator.reports.status import JobLine
+from orchestrator.settings.discovery import locate
+from orchestrator.store.glance import CannotGlance, Glance, glance
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.finish.outputs import Format
+    from orchestrator.store import Store
 
+Lines = Sequence[JobLine]
+Schedules = Sequence[Schedule]
 WATCH_SECONDS = 1.0
 NEWEST = 20
 
@@ -32,27 +40,44 @@ NEWEST = 20
 @json_option
 def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> int:
     """Show all jobs, or one in full: shards, counts, tokens, cost, ETA, reasons."""
+    if job_name is None and (as_json or not watch):
+        _list_jobs(show_all, as_json)
+        return 0
     with opened() as context:
         if watch and not as_json:
             return _watch(context, job_name)
-        if job_name is not None:
-            return _show_job(context, job_name, show_all, as_json)
-        lines = context.lines(None if show_all else NEWEST + 1)
-        shown = lines if show_all else lines[:NEWEST]
-        if as_json:
-            print_json([line.to_json() for line in shown])
-            return 0
-        if lines:
-            from orchestrator.cli.console import out
-            from orchestrator.cli.console_jobs import job_lines
+        assert job_name is not None, "the list is shown above"
+        return _show_job(context, job_name, show_all, as_json)
 
-            out().print(job_lines(shown, out().width))
-        else:
-            say("orch: no jobs yet; `orch run JOB.yaml` makes one")
-        if len(shown) < len(lines):
-            show(f"there are more jobs than these {NEWEST}: `orch status --all` shows them")
-        _say_engine(context)
-        return 0
+
+def _list_jobs(show_all: bool, as_json: bool) -> None:
+    limit = None if show_all else NEWEST + 1
+    settings, lines, schedules = _looked(
+        lambda settings, store: (settings.lines(store, limit), store.schedules.all())
+    )
+    shown = lines if show_all else lines[:NEWEST]
+    if as_json:
+        print_json([line.to_json() for line in shown])
+        return
+    if lines:
+        from orchestrator.cli.console import out
+        from orchestrator.cli.console_jobs import job_lines
+
+        out().print(job_lines(shown, out().width))
+    else:
+        say("orch: no jobs yet; `orch run JOB.yaml` makes one")
+    if len(shown) < len(lines):
+        show(f"there are more jobs than these {NEWEST}: `orch status --all` shows them")
+    _say_engine(settings, schedules)
+
+
+def _looked(look: Callable[[Settings, Store | Glance], tuple[Lines, Schedules]]) -> tuple[Settings, Lines, Schedules]:
+    """What is seen at a glance where that will do, else by the store."""
+    settings = Settings(locate())
+    with suppress(CannotGlance), glance(settings.place.database_url, settings.place.database_timeout) as seen:
+        return settings, *look(settings, seen)
+    with opened() as context:
+        return context, *look(context, context.store)
 
 
 def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int:
@@ -68,16 +93,16 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
     return 1 if detail.line.state is JobState.FAILED else 0
 
 
-def _say_engine(context: Context) -> None:
+def _say_engine(settings: Settings, schedules: Schedules) -> None:
     """Whether an engine runs, and when the next night is."""
     from orchestrator.engine.in_force import differences
     from orchestrator.engine.lock import running_engine
 
-    holder = running_engine(context.home)
+    holder = running_engine(settings.home)
     show(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
-    for line in differences(context.home, holder, context.path):
+    for line in differences(settings.home, holder, settings.path):
         show(f"settings: {line}")
-    active = [one for one in context.store.schedules.all() if one.paused_at is None]
+    active = [one for one in schedules if one.paused_at is None]
     if not active:
         return
     from orchestrator.policy import nights
@@ -97,7 +122,7 @@ def _watch(context: Context, name: str | None) -> int:
     try:
         with watching() as draw:
             while True:
-                lines = context.lines()
+                lines = context.lines(context.store)
                 detail = context.detail(job.id) if job else None
                 if detail is not None:
                     draw(lambda width, detail=detail: job_detail(detail, width))  # type: ignore[misc]
@@ -136,7 +161,8 @@ def fetch(
     With -o and --json it reports what was written; without -o the rows go to stdout as they are.
     """
     from orchestrator.cli.console_progress import progress
-    from orchestrator.cli.rows import place_of, require_own, write_rows
+    from orchestrator.cli.rows import form_of, place_of, require_own, write_rows
+    from orchestrator.pipeline.finish import outputs
     from orchestrator.pipeline.finish.output_check import writing
 
     if form == "parquet" and output is None:
@@ -144,6 +170,7 @@ def fetch(
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
+        outputs.check_format(form or form_of(job, output), f"-o {output}")
         place = None if output is None else place_of(output, job)
         if place is not None:
             require_own(context, place, overwrite=overwrite)

@@ -11,9 +11,6 @@ from typing import Any
 import click
 
 from orchestrator.core.counts import FailOn
-from orchestrator.pipeline.build.intake import Options
-from orchestrator.pipeline.build.selection import Scope
-from orchestrator.settings.job_spec import MAX_BUDGET
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -23,6 +20,8 @@ class Dollars(click.ParamType[Decimal]):
     name = "dollars"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        from orchestrator.settings.job_spec import MAX_BUDGET
+
         try:
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
@@ -62,6 +61,8 @@ def scope_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def command(limit: int | None, only: tuple[str, ...], tasks: tuple[str, ...], **others: Any) -> int:
+        from orchestrator.pipeline.build.selection import Scope
+
         return function(scope=Scope(limit, only, tasks), **others)
 
     for option in _SCOPE:
@@ -86,6 +87,8 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
         @scope_options
         @wraps(function)
         def taking(**given: Any) -> int:
+            from orchestrator.pipeline.build.intake import Options
+
             terms = {name: given.pop(name) for name in _NAMES if name in given}
             return function(options=Options(**terms), **given)
 

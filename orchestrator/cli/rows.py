@@ -36,17 +36,38 @@ class Fetched:
 
 
 def write_rows(
-    context: Context, job: Job, output: str | Path | None, form: Format | None, progress: Progress | None = None
+    context: Context,
+    job: Job,
+    output: str | Path | None,
+    form: Format | None,
+    progress: Progress | None = None,
+    *,
+    is_merged: bool = False,
 ) -> Fetched:
     """Write every row. `progress` is told what is done, how much of it, of how much, and the unit.
 
+    With `is_merged` the job has just come to its end, and the rows in the home are those that it ended with.
     Raises StorageError.
     """
     form = form or form_of(job, output)
-    lines = merged_lines(context.store, context.home, job, style=style_of(form))
+    merged = context.home.merged(job.id, style_of(form))
+    if is_merged and merged.exists():
+        lines = _lines_of(merged)
+    else:
+        lines = merged_lines(context.store, context.home, job, style=style_of(form))
     if progress is not None:
         lines = _counted(lines, context.store.jobs.counts([job.id])[job.id].total, progress)
     return write_lines(lines, job, output, form)
+
+
+def _lines_of(merged: Path) -> Iterator[bytes]:
+    """The lines of a file without their ends. Raises StorageError."""
+    try:
+        with merged.open("rb") as file:
+            for line in file:
+                yield line.removesuffix(b"\n")
+    except OSError as error:
+        raise StorageError(f"the result file {merged} cannot be read: {error.strerror}") from error
 
 
 def _counted(lines: Iterator[bytes], total: int, progress: Progress) -> Iterator[bytes]:

@@ -118,7 +118,7 @@ class _Told:
         self.say(self._moved())
 
     def _moved(self) -> Iterator[str]:
-        for line in self._context.lines():
+        for line in self._context.lines(self._context.store):
             text = f"{line.job.id}: {line.state}"
             if self._jobs.setdefault(line.job.id, text if line.state.is_final else "") != text:
                 self._jobs[line.job.id] = text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.extras import require_parquet
 from orchestrator.documents import files, stamps, tables
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
@@ -129,8 +130,10 @@ class _Opened:
         return key if len(key) < MOST_KEY // 4 else _shortened(key)
 
     def table(self, found: Found, kind: str) -> tables.TableFile:
-        """A file that is a table, of a kind in tables.KINDS."""
+        """A file that is a table, of a kind in tables.KINDS. Raises UsageError where nothing here reads it."""
         name, spec = printable(found.relative), self.source
+        if kind == "parquet" and spec.text_column is not None:
+            require_parquet(self.key(name))
         return tables.TableFile(
             path=found.path,
             kind=kind,

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
-
-from apscheduler.triggers.cron import CronTrigger
 
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.cron import CronTrigger
 
 LOOK_BACK = timedelta(days=31)
 """Nights that nobody was there for longer ago are not recorded."""
@@ -222,6 +224,8 @@ def _trigger(cron: str) -> CronTrigger:
             f"{cron!r} names a day of the month and a day of the week, and programs differ in what that means: "
             "make a schedule for each"
         )
+    from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
+
     try:
         return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
     except ValueError as error:

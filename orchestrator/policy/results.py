@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.core import schemas, wire
+from orchestrator.core import answers, request_lines, schemas, wire
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
@@ -75,7 +75,7 @@ def parsed(lines: bytes) -> Iterator[Found]:
 
 
 def _found(file: BinaryIO) -> Iterator[Found]:
-    for _, offset, raw in wire.lines(file):
+    for _, offset, raw in request_lines.lines(file):
         try:
             line = _decode_line(raw)
         except wire.NO_JSON:
@@ -104,7 +104,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
         if not path.exists():
             continue
         with path.open("rb") as file:
-            for _, _, raw in wire.lines(file):
+            for _, _, raw in request_lines.lines(file):
                 with suppress(*wire.NO_JSON):
                     line = _decode_line(raw)
                     if line.custom_id is not None:
@@ -247,15 +247,15 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
                 if orch
                 else NotExecuted(refused.code)
             )
-        return _failed(seq, kind, found, wire.AnswerHead(), refused)
+        return _failed(seq, kind, found, answers.AnswerHead(), refused)
     body = _json_of(response)
     try:
-        head = wire.read_answer(body)
+        head = answers.read_answer(body)
     except wire.NO_JSON:
         if line.error is not None:
-            return _failed(seq, kind, found, wire.AnswerHead(), refusal(line))
+            return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
         bad = "invalid_response", "the answer's body is no JSON object"
-        return _ended(seq, kind, found, wire.AnswerHead(), bad, response.status_code)
+        return _ended(seq, kind, found, answers.AnswerHead(), bad, response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
         # With tokens it was billed: an answer, if a bad one, that has to be booked.
@@ -271,7 +271,7 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
 def unreadable(seq: int, kind: str, found: Found, why: str) -> Outcome:
     """The outcome of a row whose line nobody can make anything of."""
     bad = "invalid_response", f"the result of this row cannot be read: {why}"
-    return _ended(seq, kind, replace(found, line=None), wire.AnswerHead(), bad)
+    return _ended(seq, kind, replace(found, line=None), answers.AnswerHead(), bad)
 
 
 def ambiguous(seq: int, told: str) -> Outcome:
@@ -286,7 +286,7 @@ def unrecognised(seq: int, told: str) -> Outcome:
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
-def _failed(seq: int, kind: str, found: Found, head: wire.AnswerHead, refused: Refusal) -> Outcome:
+def _failed(seq: int, kind: str, found: Found, head: answers.AnswerHead, refused: Refusal) -> Outcome:
     status = None if refused.status is None else f"http_{refused.status}"
     # Where the status says that it may pass, no word of the provider's may hide it.
     said = None if is_passing(status) else refused.code
@@ -299,7 +299,7 @@ def _ended(
     seq: int,
     kind: str,
     found: Found,
-    head: wire.AnswerHead,
+    head: answers.AnswerHead,
     problem: tuple[str, str] | None,
     status: int | None = None,
 ) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -18,8 +18,9 @@ from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown
 from orchestrator.policy.night_figures import Due
+from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import Fate, Fates, JobReport, NightReport, night_of
-from orchestrator.reports.pages import LIST, PAID, STYLE, plotting, short, svg_of, template
+from orchestrator.reports.pages import LIST, PAID, STYLE, template
 from orchestrator.reports.words import money
 
 if TYPE_CHECKING:
@@ -280,40 +281,24 @@ def _plot(block: Block, job: JobReport) -> str:
     match block.title:
         case "Documents":
             counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}
-            bars = [(fate.value, float(number), _COLOURS[fate]) for fate, number in counts.items() if number]
-            return _bars(bars, lambda number: f"{number:,.0f}")
+            found = [Bar(fate.value, Decimal(number), _COLOURS[fate]) for fate, number in counts.items() if number]
+            return bars(found, lambda number: f"{number:,.0f}")
         case "Cost" if job.routes:
-            paid = [(route.backend, float(route.cost), PAID) for route in job.routes]
-            plan = [] if job.foreseen is None else [("foreseen (p50)", float(job.foreseen[0]), LIST)]
-            return _bars([*paid, *plan], lambda dollars: money(Decimal(repr(dollars))))
+            paid = [Bar(route.backend, route.cost, PAID) for route in job.routes]
+            plan = [] if job.foreseen is None else [Bar("foreseen (p50)", job.foreseen[0], LIST)]
+            return bars([*paid, *plan], money)
         case "Time" if job.turnarounds:
             took = [
                 bar
                 for one in job.turnarounds
-                for bar in ((one.backend, one.slowest, PAID), ("foreseen (p50)", one.p50, LIST))
+                for bar in (
+                    Bar(one.backend, Decimal(repr(one.slowest)), PAID),
+                    Bar("foreseen (p50)", Decimal(repr(one.p50)), LIST),
+                )
             ]
-            return _bars(took, duration)
+            return bars(took, lambda seconds: duration(float(seconds)))
         case _:
             return ""
-
-
-def _bars(bars: Sequence[tuple[str, float, str]], words: Callable[[float], str]) -> str:
-    """Bars one below the other, each with its figure."""
-    from matplotlib.figure import Figure
-
-    with plotting():
-        figure = Figure(figsize=(5, 0.5 + 0.36 * len(bars)), layout="constrained")
-        axes = figure.subplots()
-        places = range(len(bars))
-        drawn = axes.barh(places, [size for _, size, _ in bars], 0.7, color=[colour for _, _, colour in bars])
-        axes.bar_label(drawn, [words(size) for _, size, _ in bars], padding=4)
-        axes.set_yticks(places, [short(name) for name, _, _ in bars])
-        axes.invert_yaxis()
-        axes.margins(x=0.32)
-        axes.xaxis.set_visible(False)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(left=False)
-        return svg_of(figure)
 
 
 @lru_cache(maxsize=1)

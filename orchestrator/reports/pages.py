@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
-from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import moment_words
-from orchestrator.core.sanitize import escape_controls, shortened
+from orchestrator.core.sanitize import escape_controls
+from orchestrator.reports.bars import Series, groups_below, groups_beside
 from orchestrator.reports.cost import CostLine, CostReport
 from orchestrator.reports.words import cost_cells, cost_notes, cost_title, money
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DAYS, GROUPS = 31, 12
 """How many days or groups a plot shows: the newest, the dearest."""
@@ -62,64 +57,13 @@ def _shown(report: CostReport) -> Sequence[CostLine]:
 
 def _bars(by: str, lines: Sequence[CostLine]) -> str:
     """What was paid beside the list price, as SVG: days from left to right, other groups one below the other."""
-    from matplotlib.figure import Figure
-
-    by_day = by == "day"
-    sums = {
-        "list price": (LIST, -0.2, [float(line.listed.cost) for line in lines]),
-        "paid": (PAID, 0.2, [float(line.cost) for line in lines]),
-    }
-    with plotting():
-        # Straight from Figure: pyplot would look for a display, and keep every figure.
-        figure = Figure(figsize=(5, 3 if by_day else 1 + 0.4 * len(lines)), layout="constrained")
-        axes = figure.subplots()
-        for label, (color, shift, dollars) in sums.items():
-            places = [place + shift for place in range(len(lines))]
-            (axes.bar if by_day else axes.barh)(places, dollars, 0.4, color=color, label=label)
-        _name_axes(axes, by_day, [line.group[5:] if by_day else short(line.group or "—") for line in lines])
-        return svg_of(figure)
-
-
-@contextmanager
-def plotting() -> Iterator[None]:
-    """How plots are drawn: text stays text, in the reader's own font; a name with two dollar signs is no formula."""
-    from matplotlib import rc_context
-
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "orch", "text.parse_math": False, "font.size": 11}):
-        yield
-
-
-def svg_of(figure: Figure) -> str:
-    """A figure as SVG, to be put into a page; the same figure gives the same text."""
-    drawn = io.StringIO()
-    with warnings.catch_warnings():
-        # Its own font may lack a character of a name; the reader's will have it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(_SAID_OF_ITSELF))
-    text = drawn.getvalue()
-    return escape_controls(text[text.index("<svg") :])
-
-
-_SAID_OF_ITSELF = ("Date", "Creator", "Format", "Type")
-
-
-def _name_axes(axes: Axes, by_day: bool, names: Sequence[str]) -> None:
-    if by_day:
-        step = 1 + len(names) // 7
-        axes.set_xticks(range(0, len(names), step), names[::step])
-    else:
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
-    money_axis = axes.yaxis if by_day else axes.xaxis
-    money_axis.set_major_formatter(lambda dollars, _: money(Decimal(repr(float(dollars)))))
-    axes.locator_params(axis="y" if by_day else "x", nbins=5 if by_day else 3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-
-
-def short(name: str) -> str:
-    """A name as an axis has room for it."""
-    return shortened(name, 20)
+    series = [
+        Series("list price", LIST, [line.listed.cost for line in lines]),
+        Series("paid", PAID, [line.cost for line in lines]),
+    ]
+    if by == "day":
+        return groups_beside([line.group[5:] for line in lines], series, money)
+    return groups_below([line.group or "—" for line in lines], series, money)
 
 
 @lru_cache(maxsize=1)
@@ -163,8 +107,6 @@ dt { color: var(--soft); font-size: .8rem }
 dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums }
 figure { margin: 1rem 0; max-width: 36rem }
 figure svg { width: 100%; height: auto }
-figure svg text { fill: var(--ink) !important }
-figure svg path[style*="stroke: #000000"] { stroke: var(--soft) !important }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100% }
 th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top }
 th:first-child, td:first-child, .words th, .words td { text-align: left }

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.policy.advice import advice_for
 from orchestrator.settings.model_lists import alias_words
-from orchestrator.store import Store
-from orchestrator.store.failures import Reason
-from orchestrator.store.jobs import Event
-from orchestrator.store.quality import Quality
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
+    from orchestrator.store import Store
+    from orchestrator.store.failures import Reason
+    from orchestrator.store.glance import Glance
+    from orchestrator.store.jobs import Event
+    from orchestrator.store.quality import Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,8 @@ class JobDetail:
 
 
 def _reason_json(reason: Reason) -> dict[str, Any]:
+    from orchestrator.policy.advice import advice_for
+
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
     return {**told, "advice": advice_for(reason.code)}
 
@@ -195,7 +197,7 @@ def _iso(at: datetime | None) -> str | None:
 RunningCost = Callable[[Shard], Decimal]
 
 
-def lines(store: Store, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
+def lines(store: Store | Glance, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
     """A line for each job, in the given order; `running_cost` says what a running batch has cost so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)
@@ -227,6 +229,8 @@ def _line(
 
 def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
     """Why rows have failed in batches that still run, most first."""
+    from orchestrator.store.failures import Reason
+
     codes: Counter[str] = Counter()
     new: Counter[str] = Counter()
     for shard in running:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from orchestrator.core.durations import span_words
 from orchestrator.core.model import JobState, Usage
-from orchestrator.policy.calibration import Calibration
-from orchestrator.reports.cost import CostLine, CostReport, Estimate
 from orchestrator.settings.model_lists import alias_words
+
+if TYPE_CHECKING:
+    from orchestrator.policy.calibration import Calibration
+    from orchestrator.reports.cost import CostLine, CostReport, Estimate
 
 _COST_COLUMNS = (
     "rows", "in", "cached", "out", "paid", "foreseen", "list", "saved", "wasted", "per document", "per 1k tokens",

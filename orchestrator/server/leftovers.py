@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core.wire import NO_JSON, ResultLine, id_key, lines
+from orchestrator.core.request_lines import id_key, lines
+from orchestrator.core.wire import NO_JSON, ResultLine
 from orchestrator.server.merged import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")

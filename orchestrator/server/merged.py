@@ -23,7 +23,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from orchestrator.core.errors import StorageError
-from orchestrator.core.wire import NO_JSON, lines
+from orchestrator.core.request_lines import lines
+from orchestrator.core.wire import NO_JSON
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")
@@ -224,7 +225,7 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
 
 
 def _key(custom_id: str) -> int:
-    """64 bits that stand for a custom_id in the index, which outlives the process: so not `wire.id_key`."""
+    """64 bits that stand for a custom_id in the index, which outlives the process: so not `request_lines.id_key`."""
     digest = blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

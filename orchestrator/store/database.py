@@ -11,9 +11,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Dialect, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
-
-HEAD = "0004"
-"""The newest migration. Known here so that a current database is opened without importing Alembic."""
+from orchestrator.store.schema import HEAD
 
 
 class Database:

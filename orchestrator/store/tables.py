@@ -111,7 +111,7 @@ shards = Table(
     Index(None, "backend", "state"),
 )
 IS_UNCLEAN = shards.c.cleaned_at.is_(None)
-Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN, postgresql_where=IS_UNCLEAN)
+Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN)
 
 # How far a job was at a backend of ours, looked at about once a minute: what speeds are learned from.
 progress = Table(

@@ -293,7 +293,9 @@ def test_rows_that_cannot_be_read_wait_until_they_can(
 ) -> None:
     upstream = make_upstream(slots=1, latency_ms=20)
     chat = endpoint == "chat"
-    lines = [row(name) if chat else embedding(name, f"text {name} " * 600) for name in ids(60)]
+    # Rows are read some at a time: these take several reads.
+    long = {name: f"text {name} " * 600 for name in ids(60)}
+    lines = [row(name, text) if chat else embedding(name, text) for name, text in long.items()]
     with served(tmp_path, upstream.base_url, max_concurrency=1) as sdk:
         batch = create(sdk, lines, **({} if chat else {"endpoint": EMBEDDINGS}))
         other = create(sdk, [row(name) for name in ids(60, "other")])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.wire import CheckedLine, check_line
+from orchestrator.core.request_lines import CheckedLine, check_line
 from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
 from orchestrator.policy.requests import (
     Builder,

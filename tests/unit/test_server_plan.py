@@ -15,8 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import wire
-from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, CheckedLine, LineError, id_key
+from orchestrator.core import request_lines
+from orchestrator.core.request_lines import CheckedLine, id_key
+from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.server.dispatch.plan import Plan, make_plan
 from orchestrator.server.dispatch.request_header import Head, can_share, reader
 
@@ -112,11 +113,11 @@ def one_by_one(lines: list[bytes]) -> list[LineError]:
     for number, raw in enumerate(lines, 1):
         if not raw.strip():
             continue
-        found = wire.check_line(raw, CHAT)
+        found = request_lines.check_line(raw, CHAT)
         if isinstance(found, CheckedLine):
             model = model or found.model
             if found.custom_id in seen:
-                found = wire.duplicate_error(found.custom_id)
+                found = request_lines.duplicate_error(found.custom_id)
             elif found.model != model:
                 seen.add(found.custom_id)
                 found = LineError("mismatched_model", "", "body.model")
@@ -241,7 +242,7 @@ ENDPOINTS = st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/v1/embe
 @example(line("a", body={"model": "m", "messages": [], "stream": 0}), CHAT)
 @example(line("a")[:-2] + b', "max_tokens": 1' + b"0" * 5000 + b"}}", CHAT)
 def test_the_plan_reads_a_line_as_check_line_does(raw: bytes, endpoint: str) -> None:
-    found, expected = reader(endpoint)(raw), wire.check_line(raw, endpoint)
+    found, expected = reader(endpoint)(raw), request_lines.check_line(raw, endpoint)
     if isinstance(expected, CheckedLine):
         assert isinstance(found, Head)
         assert (found.custom_id, found.body.model) == (expected.custom_id, expected.model)

@@ -17,9 +17,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from orchestrator.core import wire
+from orchestrator.core import answers, request_lines, wire
+from orchestrator.core.answers import NO_TOKENS
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import MAX_DEPTH, NO_JSON, NO_TOKENS
+from orchestrator.core.wire import MAX_DEPTH, NO_JSON
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
@@ -215,7 +216,7 @@ def test_any_answer_is_one_line_that_is_read_again(body: bytes, status: int, end
     assert stats.ended == 1
     if kind == "output":
         assert line.response is not None
-        assert wire.answer_tokens(line.response.body) == tokens
+        assert answers.answer_tokens(line.response.body) == tokens
     else:
         assert tokens == NO_TOKENS
 
@@ -260,21 +261,21 @@ def depth_of(value: Any) -> int:
 def test_depth_is_found_without_recursion(value: Any, spread: bool) -> None:
     raw = json.dumps(value, indent=1 if spread else None).encode()
     depth = depth_of(value)
-    assert not wire.is_too_deep(raw, depth)
-    assert depth == 0 or wire.is_too_deep(raw, depth - 1)
+    assert not request_lines.is_too_deep(raw, depth)
+    assert depth == 0 or request_lines.is_too_deep(raw, depth - 1)
 
 
 @given(BYTES)
 def test_looking_for_depth_and_id_raises_nothing(raw: bytes) -> None:
-    wire.is_too_deep(raw, 1)
-    wire.find_custom_id(raw)
+    request_lines.is_too_deep(raw, 1)
+    request_lines.find_custom_id(raw)
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text() | st.just({"custom_id": "inner"})), st.booleans())
 def test_an_id_is_found_as_it_is_written(custom_id: str, more: dict[str, Any], first: bool) -> None:
     fields = {"custom_id": custom_id, **{key: value for key, value in more.items() if key != "custom_id"}}
     raw = json.dumps(fields if first else dict(reversed(fields.items()))).encode()
-    found = wire.find_custom_id(raw)
+    found = request_lines.find_custom_id(raw)
     try:
         custom_id.encode()
     except UnicodeEncodeError:
@@ -294,8 +295,8 @@ def test_an_id_is_found_as_it_is_written(custom_id: str, more: dict[str, Any], f
 )
 def test_damaged_lines_are_looked_at_once(raw: bytes) -> None:
     """In time that grows with the line: quadratic ones would take hours."""
-    wire.find_custom_id(raw)
-    wire.is_too_deep(raw * 3)
+    request_lines.find_custom_id(raw)
+    request_lines.is_too_deep(raw * 3)
 
 
 async def _stream(data: bytes, size: int) -> AsyncIterator[bytes]:

@@ -12,17 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import wire
+from orchestrator.core import answers, request_lines, wire
+from orchestrator.core.answers import AnswerHead, TokenCounts
 from orchestrator.core.durations import window_seconds
-from orchestrator.core.wire import (
-    AnswerHead,
-    BatchUsage,
-    CheckedLine,
-    InputTokensDetails,
-    LineError,
-    OutputTokensDetails,
-    TokenCounts,
-)
+from orchestrator.core.request_lines import CheckedLine
+from orchestrator.core.wire import BatchUsage, InputTokensDetails, LineError, OutputTokensDetails
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hallo"}]}
@@ -84,7 +78,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize(("raw", "code", "param"), BAD_LINES.values(), ids=BAD_LINES.keys())
 def test_a_bad_line_is_told_with_openais_code_and_parameter(raw: bytes, code: str, param: str | None) -> None:
-    found = wire.check_line(raw, CHAT)
+    found = request_lines.check_line(raw, CHAT)
     assert isinstance(found, LineError)
     assert (found.code, found.param) == (code, param)
 
@@ -98,11 +92,11 @@ def test_a_bad_line_is_told_with_openais_code_and_parameter(raw: bytes, code: st
     ],
 )
 def test_a_missing_parameter_is_told_in_openais_words(param: str, message: str) -> None:
-    assert wire.check_line(without(param), CHAT) == LineError("missing_required_parameter", message, param)
+    assert request_lines.check_line(without(param), CHAT) == LineError("missing_required_parameter", message, param)
 
 
 def test_a_duplicate_is_told_in_openais_words() -> None:
-    assert wire.duplicate_error("x") == LineError(
+    assert request_lines.duplicate_error("x") == LineError(
         "duplicate_custom_id",
         "The custom_id 'x' for this request is a duplicate of another request. "
         "The custom_id parameter must be unique for each request in a batch.",
@@ -122,7 +116,7 @@ def test_a_duplicate_is_told_in_openais_words() -> None:
     ],
 )
 def test_a_good_line_keeps_its_body_byte_for_byte(raw: bytes) -> None:
-    found = wire.check_line(raw, CHAT)
+    found = request_lines.check_line(raw, CHAT)
     assert isinstance(found, CheckedLine)
     assert found.custom_id == json.loads(raw)["custom_id"]
     assert (found.url, found.model) == (CHAT, "m")
@@ -132,9 +126,9 @@ def test_a_good_line_keeps_its_body_byte_for_byte(raw: bytes) -> None:
 
 def test_without_a_batch_endpoint_lines_may_differ_but_stay_under_v1() -> None:
     embedding = line(url="/v1/embeddings", body={"model": "e", "input": "x"})
-    assert isinstance(wire.check_line(embedding), CheckedLine)
-    assert isinstance(wire.check_line(line()), CheckedLine)
-    elsewhere = wire.check_line(line(url="http://elsewhere/v1/chat/completions"))
+    assert isinstance(request_lines.check_line(embedding), CheckedLine)
+    assert isinstance(request_lines.check_line(line()), CheckedLine)
+    elsewhere = request_lines.check_line(line(url="http://elsewhere/v1/chat/completions"))
     assert isinstance(elsewhere, LineError)
     assert elsewhere.code == "invalid_url"
 
@@ -151,7 +145,7 @@ JSON = st.recursive(
     {}, optional={"custom_id": JSON, "method": JSON, "url": JSON, "body": JSON | st.fixed_dictionaries(
         {}, optional={"model": JSON, "stream": JSON, "messages": JSON})})))  # fmt: skip
 def test_no_line_makes_check_line_raise(raw: bytes) -> None:
-    found = wire.check_line(raw, CHAT)
+    found = request_lines.check_line(raw, CHAT)
     if isinstance(found, CheckedLine):
         assert found.custom_id
         assert found.model
@@ -166,7 +160,7 @@ def test_no_line_makes_check_line_raise(raw: bytes) -> None:
 @example([b"a", b"\n", b"\n", b"b"])
 def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
     data = b"".join(parts)
-    found = list(wire.lines(io.BytesIO(data)))
+    found = list(request_lines.lines(io.BytesIO(data)))
     for number, offset, raw in found:
         assert data[offset : offset + len(raw)] == raw
         assert data[:offset].count(b"\n") == number - 1
@@ -183,16 +177,16 @@ def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
 def test_the_longest_line_that_is_allowed_is_read_whole(bom: bytes, end: bytes) -> None:
     longest = line(body=BODY | {"pad": ""})
     longest = longest.replace(b'"pad": ""', b'"pad": "' + b"x" * (wire.MAX_LINE_BYTES - len(longest)) + b'"')
-    [(_, offset, raw)] = wire.lines(io.BytesIO(bom + longest + end))
+    [(_, offset, raw)] = request_lines.lines(io.BytesIO(bom + longest + end))
     assert (offset, len(raw)) == (len(bom), wire.MAX_LINE_BYTES)
-    assert isinstance(wire.check_line(raw, CHAT), CheckedLine)
+    assert isinstance(request_lines.check_line(raw, CHAT), CheckedLine)
 
 
 def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
     data = b"\xef\xbb\xbf" + b"x" * (wire.MAX_LINE_BYTES + 3_000_000) + b"\n" + line() + b"\n"
-    (_, _, huge), (number, offset, raw) = wire.lines(io.BytesIO(data))
+    (_, _, huge), (number, offset, raw) = request_lines.lines(io.BytesIO(data))
     assert wire.MAX_LINE_BYTES < len(huge) < wire.MAX_LINE_BYTES + 10
-    assert isinstance(wire.check_line(huge, CHAT), LineError)
+    assert isinstance(request_lines.check_line(huge, CHAT), LineError)
     assert (number, raw) == (2, line())
     assert data[offset : offset + len(raw)] == raw
 
@@ -210,7 +204,7 @@ def test_completion_windows(text: str, seconds: int | None) -> None:
 @settings(max_examples=50)
 @given(st.sets(st.text(max_size=20), min_size=2, max_size=30))
 def test_id_keys_differ_and_fit_64_bits(ids: set[str]) -> None:
-    keys = {wire.id_key(custom_id) for custom_id in ids}
+    keys = {request_lines.id_key(custom_id) for custom_id in ids}
     assert len(keys) == len(ids)
     assert all(0 <= key < 2**64 for key in keys)
 
@@ -283,8 +277,8 @@ USAGES = {
 @pytest.mark.parametrize(("usage", "counts"), USAGES.values(), ids=USAGES.keys())
 def test_usage_is_read_under_each_of_its_spellings(usage: object, counts: tuple[int, ...]) -> None:
     body = json.dumps({"model": "m", "usage": usage}).encode()
-    assert wire.answer_tokens(body) == TokenCounts(*counts)
-    assert wire.read_answer(body) == AnswerHead(TokenCounts(*counts), "m")
+    assert answers.answer_tokens(body) == TokenCounts(*counts)
+    assert answers.read_answer(body) == AnswerHead(TokenCounts(*counts), "m")
 
 
 HEADS = {
@@ -301,18 +295,18 @@ HEADS = {
 
 @pytest.mark.parametrize(("body", "head"), HEADS.values(), ids=HEADS.keys())
 def test_what_an_answer_says_of_itself(body: bytes, head: AnswerHead) -> None:
-    assert wire.read_answer(body) == head
+    assert answers.read_answer(body) == head
 
 
 @pytest.mark.parametrize("body", [b"null", b"[]", b'"x"', b"{", b""])
-@pytest.mark.parametrize("read", [wire.read_answer, wire.answer_tokens], ids=["whole", "tokens"])
+@pytest.mark.parametrize("read", [answers.read_answer, answers.answer_tokens], ids=["whole", "tokens"])
 def test_an_answer_that_is_no_object_has_no_usage(read: Callable[[bytes], object], body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         read(body)
 
 
 def test_tokens_as_the_usage_of_a_batch() -> None:
-    assert wire.usage_of(TokenCounts(10, 3, 4, 2, 5)) == BatchUsage(
+    assert answers.usage_of(TokenCounts(10, 3, 4, 2, 5)) == BatchUsage(
         10, InputTokensDetails(3), 4, OutputTokensDetails(2), total_tokens=14
     )
 

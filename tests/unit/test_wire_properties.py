@@ -12,8 +12,10 @@ import msgspec
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import wire
-from orchestrator.core.wire import AnswerHead, CheckedLine, LineError, ResultLine, TokenCounts
+from orchestrator.core import answers, request_lines, wire
+from orchestrator.core.answers import AnswerHead, TokenCounts
+from orchestrator.core.request_lines import CheckedLine
+from orchestrator.core.wire import LineError, ResultLine
 from orchestrator.server.dispatch.resultlines import answer_line, error_line
 
 CHAT = "/v1/chat/completions"
@@ -46,7 +48,7 @@ def written(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> bytes:
 
 
 @st.composite
-def request_lines(draw: st.DrawFn) -> bytes:
+def good_lines(draw: st.DrawFn) -> bytes:
     """A good line with other fields in between, on one line."""
     fields = {
         "custom_id": draw(TEXT.filter(bool)),
@@ -78,7 +80,7 @@ def damaged(draw: st.DrawFn, sources: st.SearchStrategy[bytes]) -> bytes:
 
 
 @settings(max_examples=300)
-@given(st.binary() | damaged(request_lines()), st.sampled_from([CHAT, "/v1/embeddings", None]))
+@given(st.binary() | damaged(good_lines()), st.sampled_from([CHAT, "/v1/embeddings", None]))
 @example(b"[" * 100_000, CHAT)
 @example(b'{"body":' * 30_000, CHAT)
 @example(b'{"custom_id":' + b"9" * 10_000 + b"}", CHAT)
@@ -86,7 +88,7 @@ def damaged(draw: st.DrawFn, sources: st.SearchStrategy[bytes]) -> bytes:
 @example(b'{"custom_id":"a","custom_id":"b"}', CHAT)
 @example(b"\0" * 100, CHAT)
 def test_any_bytes_are_a_checked_line_or_one_error(raw: bytes, endpoint: str | None) -> None:
-    found = wire.check_line(raw, endpoint)
+    found = request_lines.check_line(raw, endpoint)
     if isinstance(found, LineError):
         assert found.code in CODES
         assert found.message.endswith(".")
@@ -104,9 +106,9 @@ def test_any_bytes_are_a_checked_line_or_one_error(raw: bytes, endpoint: str | N
 
 
 @settings(max_examples=150)
-@given(request_lines())
+@given(good_lines())
 def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
-    found = wire.check_line(raw, CHAT)
+    found = request_lines.check_line(raw, CHAT)
     assert isinstance(found, CheckedLine), found
     told = json.loads(raw)
     assert (found.custom_id, found.model) == (told["custom_id"], told["body"]["model"])
@@ -114,10 +116,10 @@ def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
 
 
 @settings(max_examples=100)
-@given(request_lines(), st.sampled_from([b"\\ud800", b"\\udfff", b"\\ud83dx", b"\\udc00\\ud800", b"\xed\xa0\x80"]))
+@given(good_lines(), st.sampled_from([b"\\ud800", b"\\udfff", b"\\ud83dx", b"\\udc00\\ud800", b"\xed\xa0\x80"]))
 def test_half_a_surrogate_pair_is_refused_wherever_it_stands(raw: bytes, half: bytes) -> None:
     place = raw.index(b'": "') + len(b'": "')
-    found = wire.check_line(raw[:place] + half + b"x" + raw[place:], CHAT)
+    found = request_lines.check_line(raw[:place] + half + b"x" + raw[place:], CHAT)
     assert isinstance(found, LineError)
     assert found.code == "invalid_json_line"
 
@@ -131,7 +133,7 @@ def test_every_byte_of_a_file_is_in_a_line_or_blank(parts: list[bytes]) -> None:
     data = b"".join(parts)
     rest = bytearray(data)
     before = (0, 0)
-    for number, offset, raw in wire.lines(io.BytesIO(data)):
+    for number, offset, raw in request_lines.lines(io.BytesIO(data)):
         assert (number, offset) > before, "numbers and places rise"
         before = (number, offset + len(raw))
         assert data[offset : offset + len(raw)] == raw
@@ -180,7 +182,7 @@ class Named(msgspec.Struct):
 
 
 @settings(max_examples=150)
-@given(request_lines(), written(OBJECT))
+@given(good_lines(), written(OBJECT))
 def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
     line = answer_line(msgspec.json.decode(raw, type=Named).custom_id, 200, body, None)
     sent, returned = json.loads(raw)["custom_id"], json.loads(line)["custom_id"]
@@ -198,8 +200,8 @@ def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
 @example(b'{"usage":[1],"model":"\\ud800"}')
 def test_any_answer_has_a_usage_or_is_refused(body: bytes) -> None:
     try:
-        head = wire.read_answer(body)
-        assert wire.answer_tokens(body) == head.tokens
+        head = answers.read_answer(body)
+        assert answers.answer_tokens(body) == head.tokens
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Those three are what a reader of an answer catches.
         return
@@ -209,7 +211,7 @@ def test_any_answer_has_a_usage_or_is_refused(body: bytes) -> None:
     assert min(head.tokens) >= 0
 
 
-COUNT = st.integers(0, wire.MOST_TOKENS - 1)
+COUNT = st.integers(0, answers.MOST_TOKENS - 1)
 FEW = st.integers(0, 20)
 
 
@@ -238,21 +240,21 @@ def test_usage_is_found_among_whatever_else_an_answer_says(
     counts = TokenCounts(fed, cached, given_, thought, fed - cached - unwritten)
     usage = usage_object(chat, counts, fed + given_)
     answer = {**more, "model": model, "service_tier": tier, "usage": usage}
-    assert wire.read_answer(data.draw(written(st.just(answer)))) == AnswerHead(counts, model, tier)
+    assert answers.read_answer(data.draw(written(st.just(answer)))) == AnswerHead(counts, model, tier)
 
 
 @settings(max_examples=200)
 @given(st.booleans(), st.lists(COUNT | FEW, min_size=5, max_size=5), st.none() | COUNT | st.integers())
 def test_parts_are_never_more_than_their_whole(chat: bool, counts: list[int], total: int | None) -> None:
-    tokens = wire.answer_tokens(json.dumps({"usage": usage_object(chat, counts, total)}).encode())
-    assert tokens.cached + tokens.cache_write <= tokens.input < wire.MOST_TOKENS
-    assert tokens.reasoning <= tokens.output < wire.MOST_TOKENS
-    assert tokens == wire.NO_TOKENS or (tokens.input >= counts[0] and tokens.output >= counts[2])
+    tokens = answers.answer_tokens(json.dumps({"usage": usage_object(chat, counts, total)}).encode())
+    assert tokens.cached + tokens.cache_write <= tokens.input < answers.MOST_TOKENS
+    assert tokens.reasoning <= tokens.output < answers.MOST_TOKENS
+    assert tokens == answers.NO_TOKENS or (tokens.input >= counts[0] and tokens.output >= counts[2])
 
 
 @given(st.booleans(), FEW, FEW, FEW)
 def test_reasoning_that_only_the_total_shows_is_billed(chat: bool, fed: int, given_: int, thought: int) -> None:
     inside = usage_object(chat, (fed, 0, given_ + thought, thought, 0), fed + given_ + thought)
     beside = usage_object(chat, (fed, 0, given_, thought, 0), fed + given_ + thought)
-    read = [wire.answer_tokens(json.dumps({"usage": usage}).encode()) for usage in (inside, beside)]
+    read = [answers.answer_tokens(json.dumps({"usage": usage}).encode()) for usage in (inside, beside)]
     assert read[0] == read[1] == TokenCounts(fed, 0, given_ + thought, thought)

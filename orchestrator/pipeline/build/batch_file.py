@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.core import wire
+from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import InputError
 from orchestrator.policy.requests import too_large
 
 MAX_ERRORS = 20
 
 
-def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
+def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]:
     """The lines of a ready batch file. Raises one InputError that tells every bad line, up to MAX_ERRORS of them."""
     problems: list[InputError] = []
     seen: set[int] = set()
     number_of_lines = 0
     for number, raw in _numbered(path):
-        checked = wire.check_line(raw)
-        if isinstance(checked, wire.CheckedLine):
-            key = wire.id_key(checked.custom_id)
+        checked = request_lines.check_line(raw)
+        if isinstance(checked, request_lines.CheckedLine):
+            key = request_lines.id_key(checked.custom_id)
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
             elif (large := too_large(raw, checked.url, checked.body)) is not None:
@@ -42,10 +42,10 @@ def batch_lines(path: Path) -> Iterator[tuple[wire.CheckedLine, bytes]]:
 
 
 def _duplicate(path: Path, custom_id: str) -> wire.LineError:
-    error = wire.duplicate_error(custom_id)
+    error = request_lines.duplicate_error(custom_id)
     for number, raw in _numbered(path):
-        first = wire.check_line(raw)
-        if isinstance(first, wire.CheckedLine) and first.custom_id == custom_id:
+        first = request_lines.check_line(raw)
+        if isinstance(first, request_lines.CheckedLine) and first.custom_id == custom_id:
             return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
     return error
 
@@ -53,7 +53,7 @@ def _duplicate(path: Path, custom_id: str) -> wire.LineError:
 def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
-            for number, _, raw in wire.lines(file):
+            for number, _, raw in request_lines.lines(file):
                 yield number, raw
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path) from None

@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from orchestrator.core import wire
+from orchestrator.core import request_lines
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
@@ -351,7 +351,7 @@ def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
     selection.check()
 
 
-def _batch_row(seq: int, line: wire.CheckedLine, raw: bytes) -> Row:
+def _batch_row(seq: int, line: request_lines.CheckedLine, raw: bytes) -> Row:
     mark = sha256(raw).hexdigest()[:32]
     inputs, most = bounds(line.url, line.body)
     return Row(

@@ -25,6 +25,7 @@ from orchestrator.core.errors import (
     OutputFault,
     StateConflict,
     StorageError,
+    UsageError,
 )
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
@@ -152,7 +153,7 @@ class Finisher:
                 return deliver(self._store, job, lines, self._now())
             except OutputError:
                 raise
-            except (StorageError, InputError) as error:
+            except (StorageError, InputError, UsageError) as error:
                 raise OutputError(OutputFault.FAILED, error.message, hint=error.hint) from error
             except Exception as error:  # a defect of ours, or of what writes there: told by its code all the same
                 log.exception("the rows of %s could not be delivered", job.id)

@@ -11,9 +11,11 @@ from time import monotonic
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import answers, wire
+from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.errors import StorageError
-from orchestrator.core.wire import NO_TOKENS, BatchStatus, RequestCounts, TokenCounts, id_key
+from orchestrator.core.request_lines import id_key
+from orchestrator.core.wire import BatchStatus, RequestCounts
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.inputs import Input, Line, Unreadable
@@ -171,7 +173,7 @@ class Run(Source):
         known = max(self.batch.request_counts.total, tally.rows)
         total = known if self._input is None else len(self.plan)
         counts = RequestCounts(total, tally.completed, tally.failed)
-        return msgspec.structs.replace(self.batch, request_counts=counts, usage=wire.usage_of(tally.tokens))
+        return msgspec.structs.replace(self.batch, request_counts=counts, usage=answers.usage_of(tally.tokens))
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
         if self._input is None or self.stopping is not None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from orchestrator.core.clock import now
+from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import NO_JSON, is_too_deep
+from orchestrator.core.wire import NO_JSON
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End

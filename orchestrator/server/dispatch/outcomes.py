@@ -6,8 +6,9 @@ import logging
 
 import msgspec
 
-from orchestrator.core import wire
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_TOKENS, LineError, TokenCounts
+from orchestrator.core import answers, wire
+from orchestrator.core.answers import NO_TOKENS, TokenCounts
+from orchestrator.core.wire import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, Verdict
@@ -28,7 +29,7 @@ def outcome_of(
     """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
     try:
         if verdict.action is Action.KEEP and reply.status < 300:
-            tokens = wire.answer_tokens(reply.body)
+            tokens = answers.answer_tokens(reply.body)
             line = answer_line(custom_id, reply.status, reply.body, orch)
             if len(line) <= MAX_LINE_BYTES:
                 stats.succeeded += 1

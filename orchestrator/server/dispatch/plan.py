@@ -16,16 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core.wire import (
-    MAX_LINE_BYTES,
-    MAX_LINE_ERRORS,
-    TOO_DEEP,
-    LineError,
-    duplicate_error,
-    find_custom_id,
-    id_key,
-    lines,
-)
+from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines
+from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.server.dispatch.order import Order, Sorter
 from orchestrator.server.dispatch.request_header import Body, Head, can_share, reader
 

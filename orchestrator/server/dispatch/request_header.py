@@ -1,4 +1,4 @@
-"""What the plan pass reads of a row: one decode where `wire.check_line` needs two, and nothing is copied.
+"""What the plan pass reads of a row: one decode where `request_lines.check_line` needs two, and nothing is copied.
 
 Whatever is not plainly good is left to `check_line`, which says what is wrong with it.
 """
@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, CheckedLine, LineError, check_line, is_too_deep
+from orchestrator.core.request_lines import CheckedLine, check_line, is_too_deep
+from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, LineError
 
 _NONE = msgspec.Raw()
 

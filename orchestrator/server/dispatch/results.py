@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, ResultLine, lines
+from orchestrator.core.request_lines import lines
+from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, ResultLine
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02

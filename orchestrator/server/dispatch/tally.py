@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from orchestrator.core.wire import NO_JSON, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
+from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
+from orchestrator.core.wire import NO_JSON, ResultLine
 
 
 class Note(NamedTuple):

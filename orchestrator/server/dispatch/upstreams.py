@@ -10,8 +10,9 @@ from typing import Any
 
 import aiohttp
 
+from orchestrator.core.answers import answer_tokens
 from orchestrator.core.errors import BackendError
-from orchestrator.core.wire import NO_JSON, answer_tokens
+from orchestrator.core.wire import NO_JSON
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply

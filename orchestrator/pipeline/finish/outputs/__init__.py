@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Job
+from orchestrator.core.extras import require_parquet
+from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
 from orchestrator.settings.job_spec import Output
 from orchestrator.settings.spec_of import tasks_of
 
 __all__ = [
-    "ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
-    "schemas_of", "write",
+    "ENDINGS", "Counted", "Format", "Written", "check", "check_format", "deliver", "encode", "place_of", "places",
+    "probe", "schemas_of", "write",
 ]  # fmt: skip
 Tasks = Mapping[str, Mapping[str, Any] | None]
 ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
@@ -58,8 +59,10 @@ def schemas_of(job: Job) -> Tasks:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError.
+    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError, and UsageError where nothing here
+    writes such a format.
     """
+    check_format(form, str(place))
     counted = Counted(lines)
     with places.opened(place) as file:
         encode(file, counted, form, job.id, schemas_of(job))
@@ -70,7 +73,8 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
     """Put a job's lines where its job file says. `night` names the partition, where it is partitioned.
 
-    Raises OutputError, and InputError where a variable that holds an address is not set any more.
+    Raises OutputError, and InputError or UsageError where a variable that holds an address is not set any more, or
+    what writes the format is not installed.
     """
     if (place := place_of(output, job, night)) is not None:
         return write(place, output.format, job, lines)
@@ -125,7 +129,14 @@ def _url(output: Output) -> str:
 
 def check(output: Output) -> None:
     """Raises UsageError or InputError for an output that nothing here could write; nothing is opened."""
+    check_format(output.format, "output")
     if output.path is None:
         _url(output)
     elif places.is_address(output.path):
         places.check_address(output.path, "output.path")
+
+
+def check_format(form: Format, what: str) -> None:
+    """Raises UsageError where `what` asks for a format that nothing here writes."""
+    if form == "parquet":
+        require_parquet(what)

@@ -1,0 +1,164 @@
+"""What an answer's body says of itself: its tokens, model, tier and error, however its server spells them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from orchestrator.core.wire import NO_BODY, NO_JSON, BatchUsage, InputTokensDetails, OutputTokensDetails
+
+MOST_TOKENS = 10**8
+Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
+"""No model reads or writes as many; a usage that says so says nothing."""
+
+
+class _Details(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: Tokens | None = 0
+    cache_write_tokens: Tokens | None = 0
+    reasoning_tokens: Tokens | None = 0
+
+
+class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
+    """Usage under either of its two spellings: chat completions' and responses'."""
+
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+    total_tokens: Any = None
+
+
+class _Used(msgspec.Struct, frozen=True, gc=False):
+    usage: _AnswerUsage | None = None
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    model: Any = None
+    service_tier: Any = None
+    error: Any = None
+    usage: _AnswerUsage | None = None
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """The same, each part to be read by itself: one that cannot be represented leaves the others readable."""
+
+    model: msgspec.Raw = NO_BODY
+    service_tier: msgspec.Raw = NO_BODY
+    error: msgspec.Raw = NO_BODY
+    usage: msgspec.Raw = NO_BODY
+
+
+_decode_used = msgspec.json.Decoder(_Used).decode
+_decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
+_decode_parts = msgspec.json.Decoder(_Parts).decode
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_NO_DETAILS = _Details()
+
+
+class TokenCounts(NamedTuple):
+    """An answer's tokens: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cache_write: int = 0
+
+
+NO_TOKENS = TokenCounts()
+
+
+class AnswerHead(NamedTuple):
+    """What an answer says of itself: `tier` is its `service_tier`; `error` is there where the answer is none."""
+
+    tokens: TokenCounts = NO_TOKENS
+    model: str | None = None
+    tier: str | None = None
+    error: Any = None
+
+
+def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
+    """What an answer's body says of its tokens. Raises msgspec.DecodeError where it is no JSON object."""
+    try:
+        usage = _decode_used(body).usage
+    except msgspec.ValidationError:
+        # Usage of a shape that is not known is no usage; the answer is still the row's answer.
+        usage = _usage_in_text(_decode_parts(body).usage)
+    return NO_TOKENS if usage is None else _counted(usage)
+
+
+def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
+    """A usage whose numbers may be told as text; None for any other shape."""
+    try:
+        usage: _AnswerUsage | None = _decode_usage(raw)
+    except NO_JSON:
+        return None
+    return usage
+
+
+def _counted(usage: _AnswerUsage) -> TokenCounts:
+    taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
+    given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
+    fed = usage.prompt_tokens or usage.input_tokens or 0
+    cached = taken.cached_tokens or 0
+    written = taken.cache_write_tokens or 0
+    output = usage.completion_tokens or usage.output_tokens or 0
+    thought = given.reasoning_tokens or 0
+    # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is no part of it.
+    if thought and (thought > output or _total(usage) == fed + output + thought):
+        output += thought
+    if cached + written > fed:
+        fed += cached + written
+    return TokenCounts(fed, cached, output, thought, written) if fed < MOST_TOKENS > output else NO_TOKENS
+
+
+def _total(usage: _AnswerUsage) -> int | None:
+    """The total that a usage tells, as a number or as text; None for any other: it spoils none of the parts."""
+    try:
+        total: int | None = msgspec.convert(usage.total_tokens, Tokens | None, strict=False)
+    except msgspec.ValidationError:
+        return None
+    return total
+
+
+def usage_of(tokens: TokenCounts) -> BatchUsage:
+    """Tokens as the usage object of a batch."""
+    return BatchUsage(
+        tokens.input,
+        InputTokensDetails(tokens.cached),
+        tokens.output,
+        OutputTokensDetails(tokens.reasoning),
+        tokens.input + tokens.output,
+    )
+
+
+def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
+    """What an answer's body says of itself. Raises msgspec.DecodeError where it is no JSON object."""
+    try:
+        answer = _decode_answer(body)
+    except msgspec.ValidationError:
+        answer = _read_parts(_decode_parts(body))
+    return AnswerHead(
+        NO_TOKENS if answer.usage is None else _counted(answer.usage),
+        answer.model if isinstance(answer.model, str) else None,
+        answer.service_tier if isinstance(answer.service_tier, str) else None,
+        answer.error,
+    )
+
+
+def _read_parts(parts: _Parts) -> _Answer:
+    error = _read(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
+    return _Answer(_read(parts.model), _read(parts.service_tier), error, _usage_in_text(parts.usage))
+
+
+def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
+    """The value, or `unreadable` where Python has none for it, as for a number beyond all floats."""
+    try:
+        return msgspec.json.decode(raw)
+    except NO_JSON:
+        return unreadable

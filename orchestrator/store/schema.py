@@ -1,0 +1,4 @@
+"""Which schema the database has."""
+
+HEAD = "0004"
+"""The newest migration. Known here so that a current database is opened without importing Alembic."""

@@ -1,0 +1,158 @@
+"""All verbs on one database, those that few need imported when they are used."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from orchestrator.store.database import Database
+from orchestrator.store.earlier_answers import Known
+from orchestrator.store.jobs import Jobs
+from orchestrator.store.ledger import Ledger
+from orchestrator.store.rows import Rows
+from orchestrator.store.schedules import Schedules
+from orchestrator.store.shards import Shards
+from orchestrator.store.sizes import Sizes
+
+if TYPE_CHECKING:
+    from orchestrator.store.alerts import Alerts
+    from orchestrator.store.comparisons import Comparisons
+    from orchestrator.store.escalations import Climbs
+    from orchestrator.store.failures import Failures
+    from orchestrator.store.forecasts import Forecasts
+    from orchestrator.store.gc import House
+    from orchestrator.store.limits import Limits
+    from orchestrator.store.lookups import Lookups
+    from orchestrator.store.observations import Observations
+    from orchestrator.store.outputs import Outputs
+    from orchestrator.store.quality import Checked
+    from orchestrator.store.quarantine import Quarantine
+    from orchestrator.store.stages import Stages
+
+
+class Store:
+    """All verbs on one database."""
+
+    def __init__(self, url: str, *, timeout: float = 10.0) -> None:
+        self._database = Database(url, timeout=timeout)
+        self.jobs = Jobs(self._database)
+        self.rows = Rows(self._database)
+        self.known = Known(self._database)
+        self.sizes = Sizes(self._database)
+        self.shards = Shards(self._database)
+        self.ledger = Ledger(self._database)
+        self.schedules = Schedules(self._database)
+
+    # What `orch status` needs is there at once; the rest is imported by who needs it.
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        """What people were told."""
+        from orchestrator.store.alerts import Alerts
+
+        return Alerts(self._database)
+
+    @cached_property
+    def checked(self) -> Checked:
+        """Rows that go first, known answers."""
+        from orchestrator.store.quality import Checked
+
+        return Checked(self._database)
+
+    @cached_property
+    def climbs(self) -> Climbs:
+        """Answers that are asked again."""
+        from orchestrator.store.escalations import Climbs
+
+        return Climbs(self._database)
+
+    @cached_property
+    def comparisons(self) -> Comparisons:
+        """Two runs side by side."""
+        from orchestrator.store.comparisons import Comparisons
+
+        return Comparisons(self._database)
+
+    @cached_property
+    def failures(self) -> Failures:
+        """Since when rows fail."""
+        from orchestrator.store.failures import Failures
+
+        return Failures(self._database)
+
+    @cached_property
+    def forecasts(self) -> Forecasts:
+        """What was foreseen, and what came."""
+        from orchestrator.store.forecasts import Forecasts
+
+        return Forecasts(self._database)
+
+    @cached_property
+    def house(self) -> House:
+        """What keeping house needs."""
+        from orchestrator.store.gc import House
+
+        return House(self._database)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What refusals have taught."""
+        from orchestrator.store.limits import Limits
+
+        return Limits(self._database)
+
+    @cached_property
+    def observations(self) -> Observations:
+        """What plans are made from, beside shards."""
+        from orchestrator.store.observations import Observations
+
+        return Observations(self._database)
+
+    @cached_property
+    def lookups(self) -> Lookups:
+        """Single rows."""
+        from orchestrator.store.lookups import Lookups
+
+        return Lookups(self._database)
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """What was written outside the home."""
+        from orchestrator.store.outputs import Outputs
+
+        return Outputs(self._database)
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """Failures that are not asked again."""
+        from orchestrator.store.quarantine import Quarantine
+
+        return Quarantine(self._database)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Rows that wait for the answers to their documents' parts."""
+        from orchestrator.store.stages import Stages
+
+        return Stages(self._database)
+
+    @classmethod
+    def open(cls, url: str, *, timeout: float = 10.0) -> Store:
+        """A store whose schema is current. Raises StorageError."""
+        store = cls(url, timeout=timeout)
+        try:
+            store._database.open()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

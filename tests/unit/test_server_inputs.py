@@ -1,0 +1,93 @@
+"""Rows are read back as they were written, in any order and of any size; a cut file harms the rows behind the cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.server.dispatch.inputs import BLOCK_BYTES, Input, Unreadable
+from orchestrator.server.dispatch.plan import Plan, make_plan
+
+CHAT = "/v1/chat/completions"
+
+
+def written(path: Path, sizes: list[int], gaps: bool = False) -> Plan:
+    with path.open("w", encoding="utf-8") as file:
+        for number, size in enumerate(sizes):
+            body = {"model": "m", "messages": [{"role": "user", "content": f"{number}:" + "x" * size}]}
+            line = {"custom_id": f"r{number}", "method": "POST", "url": CHAT, "body": body}
+            file.write(json.dumps(line) + ("\r\n\n  \n" if gaps and number % 3 == 0 else "\n"))
+    plan = make_plan(path, CHAT, [], 10**6, in_order=True)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def told(rows: Input, index: int) -> tuple[str, int]:
+    line = rows.line(index)
+    number, text = json.loads(bytes(line.body))["messages"][0]["content"].split(":")
+    assert number == str(index)
+    return json.loads(bytes(line.custom_id)), len(text)
+
+
+SIZES = (0, 10, 3_000, BLOCK_BYTES // 4, BLOCK_BYTES, 2 * BLOCK_BYTES)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(SIZES), min_size=1, max_size=60),
+    st.randoms(use_true_random=False),
+    st.booleans(),
+)
+def test_rows_are_what_was_written_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], dice: random.Random, gaps: bool
+) -> None:
+    path = tmp_path_factory.mktemp("input") / "rows.jsonl"
+    plan = written(path, sizes, gaps)
+    with closing(Input(path, plan)) as rows:
+        order = [index for index in range(len(sizes)) for _ in range(dice.choice([1, 1, 1, 2]))]
+        if dice.random() < 0.3:
+            dice.shuffle(order)
+        for index in order:
+            assert told(rows, index) == (f"r{index}", sizes[index])
+
+
+def test_rows_in_order_take_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    plan, real, reads = written(path, [300] * 2_000), os.pread, list[int]()
+
+    def counted(fd: int, size: int, offset: int) -> bytes:
+        reads.append(size)
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    with closing(Input(path, plan)) as rows:
+        for index in range(2_000):
+            told(rows, index)
+        assert len(reads) <= 2 + path.stat().st_size // (BLOCK_BYTES - 1_000)
+        reads.clear()
+        for index in (1_900, 3, 1_000, 3):
+            told(rows, index)
+        assert max(reads) < 1_000, "rows out of order are read alone"
+
+
+def test_a_cut_file_harms_the_rows_behind_the_cut_until_it_is_put_back(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    plan = written(path, [300] * 100)
+    whole = path.read_bytes()
+    with closing(Input(path, plan)) as rows:
+        os.truncate(path, plan.offsets[50] + 5)
+        for index in range(50):
+            told(rows, index)
+        for index in range(50, 100):
+            with pytest.raises(Unreadable):
+                rows.line(index)
+        path.write_bytes(whole)
+        for index in range(40, 100):
+            told(rows, index)
