@@ -1,4 +1,4 @@
-"""Nights that go wrong elsewhere, on real processes: what one provider, batch or job does costs no other its deadline."""
+"""Nights that go wrong elsewhere, on real processes: one provider, batch or job costs no other its deadline."""
 
 from __future__ import annotations
 

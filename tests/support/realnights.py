@@ -1,4 +1,4 @@
-"""Nights on real processes: an emulated provider and upstreams, one clock for all of them, and `orch` as a user runs it."""
+"""Nights on real processes: an emulated provider, upstreams and `orch` as a user runs it, by one clock."""
 
 from __future__ import annotations
 
