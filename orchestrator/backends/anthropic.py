@@ -7,7 +7,7 @@ A batch carries no metadata either. Its rows' ids say whose they are: a tag of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -223,18 +223,17 @@ class AnthropicBackend:
 
     def _pages(self) -> Iterator[list[_Batch]]:
         after: str | anthropic.Omit = anthropic.omit
-        seen: set[str] = set()
+        seen: set[Hashable] = set()
         more = True
         while more:
             with self._translated("list batches"):
                 answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
                 told = lenient.decode(answer.http_response.content)
                 listed = lenient.readable(lenient.entries(told, is_first=not seen), _batch)
-            found = list({one.id: one for one in listed if one.id not in seen}.values())
+            found = lenient.unseen(listed, lambda one: (one.id, one.created_at), seen)
             if not found:
                 return
             yield found
-            seen |= {one.id for one in found}
             after = found[-1].id
             # A list that does not say whether there is more ends with an empty page, or one that is known.
             more = lenient.mapping(told).get("has_more") is not False

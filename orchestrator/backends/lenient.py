@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -124,6 +124,16 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
         if key == "data" and key in mapping(told) and found is None:
             return []
     raise ValueError("the answer is no list")
+
+
+def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
+    """The entries of a page whose key no page before it had, each once, the latest told; they are seen from now on.
+
+    An id alone is no key: under a wrong one, which several batches are told to have, all but one would be overlooked.
+    """
+    found = {key(one): one for one in listed if key(one) not in seen}
+    seen.update(found)
+    return list(found.values())
 
 
 def readable(found: Sequence[object], convert: Callable[[object], Read]) -> list[Read]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -208,17 +208,16 @@ class OpenAIBackend:
         self, what: str, fetch: Callable[[str | openai.Omit], _Raw], convert: Callable[[object], Ours]
     ) -> Iterator[list[Ours]]:
         after: str | openai.Omit = openai.omit
-        seen: set[str] = set()
+        seen: set[Hashable] = set()
         more = True
         while more:
             with self._translated(what):
                 told = _json(fetch(after))
                 listed = lenient.readable(lenient.entries(told, is_first=not seen), convert)
-            found = list({one.id: one for one in listed if one.id not in seen}.values())
+            found = lenient.unseen(listed, _identity, seen)
             if not found:
                 return
             yield found
-            seen |= {one.id for one in found}
             after = found[-1].id
             # A list that does not say whether there is more ends with an empty page, or one that is known.
             more = lenient.mapping(told).get("has_more") is not False
@@ -348,3 +347,7 @@ def _json(answer: _Raw) -> Any:
 
 def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:
     return all(batch.created_at is not None and batch.created_at < earliest for batch in page)
+
+
+def _identity(one: RemoteBatch | RemoteFile) -> Hashable:
+    return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id

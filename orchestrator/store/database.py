@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Dialect, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
 
@@ -23,6 +24,7 @@ class Database:
     def __init__(self, url: str, *, timeout: float = 10.0, ours: bool = True) -> None:
         self._url = _parsed(url)
         self.is_sqlite = url.startswith("sqlite")
+        self._streams: WeakSet[Generator[Row[Any], None, None]] = WeakSet()
         with self._translated():
             self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout)
 
@@ -49,7 +51,10 @@ class Database:
         return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, those of streams that were not read to their end among them."""
+        for rows in list(self._streams):
+            with suppress(ValueError):  # another thread reads it at this moment, and closes it
+                rows.close()
         self._engine.dispose()
 
     @contextmanager
@@ -60,6 +65,11 @@ class Database:
 
     def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
         """The rows of a query, a page at a time, in one consistent view."""
+        rows = self._pages(query, page)
+        self._streams.add(rows)
+        return rows
+
+    def _pages(self, query: Select[Any], page: int) -> Generator[Row[Any], None, None]:
         with self.read() as connection, connection.execution_options(yield_per=page).execute(query) as rows:
             yield from rows
 

@@ -35,7 +35,7 @@ _BATCH: dict[str, Callable[[Json], object]] = {
     "earlier_status": lambda told: told.update(_before(told)),
     "no_id": lambda told: told.pop("id", None),
     "number_id": lambda told: told.update(id=4711),
-    "other_id": lambda told: told.update(id=f"{told['id']}x"),
+    "other_id": lambda told: told.update(id=f"{told.get('id')}x"),
     "odd_times": lambda told: _times(told, "the day before yesterday"),
     "huge_times": lambda told: _times(told, 10**30),
     "no_times": lambda told: _times(told, None),

@@ -155,6 +155,18 @@ def test_trap_g5_a_batch_that_is_listed_under_another_id_is_waited_for(desk: Des
 
 
 @pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_trap_g5_batches_that_are_all_listed_under_one_id_are_told_apart(desk: Desk, name: str, place: int) -> None:
+    desk.backend(name, limits={"max_rows": 2})
+    script(desk, "cut_after", verb="create", nth=place)
+    desk.provider.script({"do": "number_id", "match": {"verb": "list"}, "times": None, "lasts": 30 * MINUTE})
+    job = desk.run(plain(6))
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert len(desk.batches()) == 3
+    assert sorted(desk.billed().values()) == [1] * 6
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_trap_g5_of_two_batches_of_one_create_the_second_is_ended_and_told(desk: Desk, name: str) -> None:
     desk.backend(name)
     desk.provider.settings(turnaround_s=[3 * HOUR, 3 * HOUR])

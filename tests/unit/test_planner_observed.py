@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
 from tests.unit.test_planner import batch
 
@@ -144,3 +146,38 @@ def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
     often, never = observed.share_again([(5000, 500)] * 5), observed.share_again([(5000, 0)] * 5)
     assert never < unknown < often
     assert observed.share_again([(5000, 0), (5000, 500)]) < observed.share_again([(5000, 500), (5000, 0)])
+
+
+# --- paces
+
+
+def night_of(ago: int, rows: int, seconds: float) -> Shard:
+    """A night on which an engine that was idle did so many rows, a minute and a half of which it loaded."""
+    sent = NOW - timedelta(days=ago)
+    return replace(
+        shard(
+            f"night-{ago}", "gpu", state=ShardState.COLLECTED, submitted_at=sent,
+            first_at=sent + timedelta(seconds=90), ended_at=sent + timedelta(seconds=90 + seconds),
+            provider_status=BatchStatus.COMPLETED, provider_completed=rows,
+        ),
+        rows=rows,
+    )  # fmt: skip
+
+
+def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed() -> None:
+    """Nights on which it is the rescue that is hardly needed: a second stage, what is asked again."""
+    shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
+    shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
+    found = observed.pace(
+        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW
+    )
+    assert found.rate == pytest.approx(1.0, rel=0.1)
+    assert found.hazard < 0.01
+
+
+def test_a_job_that_was_over_between_two_looks_tells_a_speed_without_the_start() -> None:
+    shards = [night_of(20 - day, 600, 600.0) for day in range(20)]
+    found = observed.pace(
+        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW
+    )
+    assert found.rate == pytest.approx(1.0, rel=0.1)

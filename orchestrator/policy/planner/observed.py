@@ -6,7 +6,7 @@ All of it is derived from the times that shards carry, so it holds after a crash
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -281,9 +281,10 @@ def stints_of(
             samples = [*samples, live]
         found += _of_samples(samples, series)
     found = _while_working(merged(found), sight, start, now)
+    idle = {sent for sent, _ in _starts(sight)}
     for job_id, shards in of_job.items():
         if len(by_job.get(job_id, ())) < 3:
-            found += _of_shards(shards)
+            found += _of_shards(shards, idle, start)
     return merged(found)
 
 
@@ -328,21 +329,20 @@ def _of_samples(samples: Sequence[Progress], series: str) -> Iterator[Stint]:
             yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
 
 
-def _of_shards(shards: Sequence[Shard]) -> Iterator[Stint]:
-    """The same of a job that was over between two looks, by its shards: it is no slower than that."""
+def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
+    """The same of a job that was over between two looks, by its shards: it is no slower than that.
+
+    What was sent to an engine that was `idle` waited for its start; where it took little longer, it tells of that
+    alone.
+    """
     most = max((shard.rows for shard in shards), default=0)
     for shard in shards:
-        begin, end = shard.submitted_at, shard.ended_at
-        rows = done(shard)
-        if (
-            begin is not None
-            and end is not None
-            and rows
-            and 2 * rows >= most
-            and (end - begin).total_seconds() > 1.0
-        ):
-            work = work_of(shard.provider_input_tokens, shard.provider_output_tokens)
-            yield Stint(begin, end, rows, work)
+        sent, end, rows = shard.submitted_at, shard.ended_at, done(shard)
+        if sent is None or end is None or not rows or 2 * rows < most:
+            continue
+        begin = sent + timedelta(seconds=start) if sent in idle else sent
+        if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
+            yield Stint(begin, end, rows, work_of(shard.provider_input_tokens, shard.provider_output_tokens))
 
 
 def merged(stints: Iterable[Stint]) -> list[Stint]:
