@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
-from orchestrator.core.model import Job, JobKind
+from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
 from orchestrator.settings.job_spec import Output
