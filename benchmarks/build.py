@@ -88,7 +88,7 @@ def ours(folder: Path, *, finish: bool) -> None:
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.planning import Sending
     from orchestrator.pipeline.submit import sending
-    from orchestrator.pipeline.submit.admission import Room
+    from orchestrator.pipeline.submit.admission import BatchRoom
     from orchestrator.settings.config import LocalBackend, load
     from orchestrator.settings.discovery import Place
     from orchestrator.settings.home import Home
@@ -109,7 +109,7 @@ def ours(folder: Path, *, finish: bool) -> None:
         assert isinstance(settings, LocalBackend)
         lane = own_lane("local", settings, config, home.root / "none")
         sending = Sending(DOCUMENTS, "local", None, "bench")
-        shards = sending.plan_shards(store, taken.job, lane, sending, lambda model: Room(50_000, None), now())
+        shards = sending.plan_shards(store, taken.job, lane, sending, lambda model: BatchRoom(50_000, None), now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS
     _answer_all(folder / "orch.db", taken.job.id)
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
-from orchestrator.core.model import Job, JobId, JobKind, Progress, Shard, ShardId, ShardState
+from orchestrator.core.model import Job, JobId, JobKind, ProgressSample, Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed, Speeds
 from orchestrator.policy.planner import (
@@ -24,7 +24,7 @@ from orchestrator.policy.planner import (
     Decision,
     Open,
     Option,
-    PacedOption,
+    SynchronousOption,
     Terms,
     observed,
     plan,
@@ -48,7 +48,7 @@ class Ours:
     def __init__(self, name: str = "ours") -> None:
         self.name = name
         self._shards: dict[str, list[Shard]] = defaultdict(list)
-        self._progress: dict[str, list[Progress]] = defaultdict(list)
+        self._progress: dict[str, list[ProgressSample]] = defaultdict(list)
         self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -132,7 +132,7 @@ class _Books:
         self.shards: dict[str, list[Shard]] = defaultdict(list)
         for sent in view.shards:
             self.shards[sent.backend].append(shard_of(sent, night, begin, self.now))
-        self.progress: dict[str, list[Progress]] = defaultdict(list)
+        self.progress: dict[str, list[ProgressSample]] = defaultdict(list)
         for seen in view.progress:
             self.progress[seen.lane].append(progress_of(night, begin, seen))
         self.mine = job_of(night, view.job, begin)
@@ -228,7 +228,7 @@ class _Books:
             slips=observed.slips(sight.shards, self.now, cancel),
         )
 
-    def _lane(self, lane: LaneNight) -> PacedOption:
+    def _lane(self, lane: LaneNight) -> SynchronousOption:
         asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
         assumed = Assumed(UNKNOWN_RATE, UNKNOWN_SPREAD)
         if lane.nominal is not None:
@@ -238,7 +238,7 @@ class _Books:
         starts = observed.ASSUMED_START if lane.location == "local" else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
-        return PacedOption(lane.name, lane.location, _cost(lane.price), pace, cancel_seconds=leaves)
+        return SynchronousOption(lane.name, lane.location, _cost(lane.price), pace, cancel_seconds=leaves)
 
 
 def begin_of(night: Night) -> datetime:
@@ -279,10 +279,10 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
     )  # fmt: skip
 
 
-def progress_of(night: Night, begin: datetime, seen: Seen) -> Progress:
+def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a lane as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
-    return Progress(job_id, seen.job, seen.lane, begin + timedelta(seconds=seen.at), seen.done, seen.left)
+    return ProgressSample(job_id, seen.job, seen.lane, begin + timedelta(seconds=seen.at), seen.done, seen.left)
 
 
 def _cost(price: float) -> Cost:

@@ -75,7 +75,7 @@ class _Lazy(click.Group):
             drop_output(1, 2)
             return 0
         except KeyboardInterrupt:
-            raise failures.Interrupted("stopped") from None
+            raise failures.CommandInterrupted("stopped") from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -107,7 +107,7 @@ def run(argv: list[str] | None = None) -> int:
             return failures.misused(error, as_json=as_json)
         except OrchError as error:
             return failures.failed(error, as_json=as_json)
-        except failures.Interrupted as error:
+        except failures.CommandInterrupted as error:
             return failures.interrupted(error, as_json=as_json)
         return result if isinstance(result, int) else 0
 

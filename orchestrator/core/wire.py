@@ -26,7 +26,7 @@ MAX_DEPTH = 500
 """How deep lists and objects may be nested in a line or an answer. A decoder goes as deep as the stack of its thread
 allows, so without a limit of its own, what one thread accepts another one could not read."""
 NO_BODY = msgspec.Raw(b"null")
-NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON of the wanted shape, too deep (a model may repeat `[` to its end),
 or no UTF-8."""
 
@@ -296,7 +296,7 @@ def find_custom_id(raw: bytes) -> msgspec.Raw | None:
         elif first in b"]}":
             depth -= 1
         elif depth == 1 and token[0] == b'"custom_id"' and (found := _TEXT_VALUE.match(raw, token.end())):
-            with contextlib.suppress(*NO_JSON):
+            with contextlib.suppress(*JSON_ERRORS):
                 found[1].decode()
                 msgspec.json.decode(found[1], type=str)
                 return msgspec.Raw(found[1])
@@ -318,7 +318,7 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         raw.decode()  # the JSON decoder does not look into strings that it skips
     except RecursionError:
         return TOO_DEEP
-    except NO_JSON:
+    except JSON_ERRORS:
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
     if is_too_deep(raw):
         return TOO_DEEP
@@ -326,7 +326,7 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         return fault
     try:
         head = _decode_head(line.body)
-    except NO_JSON:
+    except JSON_ERRORS:
         return LineError("invalid_request", "The body must be a JSON object.", "body")
     if fault := _check_body(head, line.url):
         return fault
@@ -501,7 +501,7 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
     """A usage whose numbers may be told as text; None for any other shape."""
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     return usage
 
@@ -565,5 +565,5 @@ def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
     """The value, or `unreadable` where Python has none for it, as for a number beyond all floats."""
     try:
         return msgspec.json.decode(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return unreadable

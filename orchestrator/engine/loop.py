@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
-from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
@@ -39,20 +39,20 @@ from orchestrator.engine.in_force import digest_of, keep
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.engine.monitor import Monitor, Standstill
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import Lane, Lanes, down_for
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, down_for
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.plan.options import Memory
+from orchestrator.pipeline.plan.options import ObservationMemory
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
-from orchestrator.pipeline.provider_calls import Crew, Threads
+from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import FAULT, AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
@@ -86,7 +86,9 @@ class Engine:
     without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
     """
 
-    def __init__(self, config: Config, store: Store, *, dispatch: bool = True, crew: Crew | None = None) -> None:
+    def __init__(
+        self, config: Config, store: Store, *, dispatch: bool = True, crew: ProviderCalls | None = None
+    ) -> None:
         self._config = config
         self._store = store
         self._home = Home(config.home)
@@ -105,8 +107,8 @@ class Engine:
         self._problems: dict[str, str] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
-        memory = Memory()
-        lanes = Lanes(
+        memory = ObservationMemory()
+        lanes = BackendHandles(
             open=self.open,
             planning=lambda job: Planning(
                 store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
@@ -120,7 +122,7 @@ class Engine:
         )
         self._crew = crew or Threads()
         self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
-        self._watch = Watch(store, config)
+        self._watch = Monitor(store, config)
 
     def __enter__(self) -> Engine:
         return self
@@ -346,7 +348,7 @@ class Engine:
         """The last answer of each server that was opened."""
         return self._health
 
-    def open(self, name: str) -> Lane:
+    def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
         return self._backends.lane(name)
 
@@ -363,7 +365,7 @@ class Engine:
             return None
         return server_settings(name, settings, dispatch=self._dispatch)
 
-    def _closing(self, lane: Lane) -> Lane:
+    def _closing(self, lane: BackendHandle) -> BackendHandle:
         self._stack.callback(lane.api.close)
         return lane
 
@@ -374,12 +376,12 @@ def check(config: Config) -> None:
         prices_of(backend, config, now)
 
 
-def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
+def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
     """A backend whose server, one of ours, listens on a socket."""
     profile = PROFILES["orch"]
-    return Lane(
+    return BackendHandle(
         name=name,
-        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
+        api=OpenAIBatches(name, over_unix_socket(socket), profile, {"include_provenance": True}),
         profile=profile,
         limits=limits_of(settings, profile),
         poll_seconds=0.0,
@@ -389,10 +391,10 @@ def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> L
     )
 
 
-def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
+def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> BackendHandle:
     """A provider's Batch API. Raises UsageError where its key is not set."""
     profile = profile_for(settings)
-    return Lane(
+    return BackendHandle(
         name=name,
         api=open_backend(name, settings, os.environ),
         profile=profile,

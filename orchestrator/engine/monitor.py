@@ -20,7 +20,7 @@ from orchestrator.engine.health import lost
 from orchestrator.pipeline.backend_handles import down_for
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import alerts
-from orchestrator.policy.alerts import Alert, AlertKind, Notice, Trouble, Watched
+from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
 from orchestrator.reports.night import night_of
 from orchestrator.reports.night_pages import headline, markdown, page, subject_of
 from orchestrator.reports.night_reader import night_report
@@ -51,7 +51,7 @@ class Standstill:
     notices: Sequence[Notice] = ()
 
 
-class Watch:
+class Monitor:
     """Looks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
 
     def __init__(self, store: Store, config: Config, ways: Sequence[Channel] | None = None) -> None:
@@ -109,7 +109,7 @@ class Watch:
     def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
         # Of one that is not built only its events say anything.
         watched = self._watched(job, standstill, now) if job.built_at is not None else None
-        watched = watched or Watched(job, Counts(), events=self._store.jobs.events(job.id))
+        watched = watched or MonitoredJob(job, Counts(), events=self._store.jobs.events(job.id))
         for alert in alerts.due(watched, self._config.alerts, now):
             self._raise(alert, now)
 
@@ -125,13 +125,13 @@ class Watch:
         """Keep what there is to tell of a job that is over, its report for every way."""
         quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
-        watched = Watched(job, *self._counts(job), events=self._store.jobs.events(job_id))
+        watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
         for way in self._ways:
             self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
 
-    def _watched(self, job: Job, standstill: Standstill, now: datetime) -> Watched:
+    def _watched(self, job: Job, standstill: Standstill, now: datetime) -> MonitoredJob:
         shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
         at = {shard.backend for shard in shards if not shard.state.is_final}
         told = (trouble_at(name, health) for name, health in standstill.servers.items() if name in at)
@@ -139,7 +139,7 @@ class Watch:
         if (text := standstill.jobs.get(job.id)) is not None:
             waits = [event.at for event in events if event.kind == "waiting" and event.reason == text]
             troubles.append(Trouble(text, (now - max(waits, default=now)).total_seconds()))
-        return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
+        return MonitoredJob(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
 
     def _counts(self, job: Job) -> tuple[Counts, Failing]:
         return self._store.jobs.counts([job.id])[job.id], self._store.failures.of_jobs([job.id])[job.id]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.backends.open import limits_of
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -24,7 +24,7 @@ nothing but time when they run again. A provider's are billed, and waited for as
 class Opened:
     """A backend in use: its lane, the settings that it was opened with, and its server where that is ours."""
 
-    lane: Lane
+    lane: BackendHandle
     settings: Backend
     server: ServerThread | None = None
     runs_under: Settings | None = None
@@ -46,7 +46,7 @@ class OpenBackends:
         self._opened: dict[str, Opened] = {}
         self._lock = threading.RLock()
 
-    def lane(self, name: str) -> Lane:
+    def lane(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError.
 
         One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
@@ -55,7 +55,7 @@ class OpenBackends:
         with self._lock:
             return self._lane(name)
 
-    def _lane(self, name: str) -> Lane:
+    def _lane(self, name: str) -> BackendHandle:
         found = self._opened.get(name)
         if found is not None and found.ending is not None:
             if found.ending.is_alive():
@@ -114,7 +114,7 @@ class OpenBackends:
         found.ending.start()
 
 
-def _relaned(lane: Lane, settings: Backend, config: Config) -> Lane:
+def _relaned(lane: BackendHandle, settings: Backend, config: Config) -> BackendHandle:
     """The same API under the prices and limits that hold now."""
     return replace(
         lane,

@@ -21,19 +21,19 @@ from datetime import datetime
 from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
 from orchestrator.core.model import Counts, Job, RequestState, Shard, ShardState
 from orchestrator.pipeline.after import AFTER
-from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
-from orchestrator.pipeline.collect.remote_cleanup import Chores
+from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
 from orchestrator.pipeline.finish.output_check import Gate
 from orchestrator.pipeline.plan.planning import Planning, Sending
 from orchestrator.pipeline.plan.progress_samples import Samples
-from orchestrator.pipeline.plan.replan_timer import Guard
-from orchestrator.pipeline.provider_calls import Crew, Inline
-from orchestrator.pipeline.shard_steps import Batches
+from orchestrator.pipeline.plan.replan_timer import ReplanTimer
+from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
+from orchestrator.pipeline.shard_steps import ShardSteps
 from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
 from orchestrator.policy.planner.observed import silence
 from orchestrator.settings.home import Home
@@ -47,33 +47,33 @@ class Pipeline:
         self,
         store: Store,
         home: Home,
-        lanes: Lanes,
+        lanes: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: Crew | None = None,
+        crew: ProviderCalls | None = None,
     ) -> None:
         self._store = store
         self._home = home
         self._lanes = lanes
         self._budgets = budgets
         self._now = now
-        self._batches = Batches(store, home, lanes, budgets, now, crew or Inline())
-        self._guard = Guard()
+        self._batches = ShardSteps(store, home, lanes, budgets, now, crew or Inline())
+        self._guard = ReplanTimer()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
         self.finisher = finisher.Finisher(store, home, now)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""
-        self._guard = Guard()
+        self._guard = ReplanTimer()
 
     @property
-    def looks(self) -> track.Looks:
+    def looks(self) -> track.PollSchedule:
         """When batches are looked at."""
         return self._batches.looks
 
     @property
-    def chores(self) -> Chores:
+    def chores(self) -> RemoteCleanup:
         """What is left to do at backends for shards that are over."""
         return self._batches.chores
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused
 from orchestrator.core.model import Job, Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane, Lanes
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.collect import track
-from orchestrator.pipeline.provider_calls import Crew, Done, Inline
+from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
 from orchestrator.pipeline.submit import budget
-from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.policy import evidence, poll_schedule
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.home import Home
@@ -30,10 +30,10 @@ class ShardWork:
         self,
         store: Store,
         home: Home,
-        lanes: Lanes,
+        lanes: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: Crew,
+        crew: ProviderCalls,
     ) -> None:
         self.store = store
         self.home = home
@@ -41,12 +41,12 @@ class ShardWork:
         self.budgets = budgets
         self.now = now
         self.crew = crew
-        self.governor = Governor(store, now)
-        self.looks = track.Looks()
+        self.governor = AdmissionControl(store, now)
+        self.looks = track.PollSchedule()
         self._inline = Inline()
         self._begun: dict[ShardId, ShardState] = {}
 
-    def lane(self, shard: Shard) -> Lane:
+    def lane(self, shard: Shard) -> BackendHandle:
         """The backend of a shard."""
         return self.lanes.open(shard.backend)
 
@@ -64,7 +64,9 @@ class ShardWork:
 
     # --- calls
 
-    def ask(self, lane: Lane, shard: Shard, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+    def ask(
+        self, lane: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
+    ) -> Done[T] | None:
         """What came of a stage that asks the backend; None while it is under way. Raises what the stage raised."""
         if lane.is_own:
             return self._inline.do(lane.name, shard.id, stage)
@@ -82,12 +84,14 @@ class ShardWork:
 
     # --- waits
 
-    def failed(self, shard: Shard, lane: Lane, error: BackendError) -> None:
+    def failed(self, shard: Shard, lane: BackendHandle, error: BackendError) -> None:
         """A call brought an error: look again later."""
         after = error.retry_after if isinstance(error, BackendRefused) else None
         self.looks.failed(shard, lane, self.now(), after, is_busy=isinstance(error, BackendBusy))
 
-    def refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError, what: Asked) -> bool:
+    def refused_account(
+        self, job: Job, shard: Shard, lane: BackendHandle, error: AccountError, what: CallKind
+    ) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
         self.governor.stop(lane, error.message, what)
         held = self.governor.check_account(lane) or error.message

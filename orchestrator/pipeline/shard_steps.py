@@ -10,15 +10,15 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from orchestrator.core.model import Job, Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
-from orchestrator.pipeline.collect.remote_cleanup import Chores
-from orchestrator.pipeline.collect.watch import Watch
-from orchestrator.pipeline.provider_calls import Crew
+from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
+from orchestrator.pipeline.collect.watch import BatchPolling
+from orchestrator.pipeline.provider_calls import ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit import budget
-from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -27,17 +27,17 @@ UNREACHABLE = timedelta(seconds=30)
 """A backend that has not answered for so long is told as one that does not."""
 
 
-class Batches:
+class ShardSteps:
     """Takes the shards of a home's jobs through their states."""
 
     def __init__(
         self,
         store: Store,
         home: Home,
-        lanes: Lanes,
+        lanes: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: Crew,
+        crew: ProviderCalls,
     ) -> None:
         self._store = store
         self._home = home
@@ -46,12 +46,12 @@ class Batches:
         self.lane = work.lane
         self.model = work.model
         self._dispatch = Dispatch(work, self.dissolve)
-        self._watch = Watch(work)
+        self._watch = BatchPolling(work)
         self._gather = Gather(work, lambda shard: self.chores.add(shard.id))
-        self.chores = Chores(store, home, lanes.open, crew, now, work.note, self._gather.take_late)
+        self.chores = RemoteCleanup(store, home, lanes.open, crew, now, work.note, self._gather.take_late)
 
     @property
-    def governor(self) -> Governor:
+    def governor(self) -> AdmissionControl:
         """What backends let be sent."""
         return self._work.governor
 
@@ -97,6 +97,6 @@ class Batches:
         work, lane = self._work, self._work.lane(shard)
         failing, now = work.looks.of(shard, work.now()).failing_since, work.now()
         is_failing = failing is not None and now >= failing + UNREACHABLE
-        is_refused = work.governor.refused_for(lane, Asked.LOOK) >= UNREACHABLE
+        is_refused = work.governor.refused_for(lane, CallKind.LOOK) >= UNREACHABLE
         is_hanging = work.crew.busy_for(shard.id) >= UNREACHABLE.total_seconds()
         return not lane.is_own and (is_failing or is_refused or is_hanging)

@@ -12,7 +12,7 @@ from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
 from orchestrator.core.model import Counts, Failing, Happened, Job, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.settings.config import Alerts
+from orchestrator.settings.config import AlertSettings
 
 PATIENCE = 2 * MINUTE
 """Seconds for which a backend may be away before anybody is told: most are back by then."""
@@ -83,7 +83,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MonitoredJob:
     """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known.
 
     `failing` says which of the failed rows that `counts` has are new.
@@ -98,7 +98,7 @@ class Watched:
     troubles: Sequence[Trouble] = ()
 
 
-def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
+def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[Alert]:
     """What there is to tell of a job now, whether or not it was told before."""
     return [
         *_deadline(watched, settings, now),
@@ -109,7 +109,7 @@ def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
     ]
 
 
-def at_end(watched: Watched, settings: Alerts, withheld: str | None) -> list[Alert]:
+def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None) -> list[Alert]:
     """What there is to tell of a job that is over: it may have ended between two looks.
 
     `withheld` is why its output was not delivered, None where it was.
@@ -136,7 +136,7 @@ def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
 
 
-def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
+def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> Iterator[Alert]:
     job = watched.job
     if job.deadline_at is None or not watched.counts.pending:
         return
@@ -169,7 +169,7 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             yield Alert(AlertKind.ENGINE, job, re.sub(r"\d+", "#", event.reason)[:80], event.reason, action)
 
 
-def _backend(watched: Watched) -> Iterator[Alert]:
+def _backend(watched: MonitoredJob) -> Iterator[Alert]:
     for trouble in watched.troubles:
         if trouble.seconds >= PATIENCE:
             text = trouble.text.partition("\n")[0]
@@ -179,7 +179,7 @@ def _backend(watched: Watched) -> Iterator[Alert]:
             yield Alert(AlertKind.BACKEND, watched.job, what, f"{text}, for {duration(trouble.seconds)}", action)
 
 
-def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
+def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
     for shard in watched.shards:
         if shard.held is None or shard.pulled_at is not None or shard.state.is_final:
             continue
@@ -218,12 +218,12 @@ _WAITS = {
 }
 
 
-def _held_since(watched: Watched, shard: Shard) -> datetime | None:
+def _held_since(watched: MonitoredJob, shard: Shard) -> datetime | None:
     held = (event.at for event in reversed(watched.events) if event.kind == "held" and event.shard_id == shard.id)
     return next(held, None)
 
 
-def _quality(watched: Watched, settings: Alerts) -> Iterator[Alert]:
+def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     counts, job = watched.counts, watched.job
     running = [shard for shard in watched.shards if shard.state is ShardState.SUBMITTED and shard.failing is not None]
     done = counts.succeeded + counts.failed + sum(one.provider_completed + one.provider_failed for one in running)

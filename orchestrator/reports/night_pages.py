@@ -16,8 +16,8 @@ from orchestrator.core.model import Counts, JobState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown
-from orchestrator.policy.night_figures import Due
-from orchestrator.reports.night import Fate, Fates, JobReport, NightReport, night_of
+from orchestrator.policy.night_figures import DeadlineResult
+from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, STYLE, plotting, short, svg_of, template
 from orchestrator.reports.words import money
 
@@ -28,7 +28,15 @@ MOST_FIELDS = 12
 """Fields whose changes are counted in a page; `--json` has more."""
 Row = tuple[str, ...]
 
-_ORDER = (Fate.FAILED, Fate.UNREADABLE, Fate.OPEN, Fate.CHANGED, Fate.NEW, Fate.REMOVED, Fate.UNCHANGED)
+_ORDER = (
+    DocumentFate.FAILED,
+    DocumentFate.UNREADABLE,
+    DocumentFate.OPEN,
+    DocumentFate.CHANGED,
+    DocumentFate.NEW,
+    DocumentFate.REMOVED,
+    DocumentFate.UNCHANGED,
+)
 """What a person may have to see to comes first."""
 
 
@@ -134,7 +142,7 @@ def _which(documents: Fates) -> Block:
     left = [
         f"{documents.counts[fate] - len(named):,} more {fate.value}"
         for fate, named in documents.first.items()
-        if fate is not Fate.UNCHANGED and documents.counts[fate] > len(named)
+        if fate is not DocumentFate.UNCHANGED and documents.counts[fate] > len(named)
     ]
     return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
 
@@ -213,7 +221,7 @@ def _time(job: JobReport) -> Block:
     return Block("Time", columns, rows, rescues)
 
 
-def due_words(due: Due) -> str:
+def due_words(due: DeadlineResult) -> str:
     """How a deadline was kept, in words."""
     at = f"the deadline of {moment_words(due.at)}"
     if due.met:
@@ -269,9 +277,15 @@ def page(report: NightReport) -> str:
 
 
 _COLOURS = {
-    Fate.NEW: PAID, Fate.CHANGED: "#6b8fc7", Fate.UNCHANGED: LIST, Fate.REMOVED: "#8a94a3",
-    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.KNOWN: "#b08968", Fate.OPEN: "#d69e2e",
-}  # fmt: skip
+    DocumentFate.NEW: PAID,
+    DocumentFate.CHANGED: "#6b8fc7",
+    DocumentFate.UNCHANGED: LIST,
+    DocumentFate.REMOVED: "#8a94a3",
+    DocumentFate.FAILED: "#c53030",
+    DocumentFate.UNREADABLE: "#dd6b20",
+    DocumentFate.KNOWN: "#b08968",
+    DocumentFate.OPEN: "#d69e2e",
+}
 
 
 def _plot(block: Block, job: JobReport) -> str:

@@ -23,7 +23,7 @@ from orchestrator.core.model import (
 from orchestrator.policy.advice import advice_for
 from orchestrator.settings.model_lists import alias_words
 from orchestrator.store import Store
-from orchestrator.store.failures import Reason
+from orchestrator.store.failures import FailureReason
 from orchestrator.store.jobs import Event
 from orchestrator.store.quality import Quality
 
@@ -101,7 +101,7 @@ class JobDetail:
     shards: Sequence[Shard]
     usage: Usage
     carried: int
-    reasons: Sequence[Reason]
+    reasons: Sequence[FailureReason]
     events: Sequence[Event]
     tags: dict[str, str]
     problem: str | None = None
@@ -147,7 +147,7 @@ class JobDetail:
         }
 
 
-def _reason_json(reason: Reason) -> dict[str, Any]:
+def _reason_json(reason: FailureReason) -> dict[str, Any]:
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
     return {**told, "advice": advice_for(reason.code)}
 
@@ -233,7 +233,7 @@ def _line(
     return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
 
 
-def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
+def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
     """Why rows have failed in batches that still run, most first."""
     codes: Counter[str] = Counter()
     new: Counter[str] = Counter()
@@ -242,7 +242,7 @@ def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
             codes.update(found)
             new.update(found if kind == "new" else {})
     told = "so far, in batches that still run"
-    return [Reason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
+    return [FailureReason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
 
 
 def failing_now(shard: Shard) -> int:

@@ -22,10 +22,10 @@ from orchestrator.core.clock import now as clock_now
 from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.server.dispatch import results
 from orchestrator.server.dispatch.active_batch import Run
-from orchestrator.server.dispatch.dispatcher import FanOut
-from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.send_log import read_doubts
-from orchestrator.server.dispatch.upstream_queue import Lanes
+from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 from orchestrator.server.troubles import NotAsItWas, Troubles
@@ -56,7 +56,7 @@ class Batches:
         self,
         records: Records,
         root: Path,
-        fanout: FanOut,
+        fanout: Dispatcher,
         writer: results.Writer,
         *,
         max_rows: int,
@@ -206,7 +206,7 @@ class Batches:
         plan, source = await self._validate(run)
         if plan is None or source is None:
             return False
-        lanes = await asyncio.to_thread(Lanes, plan, [upstream.url for upstream in self._fanout.upstreams])
+        lanes = await asyncio.to_thread(UpstreamQueues, plan, [upstream.url for upstream in self._fanout.upstreams])
         doubts = await asyncio.to_thread(read_doubts, run.sent_path, len(plan)) if self._paid else None
         run.start(plan, lanes, source, self._writer, doubts)
         if run.batch.status is BatchStatus.CANCELLING:
@@ -217,7 +217,7 @@ class Batches:
         log.info("batch order", extra=told(batch=run.batch.id, order=plan.order.reason))
         return True
 
-    async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
+    async def _validate(self, run: Run) -> tuple[InputRows | None, Path | None]:
         # It was good once. To fail now would throw away what is done.
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
@@ -243,7 +243,7 @@ class Batches:
             raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")
         return plan, path
 
-    async def _plan(self, run: Run, path: Path, *, accepted: bool) -> Plan | list[wire.LineError]:
+    async def _plan(self, run: Run, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
             most = sys.maxsize  # it was taken in by the limits of its day

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core.wire import NO_JSON, ResultLine, id_key, lines
+from orchestrator.core.wire import JSON_ERRORS, ResultLine, id_key, lines
 from orchestrator.server.merged import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")
@@ -45,7 +45,7 @@ def _keys(errors: Path, causes: Collection[str]) -> array[int]:
         for raw in file:
             try:
                 row = _decode(raw)
-            except NO_JSON:
+            except JSON_ERRORS:
                 continue  # a damaged disk: nobody can say whose line it was
             if row.custom_id is not None and _cause(row) in causes:
                 keys.append(id_key(row.custom_id))

@@ -15,9 +15,9 @@ from orchestrator.core import wire
 from orchestrator.core.connections import Connections
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
-from orchestrator.server.database import FILE_NAME, Database
-from orchestrator.server.dispatch.dispatcher import FanOut
-from orchestrator.server.dispatch.rate_limiter import Pace
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints
@@ -76,7 +76,7 @@ class Service:
         settings = self.settings
         for name in FOLDERS:
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        self.database = Database(self.root / FILE_NAME)
+        self.database = ServerDatabase(self.root / FILE_NAME)
         self.webhooks = Webhooks(self.database, self._webhook)
         self.records = Records(self.database, self._at_end)
         self.uploads = Uploads(self.database, self.records, self.root)
@@ -85,7 +85,7 @@ class Service:
         self._writer = Writer()
         learned = self.records.learned_concurrency()
         self.upstreams = [self._upstream(url, learned.get(url)) for url in settings.upstreams]
-        self._fanout = FanOut(
+        self._fanout = Dispatcher(
             self.upstreams,
             retry_delay=settings.retry_delay,
             paused=lambda: self._writer.is_full,
@@ -157,7 +157,7 @@ class Service:
             ceiling=settings.max_concurrency,
             clock=time.monotonic,
             learned=learned,
-            pace=Pace(*rates) if settings.paid or any(rates) else None,
+            pace=RateLimiter(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
             account_seconds=settings.account_seconds,
         )

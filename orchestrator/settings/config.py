@@ -42,7 +42,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Limits(_Strict):
+class LimitSettings(_Strict):
     """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
 
     `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
@@ -59,7 +59,7 @@ class Limits(_Strict):
 class _AnyBackend(_Strict):
     # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
-    limits: Limits = Limits()
+    limits: LimitSettings = LimitSettings()
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 
 
@@ -221,7 +221,7 @@ AnyBackend = Annotated[
 ]
 
 
-class Rates(_Strict):
+class RateSettings(_Strict):
     """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
 
     input: Dollars
@@ -230,12 +230,12 @@ class Rates(_Strict):
     cache_write: Dollars | None = None
 
 
-class ModelPrice(Rates):
+class ModelPrice(RateSettings):
     """What a model costs, in place of the price table: realtime, and at other tiers where it is sold so."""
 
-    batch: Rates | None = None
-    flex: Rates | None = None
-    priority: Rates | None = None
+    batch: RateSettings | None = None
+    flex: RateSettings | None = None
+    priority: RateSettings | None = None
     source: str | None = Field(None, description="where the figures are from, for reports")
 
 
@@ -364,14 +364,14 @@ class Reports(_Strict):
         return self
 
 
-class Alerts(_Strict):
+class AlertSettings(_Strict):
     """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
 
     chance: float = Field(0.8, gt=0, le=1)
     failed_share: float = Field(0.1, ge=0, lt=1)
 
 
-class Reading(_Strict):
+class ReadingSettings(_Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
     A document that takes more is a failed row. Without `workers`, there is one for each core.
@@ -389,7 +389,7 @@ class Reading(_Strict):
         return value
 
 
-class File(_Strict):
+class ConfigFile(_Strict):
     """The whole of orch.toml."""
 
     home: str | None = None
@@ -401,8 +401,8 @@ class File(_Strict):
     budgets: tuple[Budget, ...] = ()
     retention: Retention = Retention()
     reports: Reports = Reports()
-    alerts: Alerts = Alerts()
-    documents: Reading = Reading()
+    alerts: AlertSettings = AlertSettings()
+    documents: ReadingSettings = ReadingSettings()
 
     @field_validator("budgets")
     @classmethod
@@ -425,8 +425,8 @@ class Config:
     budgets: tuple[Budget, ...] = ()
     retention: Retention = field(default_factory=Retention)
     reports: Reports = field(default_factory=Reports)
-    alerts: Alerts = field(default_factory=Alerts)
-    documents: Reading = field(default_factory=Reading)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    documents: ReadingSettings = field(default_factory=ReadingSettings)
     text: str = field(default="", repr=False, compare=False)
 
     @property
@@ -468,10 +468,10 @@ def load(place: Place | None = None) -> Config:
 
 def parse(place: Place, text: str) -> Config:
     """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
-    file = File()
+    file = ConfigFile()
     if place.path is not None:
         data, lines = load_toml(place.path, text)
-        file = validated(File, data, lines, place.path)
+        file = validated(ConfigFile, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
         file.alerts, file.documents, text,

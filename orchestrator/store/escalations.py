@@ -18,7 +18,7 @@ from orchestrator.store.rows import book, open_rows
 from orchestrator.store.tables import requests
 
 
-class Climbs:
+class Escalations:
     """Verbs on rows that are asked again for a bad answer."""
 
     def __init__(self, database: Database) -> None:

@@ -33,7 +33,7 @@ class Lines:
     ends: int
 
 
-class House:
+class Removals:
     """Verbs of keeping house. `home` is a home's id: on a shared database each looks after its own jobs."""
 
     def __init__(self, database: Database) -> None:

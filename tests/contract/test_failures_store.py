@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.model import Failing, Job, JobId, RequestState, ShardState
 from orchestrator.store import Store
-from orchestrator.store.failures import CHUNK, Failure, Reason
+from orchestrator.store.failures import CHUNK, Failure, FailureReason
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
 
 ENDS = {"good": succeeded, "bad": lambda seq: failed(seq, "refusal"), "worse": lambda seq: failed(seq, "http_500")}
@@ -108,9 +108,9 @@ def test_reasons_tell_what_is_new_and_what_is_not(store: Store) -> None:
     run(store, 1, "bad", "good", "good", "good")
     last = run(store, 2, "bad", "bad", "worse", "open")
     assert store.failures.reasons(last.id) == [
-        Reason("refusal", "no", 2, 1, night(1)),
-        Reason("cancelled", "by the user", 1, 1, None),
-        Reason("http_500", "no", 1, 1, None),
+        FailureReason("refusal", "no", 2, 1, night(1)),
+        FailureReason("cancelled", "by the user", 1, 1, None),
+        FailureReason("http_500", "no", 1, 1, None),
     ]
 
 

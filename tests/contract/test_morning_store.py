@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.model import JobId
-from orchestrator.policy.diff import Asked, DocumentRun
+from orchestrator.policy.diff import ComparedRow, DocumentRun
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.nights import Bad, Nights
@@ -46,8 +46,8 @@ def test_documents_beside_the_run_before(nights: Nights) -> None:
     assert list(known.removed_documents(before.id, after.id)) == ["gone", "gone too"]
     assert list(known.removed_documents(after.id, after.id)) == []
     assert list(known.only_in(before.id, after.id)) == [
-        Asked("c-gone", "gone", "t"),
-        Asked("c-gone too", "gone too", "t"),
+        ComparedRow("c-gone", "gone", "t"),
+        ComparedRow("c-gone too", "gone too", "t"),
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_document_of_several_tasks_is_one(store: Store) -> None:
     store.rows.add(after.id, both, {}, NOW)
     assert list(store.comparisons.documents(before.id, after.id)) == [run("d", rows=2, known=1, open=2)]
     assert list(store.comparisons.removed_documents(after.id, before.id)) == [], "a task went, its document did not"
-    assert list(store.comparisons.only_in(after.id, before.id)) == [Asked("d-u", "d", "u")]
+    assert list(store.comparisons.only_in(after.id, before.id)) == [ComparedRow("d-u", "d", "u")]
 
 
 def test_only_rows_whose_answer_lies_elsewhere_are_compared(nights: Nights) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrator.core.model import JobId, Progress, ShardState
+from orchestrator.core.model import JobId, ProgressSample, ShardState
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, later, sharded
 
-SEEN = Progress(JobId("contracts-1"), "series", "gpu", NOW, 10, 90, 1000, 200)
+SEEN = ProgressSample(JobId("contracts-1"), "series", "gpu", NOW, 10, 90, 1000, 200)
 
 
 def test_progress_comes_back_in_order_and_once(store: Store) -> None:

@@ -20,7 +20,7 @@ from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.records import Settled
-from orchestrator.store.stages import Fault, Unmade
+from orchestrator.store.stages import UnaskedRow, Unmade
 from tests.support.filled import (
     BIG,
     DATABASES,
@@ -121,7 +121,7 @@ def sharded(store: Store) -> None:
 
 def reduced(store: Store) -> int:
     places = list(range(0, LONG, PARTS + 1))
-    faults = [Fault(seq, RequestState.FAILED, "part_failed", "x") for seq in places[:100]]
+    faults = [UnaskedRow(seq, RequestState.FAILED, "part_failed", "x") for seq in places[:100]]
     return store.stages.made(PARTED, {seq: Span(0, 9) for seq in places[100:200]}, faults, NOW)
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from orchestrator.core.errors import InputError, RefusedError, StorageError, UsageError
 from orchestrator.pipeline.gc import backup, sweep
-from orchestrator.server.database import Database as ServerDatabase
+from orchestrator.server.database import ServerDatabase
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.gc import House
+from orchestrator.store.gc import Removals
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -36,7 +36,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "orch.tar"
 
 
-def make(years: Years, target: Path) -> backup.Found:
+def make(years: Years, target: Path) -> backup.BackupContents:
     return backup.make(years.store, years.home, target, NOW)
 
 
@@ -135,7 +135,7 @@ def test_it_is_consistent_while_others_write_and_remove(years: Years, target: Pa
     assert problems == []
 
 
-class Busy(House):
+class Busy(Removals):
     """Something happens just before and just behind the copy of the database."""
 
     def __init__(self, url: str, before: Callable[[], object], behind: Callable[[], object]) -> None:

@@ -76,7 +76,7 @@ class Collected(NamedTuple):
 
     job: Job
     shard: Shard
-    tally: settling.Tally
+    tally: settling.ShardTally
     rows: list[FinishedRow]
 
 
@@ -103,10 +103,10 @@ def collected(
 
 def again(
     place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = (), *, is_own: bool = True
-) -> settling.Tally:
+) -> settling.ShardTally:
     checks = {"t": OutputCheck(SCHEMA)}
     where = lane(cost=PER_ROW, is_own=is_own)
-    ended = settling.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
+    ended = settling.EndedShard(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
     tally = settling.collect(place.store, place.home, ended)
     settling.close(place.store, place.home, shard, NOW, tally.owed)
     return tally

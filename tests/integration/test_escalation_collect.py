@@ -19,17 +19,17 @@ from orchestrator.core.model import FinishedRow, Job, RequestState, Shard, Shard
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import Standing, Step
+from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
 from tests.support.lanes import lane
 from tests.support.stored import NOW, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
-UP = Standing(step=Step("m@2", ("big", "large"), None))
-TOP = Standing()
-LACKING = Standing(lacks=frozenset({"flex"}))
-ALONE = Standing(lacks=frozenset({"flex"}), is_alone=True)
+UP = RungStanding(step=Step("m@2", ("big", "large"), None))
+TOP = RungStanding()
+LACKING = RungStanding(lacks=frozenset({"flex"}))
+ALONE = RungStanding(lacks=frozenset({"flex"}), is_alone=True)
 CODES = ("truncated", "refusal", "content_filter", "empty_answer", "invalid_json", "schema_mismatch")
 
 
@@ -84,15 +84,22 @@ class Desk:
         return replace(self.store.shards.get(new.id), **{"provider_status": "completed", **facts})
 
     def collect(
-        self, job: Job, of: Shard, lines: list[bytes], standing: Standing, *, problems: tuple[LineProblem, ...] = (),
-        elsewhere: bool = True, is_own: bool = True,
-    ) -> settling.Tally:  # fmt: skip
+        self,
+        job: Job,
+        of: Shard,
+        lines: list[bytes],
+        standing: RungStanding,
+        *,
+        problems: tuple[LineProblem, ...] = (),
+        elsewhere: bool = True,
+        is_own: bool = True,
+    ) -> settling.ShardTally:
         path = self.home.results(of.id, "output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\n".join(lines))
         where, checks = lane(cost=PER_ROW, is_own=is_own), {"t": OutputCheck({"type": "object"})}
         current = self.store.jobs.get(job.id)
-        ended = settling.Ended(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
+        ended = settling.EndedShard(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
         return settling.collect(self.store, self.home, ended)
 
     def rows(self, job: Job) -> list[FinishedRow]:
@@ -182,7 +189,7 @@ def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -
     ("standing", "avoid"), [(TOP, "gpu"), (LACKING, "flex,gpu"), (ALONE, "flex")], ids=["none", "one", "alone"]
 )
 def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
-    desk: Desk, standing: Standing, avoid: str
+    desk: Desk, standing: RungStanding, avoid: str
 ) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
@@ -197,7 +204,7 @@ def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])
 def test_what_one_backend_will_never_do_goes_only_where_the_model_is(
-    desk: Desk, standing: Standing, end: str
+    desk: Desk, standing: RungStanding, end: str
 ) -> None:
     problems = (LineProblem("model_not_found", "no such model"),)
     job = desk.job()

@@ -265,7 +265,7 @@ def test_a_job_that_nobody_knows_is_told(night: Nights) -> None:
 
 def test_how_a_job_stands_for_what_comes_after(night: Nights) -> None:
     job = submit(night).job
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.OPEN
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.OPEN
     night.finish()
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.WELL
-    assert after.standing(night.store, None) == (after.Before.NOT_WELL, "it was removed")
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.WELL
+    assert after.standing(night.store, None) == (after.Predecessor.NOT_WELL, "it was removed")

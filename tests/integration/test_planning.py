@@ -13,9 +13,9 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.pipeline.plan.planning import Planning, Sending
-from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import sending
-from orchestrator.pipeline.submit.admission import Room
+from orchestrator.pipeline.submit.admission import BatchRoom
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 
 JOB = """\
@@ -111,7 +111,7 @@ def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None
     assert desk.engine is not None
     lane, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
     [shard] = sending.plan_shards(
-        desk.store, desk.store.jobs.get(job.id), lane, order, lambda model: Room(rows, None), now()
+        desk.store, desk.store.jobs.get(job.id), lane, order, lambda model: BatchRoom(rows, None), now()
     )
     return shard
 
@@ -207,7 +207,7 @@ def test_a_backend_in_trouble_keeps_no_other_from_being_looked_at(desk: Desk) ->
 
 
 def test_new_terms_are_looked_at_at_once(desk: Desk) -> None:
-    job, guard = desk.store.jobs.get(desk.submit(plain(1), deadline="20h").id), Guard()
+    job, guard = desk.store.jobs.get(desk.submit(plain(1), deadline="20h").id), ReplanTimer()
     at = now()
     assert guard.is_due(job, at, waiting=False, moved=False)
     guard.looked(job, at + timedelta(minutes=30))

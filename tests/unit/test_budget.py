@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Outcome, Price, Shard, ShardState, Usage
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.submit import budget
 from tests.support.lanes import lane
 from tests.support.stored import job, shard
@@ -49,8 +49,8 @@ class BySeconds(ByTokens):
         return Price(Decimal(str(seconds)), "time")
 
 
-TOKENS: Lane = replace(lane(is_own=False), price=ByTokens())
-SECONDS: Lane = replace(lane(upstreams=1), price=BySeconds())
+TOKENS: BackendHandle = replace(lane(is_own=False), price=ByTokens())
+SECONDS: BackendHandle = replace(lane(upstreams=1), price=BySeconds())
 
 
 def of(number: int, state: ShardState, tokens: int = 1000, output: int | None = 500, seconds: float = 0.0) -> Shard:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import BackendError, StorageError
-from orchestrator.pipeline.provider_calls import THREADS, Crew, Done, Inline, Threads
+from orchestrator.pipeline.provider_calls import THREADS, Done, Inline, ProviderCalls, Threads
 from tests.support.process import wait_until
 
 
@@ -33,7 +33,7 @@ def hang() -> Iterator[Callable[[], str]]:
     over.set()
 
 
-def done(crew: Crew, backend: str, key: str, stage: Callable[[], Any], **how: Any) -> Any:
+def done(crew: ProviderCalls, backend: str, key: str, stage: Callable[[], Any], **how: Any) -> Any:
     """What comes of a stage, as soon as it does."""
     return wait_until(lambda: crew.do(backend, key, stage, **how)).value
 

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from orchestrator.backends.webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.cli.up import up
-from orchestrator.core.connections import Patience
+from orchestrator.core.connections import ClientTimeouts
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.model import Shard, ShardState
-from orchestrator.pipeline.collect.track import MOST_PUSHED, Looks
+from orchestrator.pipeline.collect.track import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -39,7 +39,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 class Hooks:
     """A listener of two backends, and what it has passed on."""
 
-    def __init__(self, stack: ExitStack, patience: Patience = PATIENCE) -> None:
+    def __init__(self, stack: ExitStack, patience: ClientTimeouts = PATIENCE) -> None:
         self.pushed: list[str] = []
         secrets = {"cloud": SECRET, "plain": PLAIN}
         self.root = stack.enter_context(listening("127.0.0.1", 0, secrets, self.pushed.append, patience))
@@ -235,7 +235,7 @@ def test_no_number_of_idle_clients_keeps_an_event_out(sent: bytes) -> None:
 @pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
 def test_who_says_nothing_more_is_left(sent: bytes) -> None:
     with ExitStack() as stack:
-        hooks = Hooks(stack, Patience(head=0.2, body=0.2))
+        hooks = Hooks(stack, ClientTimeouts(head=0.2, body=0.2))
         connection = stack.enter_context(hooks.connection(sent))
         answer = b""
         while part := connection.recv(1000):
@@ -373,9 +373,9 @@ def running(number: int = 1) -> Shard:
     return shard(job(), number, state=ShardState.SUBMITTED, batch_id=f"batch_{number}")
 
 
-def looks_at(*shards: Shard) -> Looks:
+def looks_at(*shards: Shard) -> PollSchedule:
     """All of them looked at just now."""
-    looks = Looks()
+    looks = PollSchedule()
     for one in shards:
         looks.looked(one, HOSTED, NOW)
     return looks
@@ -415,7 +415,7 @@ def test_a_batch_told_of_before_the_shard_knows_its_id() -> None:
 
 
 def test_a_shard_never_looked_at_is_looked_at_once_though_it_was_told_of() -> None:
-    looks = Looks()
+    looks = PollSchedule()
     looks.push("batch_1")
     assert looks.is_due(running(), HOSTED, NOW)
     looks.looked(running(), HOSTED, NOW)

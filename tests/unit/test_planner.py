@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.policy.forecast import Pace, Seen, Turnaround, turnaround
-from orchestrator.policy.planner import BatchOption, Cost, Option, PacedOption, Plan, Terms, plan
+from orchestrator.policy.forecast import Pace, SeenBatch, Turnaround, turnaround
+from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, plan
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
@@ -19,7 +19,7 @@ TAKEN_OVER = 90.0
 
 def known(seconds: float, count: int = 100) -> Turnaround:
     """Batches that took this long on so many nights."""
-    seen = [Seen(NOW - timedelta(days=day), seconds, True, 1000) for day in range(1, count + 1)]
+    seen = [SeenBatch(NOW - timedelta(days=day), seconds, True, 1000) for day in range(1, count + 1)]
     return turnaround(seen, rows=1000, at=NOW)
 
 
@@ -32,8 +32,8 @@ def batch(name: str = "openai", each: str = "0.0005", seconds: float = 20 * MINU
     return replace(option, **more)  # type: ignore[arg-type]
 
 
-def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> PacedOption:
-    return PacedOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
+def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> SynchronousOption:
+    return SynchronousOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
 
 
 BATCH = batch()

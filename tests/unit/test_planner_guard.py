@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.policy.forecast import Seen, turnaround
-from orchestrator.policy.planner import Open, Option, PacedOption, Running, Send, Terms, replan
-from orchestrator.policy.planner.candidate_plans import Stake, done_by
+from orchestrator.policy.forecast import SeenBatch, turnaround
+from orchestrator.policy.planner import Open, Option, Running, Send, SynchronousOption, Terms, replan
+from orchestrator.policy.planner.candidate_plans import BatchShare, done_by
 from orchestrator.policy.planner.capacity import ground
 from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, paced
 
@@ -26,7 +26,7 @@ def running(*rows: int, sent: float = 0.0, backend: str = "openai") -> tuple[Run
     return tuple(Running(f"b{number}", backend, each, at(sent)) for number, each in enumerate(rows))
 
 
-def still(option: PacedOption) -> PacedOption:
+def still(option: SynchronousOption) -> SynchronousOption:
     return replace(option, pace=option.pace.now(0.0, 60))
 
 
@@ -67,7 +67,7 @@ def test_only_as_many_batches_are_pulled_back_as_need_be() -> None:
     gpu = paced("gpu", "0.0006", 0.5)
     job = Open(running=running(2000, 2000, 2000, 2000))
     looks = (minutes / 60 for minutes in range(0, 240))
-    stuck = batch(turnaround=turnaround([Seen(NOW, 3 * HOUR, False, 1000)], rows=1000, at=NOW))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 3 * HOUR, False, 1000)], rows=1000, at=NOW))
     decisions = (replan(job, [stuck, gpu, REALTIME], TERMS, at(h)) for h in looks)
     first = next(decision for decision in decisions if decision.cancel)
     assert 1 <= len(first.cancel) < 4
@@ -164,7 +164,7 @@ def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
     assert early.cancel == ()
     assert early.reason.startswith("nothing that can be done now is surer")
     # Two hours on, a batch that was to take 20 minutes has something; the lane has a fair chance yet.
-    stuck = batch(turnaround=turnaround([Seen(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
     late = replan(Open(running=running(8000)), [stuck, slow], Terms(at(3.3)), at(2))
     assert late.cancel == ("b0",)
     assert "that is likelier than waiting" in late.reason
@@ -173,7 +173,7 @@ def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
 def test_when_it_is_late_it_goes_where_it_is_done_soonest() -> None:
     late = at(5)
     assert replan(Open(waiting=1000), OPTIONS, TERMS, late).sends == (Send(1000, "realtime"),)
-    slow = batch(turnaround=turnaround([Seen(NOW, 5 * HOUR, False, 1000)], rows=1000, at=NOW))
+    slow = batch(turnaround=turnaround([SeenBatch(NOW, 5 * HOUR, False, 1000)], rows=1000, at=NOW))
     assert replan(Open(running=running(1000)), [slow, REALTIME], TERMS, late).cancel == ("b0",)
     dead = replan(Open(paced=(("gpu", 1000),)), [still(IDLE), REALTIME], TERMS, late)
     assert dead.sends == (Send(1000, "realtime", "gpu"),)
@@ -204,7 +204,7 @@ def test_a_budget_keeps_the_rescue_where_it_pays_for_it() -> None:
 
 def test_lateness_is_weighed_where_it_has_a_price() -> None:
     job = Open(running=running(8000))
-    stuck = batch(turnaround=turnaround([Seen(NOW, 3.3 * HOUR, False, 1000)], rows=1000, at=NOW))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 3.3 * HOUR, False, 1000)], rows=1000, at=NOW))
     dear = replan(job, [stuck, REALTIME], replace(TERMS, late_cost=Decimal(100)), at(3.45))
     cheap = replan(job, [stuck, REALTIME], replace(TERMS, late_cost=Decimal("0.01")), at(3.45))
     assert dear.cancel == ("b0",)
@@ -257,8 +257,8 @@ def test_rows_that_come_too_late_are_told_of_though_there_is_a_rescue_for_the_re
 
 
 def test_shards_of_a_backend_are_done_together() -> None:
-    one, two = Stake(BATCH, 10), Stake(BATCH, 20)
-    other = Stake(batch("other"), 10)
+    one, two = BatchShare(BATCH, 10), BatchShare(BATCH, 20)
+    other = BatchShare(batch("other"), 10)
     for minutes in (10, 20, 40):
         assert done_by([one, two], minutes * MINUTE) == one.by(minutes * MINUTE)
         assert done_by([one, other], minutes * MINUTE) == pytest.approx(one.by(minutes * MINUTE) ** 2)

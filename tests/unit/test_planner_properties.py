@@ -14,9 +14,9 @@ from orchestrator.policy.planner import (
     BatchOption,
     Open,
     Option,
-    PacedOption,
     Plan,
     Running,
+    SynchronousOption,
     Terms,
     plan,
     replan,
@@ -51,7 +51,7 @@ LANES = st.builds(
 )
 
 
-def named(batches: list[BatchOption], lanes: list[PacedOption]) -> list[Option]:
+def named(batches: list[BatchOption], lanes: list[SynchronousOption]) -> list[Option]:
     return [
         *(replace(one, backend=f"batch{number}") for number, one in enumerate(batches)),
         *(replace(one, backend=f"lane{number}") for number, one in enumerate(lanes)),
@@ -154,7 +154,7 @@ def test_the_guard_moves_each_row_at_most_once(
 ) -> None:
     by_name = {option.backend: option for option in options}
     batches = [name for name, option in by_name.items() if isinstance(option, BatchOption)]
-    lanes = [name for name, option in by_name.items() if isinstance(option, PacedOption)]
+    lanes = [name for name, option in by_name.items() if isinstance(option, SynchronousOption)]
     job = Open(
         *loose,
         NOW + timedelta(minutes=5),

@@ -14,7 +14,7 @@ from orchestrator.server.dispatch.concurrency_limiter import (
     LONGEST_CLOSED,
     START,
     START_WITH_GAUGES,
-    Flow,
+    ConcurrencyLimiter,
     Gauges,
     Move,
 )
@@ -22,26 +22,30 @@ from orchestrator.server.dispatch.concurrency_limiter import (
 GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1e6))
 
 
-def grown(ceiling: int = 1024, limit: int = 256) -> Flow:
-    flow = Flow(ceiling, learned=limit)
+def grown(ceiling: int = 1024, limit: int = 256) -> ConcurrencyLimiter:
+    flow = ConcurrencyLimiter(ceiling, learned=limit)
     flow.observe(0.0, limit // 2, Gauges(limit, 0, 0.1))
     assert flow.limit == limit
     return flow
 
 
 def test_it_starts_low_and_says_so() -> None:
-    assert (Flow(1024).limit, Flow(1024).reason, Flow(1024).move) == (START, "start", Move.START)
-    assert Flow(5).limit == 5
+    assert (ConcurrencyLimiter(1024).limit, ConcurrencyLimiter(1024).reason, ConcurrencyLimiter(1024).move) == (
+        START,
+        "start",
+        Move.START,
+    )
+    assert ConcurrencyLimiter(5).limit == 5
 
 
 def test_it_starts_where_it_was_right_before() -> None:
-    flow = Flow(1024, learned=280)
+    flow = ConcurrencyLimiter(1024, learned=280)
     assert (flow.limit, flow.move) == (280, Move.LEARNED)
-    assert Flow(100, learned=280).limit == 100
+    assert ConcurrencyLimiter(100, learned=280).limit == 100
 
 
 def test_it_doubles_while_nothing_waits() -> None:
-    flow = Flow(1024)
+    flow = ConcurrencyLimiter(1024)
     seen = []
     for _ in range(8):
         flow.observe(0.0, flow.limit, Gauges(flow.limit, 0, 0.1))
@@ -52,7 +56,7 @@ def test_it_doubles_while_nothing_waits() -> None:
 
 
 def test_it_goes_no_higher_than_twice_what_ever_ran_and_a_queue() -> None:
-    flow = Flow(1024)
+    flow = ConcurrencyLimiter(1024)
     for _ in range(8):
         flow.observe(0.0, flow.limit, Gauges(min(flow.limit, 40), max(0, flow.limit - 40 - 30), 0.1))
     assert flow.limit <= 2 * 40 + 8
@@ -120,7 +124,7 @@ def test_retry_after_closes_it_for_a_while() -> None:
 
 
 def test_who_refuses_everything_is_asked_less_and_less() -> None:
-    flow, now, asked = Flow(1024), 0.0, []
+    flow, now, asked = ConcurrencyLimiter(1024), 0.0, []
     while now < 60.0:
         if flow.room(now, 0):
             asked.append(now)
@@ -151,7 +155,7 @@ def test_people_who_wait_get_most_of_it_and_a_little_longer() -> None:
 class Endpoint:
     """An endpoint of `slots` that takes `seconds` a row, driven as the fan-out does it; time is simulated."""
 
-    def __init__(self, slots: int, seconds: float, *, gauges: bool, flow: Flow) -> None:
+    def __init__(self, slots: int, seconds: float, *, gauges: bool, flow: ConcurrencyLimiter) -> None:
         self.slots, self.seconds, self.gauges, self.flow = slots, seconds, gauges, flow
         self.running: list[float] = []
         self.waiting = 0
@@ -184,26 +188,26 @@ class Endpoint:
 @pytest.mark.parametrize(("slots", "seconds"), [(256, 0.5), (32, 2.0), (4, 1.0)])
 def test_an_endpoint_of_unknown_capacity_is_used_well(slots: int, seconds: float, gauges: bool, least: float) -> None:
     rows = 20 * slots
-    endpoint = Endpoint(slots, seconds, gauges=gauges, flow=Flow(1024))
+    endpoint = Endpoint(slots, seconds, gauges=gauges, flow=ConcurrencyLimiter(1024))
     assert rows * seconds / slots / endpoint.run(rows) > least
     assert endpoint.most <= max(START_WITH_GAUGES, 4.5 * slots)
 
 
 @pytest.mark.parametrize("gauges", [True, False])
 def test_what_was_learned_is_used_from_the_first_row_on(gauges: bool) -> None:
-    endpoint = Endpoint(256, 0.5, gauges=gauges, flow=Flow(1024, learned=270))
+    endpoint = Endpoint(256, 0.5, gauges=gauges, flow=ConcurrencyLimiter(1024, learned=270))
     assert 5000 * 0.5 / 256 / endpoint.run(5000) > 0.95
 
 
 def test_without_gauges_it_stands_where_throughput_stopped_growing() -> None:
-    endpoint = Endpoint(100, 0.5, gauges=False, flow=Flow(1024))
+    endpoint = Endpoint(100, 0.5, gauges=False, flow=ConcurrencyLimiter(1024))
     endpoint.run(5000)
     assert 100 <= endpoint.flow.limit <= 175
     assert endpoint.flow.move in (Move.PLATEAU, Move.THROUGHPUT)
 
 
 def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:
-    endpoint = Endpoint(64, 0.2, gauges=False, flow=Flow(1024))
+    endpoint = Endpoint(64, 0.2, gauges=False, flow=ConcurrencyLimiter(1024))
     endpoint.run(5000)
     assert endpoint.flow.limit < 150
     endpoint.slots = 512
@@ -224,7 +228,7 @@ STEPS = st.lists(
 def test_the_limit_stays_between_floor_and_ceiling(
     ceiling: int, busy: bool, steps: list[tuple[str, float, Gauges | None]]
 ) -> None:
-    flow, now = Flow(ceiling), 0.0
+    flow, now = ConcurrencyLimiter(ceiling), 0.0
     for what, amount, gauges in steps:
         before = flow.limit
         if what == "completed":

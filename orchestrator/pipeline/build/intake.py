@@ -202,7 +202,7 @@ def submit(
     before = options.after or job.spec.get("after")
     if before is not None:
         first, stands = after.require(store, job.home, before)
-        if stands is after.Before.OPEN:
+        if stands is after.Predecessor.OPEN:
             return _queue(store, home, replace(job, options={**job.options, after.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:

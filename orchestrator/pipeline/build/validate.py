@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ValidatedFile:
     """A file that is sound; `problems` are why some of its documents would fail.
 
     `ignored` is what stands in the folders and is not a document; None for a batch file.
@@ -111,7 +111,7 @@ class _Read:
 def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
     progress: builder.Progress = lambda documents, rows: None,
-) -> Finding:  # fmt: skip
+) -> ValidatedFile:  # fmt: skip
     """Read a job file and its documents, or a batch file, and try its output.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
@@ -125,7 +125,7 @@ def check_file(
         number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
         selection.check()
         _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
-        return Finding(kind, number, number, (), [*_of_backends(config)])
+        return ValidatedFile(kind, number, number, (), [*_of_backends(config)])
     spec = read_spec(path, config)
     scope.check_tasks(spec)
     known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, [task.id for task in spec.tasks])
@@ -143,7 +143,9 @@ def check_file(
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
     warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
-    return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json())
+    return ValidatedFile(
+        kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json()
+    )
 
 
 def _read(

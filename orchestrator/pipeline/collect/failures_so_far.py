@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job, Outcome, RequestState, Shard
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.policy import results
 from orchestrator.policy.reask import MENDABLE
-from orchestrator.policy.results import Found
+from orchestrator.policy.results import FoundLine
 from orchestrator.policy.row_errors import BAD_ANSWERS
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
@@ -43,7 +43,7 @@ class _Read:
     failing: dict[str, Counter[str]] = field(default_factory=lambda: {"new": Counter(), "known": Counter()})
 
 
-class Progress:
+class FailuresSoFar:
     """What running batches have written, as far as it was read."""
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class Progress:
         self._by_shard: dict[str, _Read] = {}
 
     def look(
-        self, job: Job, shard: Shard, lane: Lane, has_stronger: Callable[[], bool], now: datetime
+        self, job: Job, shard: Shard, lane: BackendHandle, has_stronger: Callable[[], bool], now: datetime
     ) -> Failing | None:
         """What has failed by now, None where nothing was looked at: too soon, or the backend does not say.
 
@@ -96,7 +96,7 @@ class Progress:
 
 
 def _failed(
-    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, Found]
+    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, FoundLine]
 ) -> Iterator[tuple[InShard, Outcome]]:
     checks = checks_of(job)
     for name, row in rows.items():

@@ -16,10 +16,10 @@ from orchestrator.backends import Download
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.model import Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.track import Came, Watched
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.track import Came, PolledShard
 from orchestrator.policy import evidence, results
-from orchestrator.policy.evidence import Reading
+from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
 
 KINDS = ("output", "error")
@@ -27,7 +27,7 @@ GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedFiles:
     """The files are there. `lost` are those that the backend has named and does not have; `short` is how many rows
     they lack of those that it counts."""
 
@@ -36,8 +36,14 @@ class Fetched:
 
 
 def fetch(
-    home: Home, shard: Shard, lane: Lane, rows: Collection[str], watched: Watched, until: datetime, now: datetime
-) -> Fetched | str:
+    home: Home,
+    shard: Shard,
+    lane: BackendHandle,
+    rows: Collection[str],
+    watched: PolledShard,
+    until: datetime,
+    now: datetime,
+) -> FetchedFiles | str:
     """Bring a batch's result files, or say what is waited for; `rows` are the ids of the shard's rows.
 
     Raises BackendError where our own server fails, AccountError, StorageError.
@@ -45,7 +51,7 @@ def fetch(
     if lane.is_own:
         for kind, file_id in _wanted(home, shard):
             _download(lane, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
-        return Fetched()
+        return FetchedFiles()
     expected = expected_rows(shard)
     reading = _read(home, shard, lane, rows, watched.came, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
@@ -60,7 +66,7 @@ def fetch(
         path = home.results(shard.id, kind)
         with suppress(FileNotFoundError):
             _beside(path).replace(path)
-    return Fetched(reading.absent, max(0, expected - reading.rows))
+    return FetchedFiles(reading.absent, max(0, expected - reading.rows))
 
 
 def expected_rows(shard: Shard) -> int:
@@ -90,8 +96,8 @@ def _beside(path: Path) -> Path:
 
 
 def _read(
-    home: Home, shard: Shard, lane: Lane, rows: Collection[str], came: dict[str, Came], *, is_last: bool
-) -> Reading:
+    home: Home, shard: Shard, lane: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
+) -> FileReading:
     """Read each file once more, keep the best of each, and say what all of them have.
 
     Raises AccountError, unless this is the last time.
@@ -115,11 +121,11 @@ def _read(
     brought = [came[kind] for kind, _ in wanted if kind in came]
     cut = cut or next((one.cut for one in brought if one.cut is not None), None)
     has = len(found.told if is_completed else found.executed)
-    return Reading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
+    return FileReading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
 
 
 def _bring(
-    lane: Lane, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
+    lane: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
 ) -> Came:
     """Read a file; what came before stays where it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
@@ -132,14 +138,14 @@ def _bring(
     return found
 
 
-def _download(lane: Lane, file_id: str, path: Path, input_path: Path) -> Download:
+def _download(lane: BackendHandle, file_id: str, path: Path, input_path: Path) -> Download:
     try:
         return lane.api.download(file_id, path, input_path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
 
 
-def _told(lane: Lane, files: list[tuple[str, str]]) -> int | None:
+def _told(lane: BackendHandle, files: list[tuple[str, str]]) -> int | None:
     """The size of files as their backend tells it, None where it does not."""
     sizes = []
     for _, file_id in files:

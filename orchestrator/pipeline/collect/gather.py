@@ -9,12 +9,12 @@ from orchestrator.backends import LineProblem
 from orchestrator.core.errors import AccountError, BackendError
 from orchestrator.core.model import Job, Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
-from orchestrator.pipeline.collect.unanswered import Ended
+from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence
 
 
@@ -40,7 +40,7 @@ class Gather:
         try:
             done = self._work.ask(lane, shard, lambda: self._fetched(job, shard, lane))
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.LOOK)
+            return self._work.refused_account(job, shard, lane, error, CallKind.LOOK)
         except BackendError as error:
             if lane.is_own:
                 raise
@@ -54,7 +54,9 @@ class Gather:
         self._settle(job, shard, lane, *done.value)
         return True
 
-    def _fetched(self, job: Job, shard: Shard, lane: Lane) -> tuple[fetch.Fetched, tuple[LineProblem, ...]] | str:
+    def _fetched(
+        self, job: Job, shard: Shard, lane: BackendHandle
+    ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
         """The files of a batch that is over, and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
         rows = {row.custom_id for row in self._work.store.rows.of_shard(shard.id)}
@@ -67,7 +69,7 @@ class Gather:
         until = self._work.until(job, shard, shard.status_at or ended)
         return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
 
-    def _problems(self, shard: Shard, lane: Lane, until: datetime) -> tuple[LineProblem, ...]:
+    def _problems(self, shard: Shard, lane: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
         """Why a backend refused a shard's batch; nothing where it did not, or does not say so in time."""
         if shard.refusal is not None:
             code, _, message = shard.refusal.partition(": ")
@@ -83,10 +85,15 @@ class Gather:
         return () if batch is None else batch.problems
 
     def _settle(
-        self, job: Job, shard: Shard, lane: Lane, fetched: fetch.Fetched, problems: tuple[LineProblem, ...]
+        self,
+        job: Job,
+        shard: Shard,
+        lane: BackendHandle,
+        fetched: fetch.FetchedFiles,
+        problems: tuple[LineProblem, ...],
     ) -> None:
         planning = self._work.lanes.planning(job)
-        ended = Ended(
+        ended = EndedShard(
             job=job,
             shard=shard,
             lane=lane,
@@ -109,6 +116,6 @@ class Gather:
         self._settled(shard)
         self._work.budgets.warn(job)
 
-    def take_late(self, job: Job, shard: Shard, lane: Lane) -> late_answers.Late:
+    def take_late(self, job: Job, shard: Shard, lane: BackendHandle) -> late_answers.Late:
         model, checks = self._work.model(job, shard), checks_of(job)
         return late_answers.take(self._work.store, self._work.home, job, shard, lane, model, checks, self._work.now())

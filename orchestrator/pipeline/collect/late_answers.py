@@ -19,7 +19,7 @@ from orchestrator.backends.files import durable
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
@@ -58,7 +58,7 @@ def _until(shard: Shard) -> datetime:
     return (shard.collected_at or shard.created_at) + ANSWERS_KEPT
 
 
-def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Path | None:
+def look(store: Store, home: Home, shard: Shard, lane: BackendHandle, now: datetime) -> Path | None:
     """Look for the late answers of a shard; the file in which they are, or None while they are not all there.
 
     A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
@@ -83,7 +83,7 @@ def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> P
 
 
 def _brought(
-    store: Store, home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Path, *, is_last: bool
+    store: Store, home: Home, shard: Shard, lane: BackendHandle, batch: RemoteBatch, path: Path, *, is_last: bool
 ) -> Path | None:
     parts: list[Path] = []
     try:
@@ -129,7 +129,7 @@ def take(
     home: Home,
     job: Job,
     shard: Shard,
-    lane: Lane,
+    lane: BackendHandle,
     model: str,
     checks: Mapping[str, OutputCheck],
     now: datetime,
@@ -160,10 +160,10 @@ def take(
 
 
 def _answers(
-    some: Iterable[results.Found],
+    some: Iterable[results.FoundLine],
     rows: Mapping[str, InShard],
     checks: Mapping[str, OutputCheck],
-    lane: Lane,
+    lane: BackendHandle,
     model: str,
 ) -> Iterable[Settled]:
     told: set[str] = set()

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from orchestrator.backends import Backend
 from orchestrator.core.model import FinishedRow, Job, Outcome, Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-OpenLane = Callable[[str], Lane]
+OpenHandle = Callable[[str], BackendHandle]
 PREVIEW = "#preview"
 """What a shard's id is followed by where its copy of a running batch's results is meant."""
 
 
 @contextmanager
 def partial_lines(
-    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], lanes: OpenLane, *, style: str
+    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], lanes: OpenHandle, *, style: str
 ) -> Iterator[Iterator[bytes]]:
     """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
@@ -63,7 +63,7 @@ def _of_shard(
                 yield row.seq, (shard, outcome)
 
 
-def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> FinishedRow:
+def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenHandle) -> FinishedRow:
     assert outcome.kind is not None
     assert outcome.span is not None
     return replace(

@@ -19,9 +19,9 @@ from orchestrator.core.errors import (
     UsageError,
 )
 from orchestrator.core.model import Job, JobId, Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import late_answers
-from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -34,7 +34,7 @@ AT_ONCE = 20
 INLINE = Inline()
 
 Note = Callable[[Job, str, str, Shard], None]
-TakeLate = Callable[[Job, Shard, Lane], late_answers.Late]
+TakeLate = Callable[[Job, Shard, BackendHandle], late_answers.Late]
 
 
 @dataclass(slots=True)
@@ -43,15 +43,15 @@ class _Due:
     times: int = 0
 
 
-class Chores:
+class RemoteCleanup:
     """The chores of a home. `take` gives late answers to the rows of a job, `note` tells of what happened."""
 
     def __init__(
         self,
         store: Store,
         home: Home,
-        lane_of: Callable[[str], Lane],
-        crew: Crew,
+        lane_of: Callable[[str], BackendHandle],
+        crew: ProviderCalls,
         now: Callable[[], datetime],
         note: Note,
         take: TakeLate,
@@ -112,14 +112,14 @@ class Chores:
         if done is not None and done.value is not None:
             self._settle(job, shard, lane, done.value)
 
-    def _look(self, job: Job, shard: Shard, lane: Lane) -> bool | None:
+    def _look(self, job: Job, shard: Shard, lane: BackendHandle) -> bool | None:
         """Look for late answers: True where there are some, None where there are none yet."""
         if late_answers.look(self._store, self._home, shard, lane, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
 
-    def _delete(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _delete(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Delete the files of a shard at its backend. Raises BackendError; do it again then."""
         for file_id in _files_of(shard):
             try:
@@ -130,7 +130,7 @@ class Chores:
                 self._left(job, shard, file_id, refusal.message)
         return False
 
-    def _settle(self, job: Job, shard: Shard, lane: Lane, has_come: bool) -> None:
+    def _settle(self, job: Job, shard: Shard, lane: BackendHandle, has_come: bool) -> None:
         """What the last step brought: late answers, or all files are deleted."""
         if not has_come:
             self._is_clean(shard)

@@ -14,15 +14,15 @@ from datetime import datetime
 from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
 from orchestrator.core.model import Outcome, RequestState, Shard, ShardState, Usage
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
-    Ended,
+    EndedShard,
     Ends,
     Rest,
-    Tally,
+    ShardTally,
     decide,
     goes_on,
     release,
@@ -30,7 +30,7 @@ from orchestrator.pipeline.collect.unanswered import (
 )
 from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
-from orchestrator.policy.results import Found, NotExecuted
+from orchestrator.policy.results import FoundLine, NotExecuted
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
@@ -38,10 +38,10 @@ from orchestrator.store.records import InShard, Settled
 log = logging.getLogger(__name__)
 
 
-def collect(store: Store, home: Home, ended: Ended) -> Tally:
+def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     """Settle, and decide on the rest. Doing it again after a crash changes nothing."""
     shard, now = ended.shard, ended.now
-    tally, step = Tally(lost=ended.fetched.lost), ended.standing.step
+    tally, step = ShardTally(lost=ended.fetched.lost), ended.standing.step
     tally.climbed_to = " or ".join(step.models) if step is not None else ""
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     pending: list[Settled] = []
@@ -96,7 +96,7 @@ def abandon(home: Home, shard: Shard) -> None:
         left.unlink(missing_ok=True)
 
 
-def _book_taken_back(store: Store, ended: Ended, rest: Rest) -> None:
+def _book_taken_back(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
     shard, price = ended.shard, ended.lane.price
     spent, sent = {}, {}
@@ -108,7 +108,7 @@ def _book_taken_back(store: Store, ended: Ended, rest: Rest) -> None:
     store.ledger.book(shard, "uncertain", sent, ended.now)
 
 
-def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
+def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book answers that were paid for and of which nobody can tell whose they are, with the rows that they may be."""
     prices = {}
     for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
@@ -118,7 +118,7 @@ def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
     store.ledger.book(ended.shard, "unmatched", prices, ended.now)
 
 
-def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
+def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     """The code of the check for which a row may be asked again, None where its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and job.spec.get("on_late") == "expire"
@@ -128,11 +128,11 @@ def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
     return outcome.error_code if is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
 
 
-def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
+def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
     return settled(ended.lane, ended.model, row, outcome)
 
 
-def settled(lane: Lane, model: str, row: InShard, outcome: Outcome) -> Settled:
+def settled(lane: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
     """An outcome with what it costs at a backend that calls the model so."""
     if outcome.span is None:
         return Settled(outcome, None)
@@ -155,7 +155,7 @@ def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
     return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=output)
 
 
-def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: Rest) -> Ends:
+def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: ShardTally, rest: Rest) -> Ends:
     """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
@@ -198,11 +198,11 @@ def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, 
         yield from decide(ended, list(rows.values()), untold, tally, rest)
 
 
-def _id(found: Found) -> str:
+def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
-def _outcome(ended: Ended, row: InShard, kind: str, found: Found) -> Outcome | NotExecuted:
+def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
     """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
     try:
         return results.outcome(row.seq, kind, found, ended.checks.get(row.task))

@@ -10,9 +10,9 @@ from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendError, UsageError
 from orchestrator.core.model import Job, Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.policy import evidence, poll_schedule
-from orchestrator.policy.evidence import Course, Denied, Named, Reading, Verdict
+from orchestrator.policy.evidence import BatchLife, Denied, EndedBatch, EvidenceVerdict, FileReading
 from orchestrator.store import Store
 
 UNKNOWN = poll_schedule.Usual()
@@ -32,7 +32,7 @@ class Came:
 
 
 @dataclass(slots=True)
-class Watched:
+class PolledShard:
     """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
     when it has been so.
 
@@ -52,7 +52,7 @@ class Watched:
     asked_at: datetime | None = None
     failing_since: datetime | None = None
     came: dict[str, Came] = field(default_factory=dict)
-    reading: Reading | None = None
+    reading: FileReading | None = None
     unchanged_since: datetime | None = None
     least_told: int | None = None
     busy_since: datetime | None = None
@@ -69,10 +69,10 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Looks:
+class PollSchedule:
     """When each shard is due for a look. Kept in memory: after a start, everything is looked at once."""
 
-    _by_shard: dict[str, Watched] = field(default_factory=dict)
+    _by_shard: dict[str, PolledShard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pushed: dict[str, None] = field(default_factory=dict)
     _hurried: set[str] = field(default_factory=set)
@@ -87,11 +87,11 @@ class Looks:
             if len(self._pushed) > MOST_PUSHED:
                 del self._pushed[next(iter(self._pushed))]
 
-    def of(self, shard: Shard, now: datetime) -> Watched:
+    def of(self, shard: Shard, now: datetime) -> PolledShard:
         """What is known of a shard."""
-        return self._by_shard.setdefault(shard.id, Watched(now, None, now))
+        return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
 
-    def is_due(self, shard: Shard, lane: Lane, now: datetime) -> bool:
+    def is_due(self, shard: Shard, lane: BackendHandle, now: datetime) -> bool:
         """Whether to look at a shard now; our own server may always be asked."""
         if lane.is_own:
             return True
@@ -110,7 +110,13 @@ class Looks:
             return True
 
     def looked(
-        self, shard: Shard, lane: Lane, now: datetime, *, seen: object = None, usual: poll_schedule.Usual = UNKNOWN
+        self,
+        shard: Shard,
+        lane: BackendHandle,
+        now: datetime,
+        *,
+        seen: object = None,
+        usual: poll_schedule.Usual = UNKNOWN,
     ) -> datetime:
         """A shard was looked at, and was `seen` like this; gives since when it has been so."""
         look = self.of(shard, now)
@@ -129,7 +135,13 @@ class Looks:
         return look.changed
 
     def failed(
-        self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None, *, is_busy: bool = False
+        self,
+        shard: Shard,
+        lane: BackendHandle,
+        now: datetime,
+        retry_after: float | None = None,
+        *,
+        is_busy: bool = False,
     ) -> None:
         """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
 
@@ -155,7 +167,7 @@ class Looks:
         self._by_shard.pop(shard.id, None)
 
 
-def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
+def check_account(store: Store, shard: Shard, lane: BackendHandle) -> Shard:
     """The shard, with the account whose key is set now, where that is its own or sees the same batches.
 
     A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
@@ -178,7 +190,7 @@ def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
     )
 
 
-def _sees_the_same(store: Store, shard: Shard, lane: Lane) -> bool:
+def _sees_the_same(store: Store, shard: Shard, lane: BackendHandle) -> bool:
     """Whether the key that is set now shows a batch that the shard's account has made."""
     assert shard.account is not None
     for other in [shard, *store.shards.of_account(lane.name, shard.account)]:
@@ -222,11 +234,11 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     return found
 
 
-def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave: bool) -> Course:
+def course_of(job: Job, shard: Shard, lane: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
     """A batch's course so far; `may_leave` says whether another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
-    return Course(
+    return BatchLife(
         made=made,
         window=timedelta(seconds=shard.window_seconds),
         overruns=lane.profile.overruns,
@@ -238,7 +250,7 @@ def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave
     )
 
 
-def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Denied:
+def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
     """Its backend has said once more that it does not know a batch."""
     known = watched.denied
     if known is None:
@@ -249,10 +261,10 @@ def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Deni
     return watched.denied
 
 
-def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> Verdict:
+def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> EvidenceVerdict:
     """Whether a batch that is over may be collected: its files may be named some time later."""
     since = shard.status_at if shard.provider_status == batch.status else now
-    named = Named(
+    named = EndedBatch(
         batch.status,
         batch.completed,
         batch.failed,
@@ -265,7 +277,12 @@ def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime
 
 
 def waits_for(
-    shard: Shard, lane: Lane, batch: RemoteBatch, moved_at: datetime, usual: poll_schedule.Usual, now: datetime
+    shard: Shard,
+    lane: BackendHandle,
+    batch: RemoteBatch,
+    moved_at: datetime,
+    usual: poll_schedule.Usual,
+    now: datetime,
 ) -> str | None:
     """What about a batch takes longer than is usual, for people; `moved_at` is when it was last seen to get on."""
     if lane.is_own or shard.submitted_at is None:

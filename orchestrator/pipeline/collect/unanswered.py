@@ -12,12 +12,12 @@ from typing import assert_never
 from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core.model import Job, Outcome, RequestState, Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.fetch import Fetched
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.policy import results, row_errors
-from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
+from orchestrator.policy.results import FoundLine, NotExecuted, OutputCheck, RowRefusal
 from orchestrator.policy.row_errors import INPUT_LOST, BatchFault, BatchVerdict, Disposition
-from orchestrator.settings.model_lists import Standing, keep_from
+from orchestrator.settings.model_lists import RungStanding, keep_from
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
@@ -31,7 +31,7 @@ Ends = Iterator[tuple[InShard, Outcome]]
 
 
 @dataclass(slots=True)
-class Tally:
+class ShardTally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
     `asked_again` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
@@ -86,7 +86,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedShard:
     """A shard that has ended, with all that its collection needs.
 
     `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
@@ -97,15 +97,15 @@ class Ended:
 
     job: Job
     shard: Shard
-    lane: Lane
+    lane: BackendHandle
     model: str
     checks: Mapping[str, OutputCheck]
     problems: tuple[LineProblem, ...]
     elsewhere: bool
     now: datetime
-    standing: Standing = field(default_factory=Standing)
+    standing: RungStanding = field(default_factory=RungStanding)
     retries: Mapping[str, int] = field(default_factory=dict)
-    fetched: Fetched = field(default_factory=Fetched)
+    fetched: FetchedFiles = field(default_factory=FetchedFiles)
     blames_input: bool = True
 
     @property
@@ -129,11 +129,11 @@ class Rest:
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
     pulled: list[int] = field(default_factory=list)
-    nobodys: list[tuple[str, Found]] = field(default_factory=list)
+    nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
 
 
-def unrecognised(ended: Ended, untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """The ends of rows whose batch came back with ids that none of them has: it would again."""
     for row in untold:
         if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
@@ -143,7 +143,7 @@ def unrecognised(ended: Ended, untold: list[InShard], tally: Tally, rest: Rest) 
             yield row, results.unrecognised(row.seq, tally.odd or "")
 
 
-def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest) -> bool:
+def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally, rest: Rest) -> bool:
     """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
     if ended.lane.is_own or ended.job.cancel_requested_at is not None:
         return False  # our own server has tried all that there is to try
@@ -171,7 +171,7 @@ def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest)
     return True
 
 
-def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
@@ -204,7 +204,7 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
         yield _ended(row, RequestState.FAILED, "missing_result", message)
 
 
-def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """A batch that failed its validation: the lines it names fail, the others go on without them.
 
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
@@ -231,7 +231,7 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
             tally.again[verdict.code] += 1
 
 
-def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
+def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
     """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
     match verdict.disposition:
         case Disposition.WAIT:
@@ -251,7 +251,7 @@ def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int
             return False
 
 
-def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
+def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> int:
     """Let the rows without an outcome go on; how many."""
     shard = ended.shard
     # A few rows that are refused for want of room where all others were answered have something else about them: a

@@ -10,23 +10,23 @@ from orchestrator.backends import BATCH_GONE, RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
 from orchestrator.core.model import Job, Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import track
-from orchestrator.pipeline.collect.failures_so_far import Progress
+from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecast_outcomes
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
 
 
-class Watch:
+class BatchPolling:
     """Looks at batches."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        self._progress = Progress(work.store)
+        self._progress = FailuresSoFar(work.store)
 
-    def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, Lane], bool]) -> bool:
+    def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
         """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
         lane, now = self._work.lane(shard), self._work.now()
         if not self._work.is_asking(shard):
@@ -35,7 +35,7 @@ class Watch:
                 self._work.looks.hurry(shard, now)
             if not self._work.looks.is_due(shard, lane, now):
                 return False
-            is_refused = self._work.governor.refused_for(lane, Asked.LOOK) >= BUSY_FOR
+            is_refused = self._work.governor.refused_for(lane, CallKind.LOOK) >= BUSY_FOR
             if is_refused and shard.state is ShardState.SUBMITTED:
                 return self._lose(job, shard, "its account has been refused for a week")
             if (held := self._work.governor.check_account(lane)) is not None:
@@ -44,10 +44,10 @@ class Watch:
             done = self._work.ask(lane, shard, lambda: stage(job, self._work.store.shards.get(shard.id), lane))
             if done is None:
                 return False
-            self._work.governor.worked(lane, Asked.LOOK)
+            self._work.governor.worked(lane, CallKind.LOOK)
             return done.value
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.LOOK)
+            return self._work.refused_account(job, shard, lane, error, CallKind.LOOK)
         except UsageError as error:
             self._work.looks.failed(shard, lane, self._work.now())
             self._work.hold(job, self._work.store.shards.get(shard.id), error.message)
@@ -59,7 +59,7 @@ class Watch:
             current = self._work.store.shards.get(shard.id)
             return self._is_lost(job, current, lane) or self._work.hold(job, current, error.message)
 
-    def track(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def track(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Look at a batch that runs; whether it is over."""
         now = self._work.now()
         shard = track.check_account(self._work.store, shard, lane)
@@ -91,7 +91,7 @@ class Watch:
             self._work.store.shards.note(shard, held=None)
         return False
 
-    def _failing(self, job: Job, shard: Shard, lane: Lane) -> dict[str, object]:
+    def _failing(self, job: Job, shard: Shard, lane: BackendHandle) -> dict[str, object]:
         """What has failed in a running batch by now, as a fact of its shard where that is news."""
 
         def has_stronger() -> bool:
@@ -100,7 +100,7 @@ class Watch:
         found = self._progress.look(job, shard, lane, has_stronger, self._work.now())
         return {} if found is None or found == shard.failing else {"failing": found}
 
-    def _retrieved(self, job: Job, shard: Shard, lane: Lane) -> RemoteBatch | bool:
+    def _retrieved(self, job: Job, shard: Shard, lane: BackendHandle) -> RemoteBatch | bool:
         """The batch as its backend shows it; or, where it does not know it, whether the shard has moved for that."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
@@ -128,7 +128,7 @@ class Watch:
             return self._work.hold(job, shard, verdict.why)
         return self._lose(job, shard, "the backend knows this batch no longer")
 
-    def _listed(self, shard: Shard, lane: Lane) -> RemoteBatch | None:
+    def _listed(self, shard: Shard, lane: BackendHandle) -> RemoteBatch | None:
         """A batch as its backend's list shows it, where it could not be retrieved for some time."""
         now = self._work.now()
         failing_since = self._work.looks.of(shard, now).failing_since
@@ -139,7 +139,7 @@ class Watch:
             return lane.api.listed(shard.batch_id, shard.submitted_at or shard.created_at).batch
         return None
 
-    def _is_lost(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _is_lost(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Whether a batch is given up that its backend does not show, or does not end."""
         if shard.state is not ShardState.SUBMITTED or lane.is_own:
             return False
@@ -159,7 +159,7 @@ class Watch:
         self._work.note(job, "ended", f"the batch is taken for gone: {why}", shard)
         return True
 
-    def _asked_to_end(self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch) -> str | None:
+    def _asked_to_end(self, job: Job, shard: Shard, lane: BackendHandle, batch: RemoteBatch) -> str | None:
         """Ask a batch to end that has to; why it does not, None where it does or need not."""
         now = self._work.now()
         watched = self._work.looks.of(shard, now)
@@ -180,7 +180,7 @@ class Watch:
         return None
 
     def _over(
-        self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch, facts: Mapping[str, object]
+        self, job: Job, shard: Shard, lane: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
         """What a batch that is over is waited for, None where it may be collected."""
         now = self._work.now()

@@ -51,7 +51,7 @@ class Label:
 
 
 @dataclass(slots=True)
-class Found:
+class BackupContents:
     """A backup as it is: files and bytes in it, lines that rows point to, and what is wrong with it."""
 
     label: Label
@@ -63,7 +63,7 @@ class Found:
 
 def make(
     store: Store, home: Home, target: Path, now: datetime, progress: Progress = lambda what, done, total, unit: None
-) -> Found:
+) -> BackupContents:
     """Write a backup to a file that is not there yet, whole or not at all.
 
     What the home itself lacks is told as a problem, and the backup is made without it. `progress` is told what is
@@ -78,7 +78,7 @@ def make(
     with house_lock(home):
         try:
             problems = _staged(store, home, stage)
-            found = Found(label, problems=problems)
+            found = BackupContents(label, problems=problems)
             with durable(target) as file:
                 _pack(stage, file, found, progress)
         except OSError as error:
@@ -156,7 +156,7 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
                 yield f"{name}: is not there, and {database.relative_to(folder)} names it"
 
 
-def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None:
+def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress) -> None:
     total = sum(size for _, size in files(stage))
     # Two names of one file are two files: a link in the archive has no bytes of its own.
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
@@ -185,11 +185,13 @@ def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None
         archive.add(label, LABEL)
 
 
-def check(path: Path) -> Found:
+def check(path: Path) -> BackupContents:
     """Whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
-        found = Found(_label(path, archive), len(members) - 1, sum(member.size for member in members.values()))
+        found = BackupContents(
+            _label(path, archive), len(members) - 1, sum(member.size for member in members.values())
+        )
         folder = Path(name)
         for member in members.values():
             if member.name == DATABASE or Path(member.name).name == SERVER_DATABASE:
@@ -228,7 +230,9 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
         raise InputError(f"has no {LABEL}: it is no backup, or is cut", file=path) from None
 
 
-def _broken_lines(folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: Found) -> Iterable[str]:
+def _broken_lines(
+    folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
+) -> Iterable[str]:
     """The lines that rows point to and that are no JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:

@@ -24,7 +24,7 @@ from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc import disk
 from orchestrator.policy import retention
-from orchestrator.policy.retention import Fate, Leaving, Verdict
+from orchestrator.policy.retention import JobFate, Leaving, RetentionVerdict
 from orchestrator.settings.config import Config, Retention
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -54,7 +54,7 @@ class Swept:
     `held` is why no job went. `use` is what the home takes behind it.
     """
 
-    verdicts: list[Verdict]
+    verdicts: list[RetentionVerdict]
     orphans: list[Orphan]
     unknown: list[Path]
     use: disk.Use
@@ -62,9 +62,9 @@ class Swept:
     held: str | None = None
 
     @property
-    def gone(self) -> list[Verdict]:
+    def gone(self) -> list[RetentionVerdict]:
         """The verdicts on what does not stay."""
-        return [verdict for verdict in self.verdicts if verdict.fate is not Fate.KEPT]
+        return [verdict for verdict in self.verdicts if verdict.fate is not JobFate.KEPT]
 
     @property
     def freed(self) -> int:
@@ -101,31 +101,31 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
             verdicts, held = _decide(store, home, identity, terms, now)
             verdicts = _let_all_go(store, home, verdicts, now)
         for verdict in verdicts:
-            if verdict.fate is not Fate.KEPT:
+            if verdict.fate is not JobFate.KEPT:
                 _remove_folder(home, verdict.job_id)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=False, held=held)
 
 
-def _let_all_go(store: Store, home: Home, verdicts: list[Verdict], now: datetime) -> list[Verdict]:
+def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
     """Let the database forget what may go, newest first: who carries answers goes before whose they are.
 
     Where one was taken up again meanwhile it needs what it carries: then all that is older stays.
     """
     for number, verdict in enumerate(verdicts):
-        if verdict.fate is not Fate.KEPT and not _let_go(store, home, verdict, now):
+        if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
             why = f"job {verdict.job_id} was taken up again just now"
             return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
     return verdicts
 
 
-def _kept(verdict: Verdict, why: str) -> Verdict:
+def _kept(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
     """The verdict where nothing may go."""
-    return verdict if verdict.fate is Fate.KEPT else Verdict(verdict.job_id, Fate.KEPT, why)
+    return verdict if verdict.fate is JobFate.KEPT else RetentionVerdict(verdict.job_id, JobFate.KEPT, why)
 
 
 def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
-) -> tuple[list[Verdict], str | None]:
+) -> tuple[list[RetentionVerdict], str | None]:
     """What becomes of each job; and why none goes, where that is so."""
     jobs = store.house.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
@@ -157,18 +157,18 @@ def _leaving(home: Home, job: Job) -> Leaving:
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
 
 
-def _let_go(store: Store, home: Home, verdict: Verdict, now: datetime) -> bool:
+def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) -> bool:
     """Let the database forget what lies in a job's folder; False where the job was taken up again."""
     mark = home.job(verdict.job_id) / GOING
     has_folder = mark.parent.is_dir()
     if has_folder:
         with _translated(mark):
             mark.touch()
-    if verdict.fate is Fate.JOB:
+    if verdict.fate is JobFate.JOB:
         done = store.house.forget(verdict.job_id)
     else:
         done = store.house.clear(verdict.job_id, mark.parent, now)
-    if done and verdict.fate is Fate.FILES:
+    if done and verdict.fate is JobFate.FILES:
         store.jobs.note(verdict.job_id, "cleared", f"its files are removed: {verdict.reason}", now)
     if not done and has_folder:
         mark.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job, JobKind, Shard, ShardId
-from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
+from orchestrator.pipeline.plan.options import DAY, ObservationMemory, Prospects
 from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
@@ -20,16 +20,16 @@ from orchestrator.policy.planner import (
     Open,
     Option,
     Outlook,
-    PacedOption,
     Plan,
+    SynchronousOption,
     Terms,
 )
 from orchestrator.policy.planner.orders import lying, taken_back
 from orchestrator.settings.config import Config, LocalBackend, SyncBackend
 from orchestrator.settings.job_file import JobSpec
-from orchestrator.settings.model_lists import Standing
+from orchestrator.settings.model_lists import RungStanding
 from orchestrator.store import Store
-from orchestrator.store.records import Work
+from orchestrator.store.records import OpenRows
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
@@ -84,7 +84,7 @@ class Planning:
         *,
         canary: bool = False,
         down: Mapping[str, float] | None = None,
-        memory: Memory | None = None,
+        memory: ObservationMemory | None = None,
     ) -> None:
         """`left` is what budgets that jobs share leave of a job, None where there are none.
 
@@ -98,10 +98,10 @@ class Planning:
         self._left = left
         self._canary = canary
         self._down = down or {}
-        self._memory = memory or Memory()
+        self._memory = memory or ObservationMemory()
 
     @cached_property
-    def work(self) -> list[Work]:
+    def work(self) -> list[OpenRows]:
         """The job's open rows, by what decides their cost and place."""
         return self._store.sizes.open_work(self._job.id, canary=self._canary)
 
@@ -298,7 +298,7 @@ class Planning:
         if not self._usable:
             return First(self.orders(), ())
         rows = max(1, self.lying.waiting)
-        lanes = [one for one in self._usable if isinstance(one, PacedOption)]
+        lanes = [one for one in self._usable if isinstance(one, SynchronousOption)]
         best = min(lanes or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
         back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
         if by is not None and back > by and self.lying.waiting:
@@ -343,13 +343,13 @@ class Planning:
         """The others: what those rows keep away from has refused them."""
         return [avoid for avoid in self._avoided if avoid not in self._pulled]
 
-    def _lanes_for(self, avoid: str | None) -> list[PacedOption]:
+    def _lanes_for(self, avoid: str | None) -> list[SynchronousOption]:
         """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
         barred = () if avoid is None else avoid.split(",")
-        lanes = [one for one in self._usable if isinstance(one, PacedOption) and one.backend not in barred]
+        lanes = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
         return sorted(lanes, key=lambda one: one.cost.p50)
 
-    def _may_move(self, work: Work, shard: Shard) -> bool:
+    def _may_move(self, work: OpenRows, shard: Shard) -> bool:
         """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
         return work.avoid is None or any(one.backend != shard.backend for one in self._lanes_for(work.avoid))
 
@@ -408,7 +408,7 @@ class Planning:
         is_local_only = self._job.spec.get("allow", {}).get("location") == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
-    def standing(self, shard: Shard) -> Standing:
+    def standing(self, shard: Shard) -> RungStanding:
         """Where a shard's rows stand on the list of models of their alias."""
         return standing_of(self._config, self._job, shard)
 

@@ -15,7 +15,7 @@ from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
 from orchestrator.policy.requests import ENDPOINT, resolve_model
 from orchestrator.settings.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.job_file import JobSpec
-from orchestrator.settings.model_lists import Names, Standing, above, expand, standing
+from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
@@ -27,7 +27,7 @@ def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     return {**config.models, **job.spec.get("models", {})}
 
 
-def standing_of(config: Config, job: Job, shard: Shard) -> Standing:
+def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
     """Where a shard's rows stand on their alias's list, with the backends that may take rows of the job now."""
     usable = config.backends.keys() - objections(config, job).keys()
     return standing(shard.model, shard.backend, models_of(config, job), usable)

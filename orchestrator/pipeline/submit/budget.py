@@ -14,11 +14,11 @@ from decimal import Decimal
 
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.model import Job, Shard, ShardState, Usage
-from orchestrator.pipeline.backend_handles import Lane, Prices
+from orchestrator.pipeline.backend_handles import BackendHandle, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
-from orchestrator.policy.budgets import Period, Standing
+from orchestrator.policy.budgets import BudgetStanding, Period
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.config import Budget, Config, LocalBackend
 from orchestrator.store import Store
@@ -34,11 +34,11 @@ _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 _AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
-LaneOf = Callable[[Shard], Lane]
+HandleOf = Callable[[Shard], BackendHandle]
 ModelOf = Callable[[Job, Shard], str]
 
 
-def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf) -> str | None:
+def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: HandleOf, model_of: ModelOf) -> str | None:
     """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
 
     What batches paid by the token may still cost counts as spent: nobody can take it back.
@@ -58,7 +58,7 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf,
 
 
 def no_room(
-    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf
+    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, lane_of: HandleOf, model_of: ModelOf
 ) -> str | None:
     """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
 
@@ -80,11 +80,11 @@ def no_room(
     )
 
 
-def _by_time(shards: Iterable[Shard], lane_of: LaneOf) -> Decimal:
+def _by_time(shards: Iterable[Shard], lane_of: HandleOf) -> Decimal:
     return sum((lane_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
 
 
-def _at_most(job: Job, shard: Shard, lane_of: LaneOf, model_of: ModelOf) -> Decimal | None:
+def _at_most(job: Job, shard: Shard, lane_of: HandleOf, model_of: ModelOf) -> Decimal | None:
     """What a shard costs at most, in dollars; None where it is paid by the hour."""
     cost = _bound(lane_of(shard).price, model_of(job, shard), shard)
     if cost is not None and shard.max_output is None:
@@ -169,7 +169,7 @@ class SharedBudgets:
                 return why
         return None
 
-    def _no_time(self, standing: Standing, there: set[str], shard: Shard) -> str | None:
+    def _no_time(self, standing: BudgetStanding, there: set[str], shard: Shard) -> str | None:
         """Why upstreams paid by the hour may not start; None where they may, or cost nothing."""
         if not self._to_stop({shard.backend}):
             return None
@@ -203,7 +203,7 @@ class SharedBudgets:
             if not any(event.kind == "budget" and event.reason.startswith(begins) for event in events):
                 self._store.jobs.note(job.id, "budget", told, self._now())
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[BudgetStanding]:
         """How every budget stands, in the order of orch.toml."""
         return [self._stands(budget) for budget in self._config.budgets]
 
@@ -217,18 +217,18 @@ class SharedBudgets:
     def _look(self, budget: Budget) -> _Look:
         return _Look(self._store.ledger.newest(), self._store.ledger.unpaid(budget.key_value))
 
-    def _stands(self, budget: Budget) -> Standing:
+    def _stands(self, budget: Budget) -> BudgetStanding:
         look = self._look(budget)
         return self._standing(budget, look, look.flying)
 
-    def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> Standing:
+    def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
         """How a budget stands by those of its batches that matter to who asks."""
         # What flies was read before: what lands in between is counted twice, and never not at all.
         period = budgets.period_at(budget, self._now())
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
-        return self._add_up(flying, Standing(budget, period, spent, to_stop))
+        return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
-    def _add_up(self, flying: Sequence[Shard], standing: Standing) -> Standing:
+    def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
         """A standing with what is in flight: time that passed is spent, tokens may be."""
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:

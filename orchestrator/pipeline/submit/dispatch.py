@@ -10,11 +10,11 @@ from threading import Lock
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, StateConflict
 from orchestrator.core.model import Job, Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import budget, sending
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy.quota import Split
 
 SENDING_FOR = timedelta(days=2)
@@ -53,19 +53,19 @@ class Dispatch:
             return self._work.hold(job, shard, held)
         return self._sent(job, shard, lane)
 
-    def _is_unsendable(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _is_unsendable(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Whether a shard could not be sent for so long that its rows go elsewhere, or fail."""
         watched, now = self._work.looks.of(shard, self._work.now()), self._work.now()
         is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
-        if not is_failing and not is_busy and self._work.governor.refused_for(lane, Asked.SEND) < BUSY_FOR:
+        if not is_failing and not is_busy and self._work.governor.refused_for(lane, CallKind.SEND) < BUSY_FOR:
             return False
         sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
         self._work.looks.forget(shard)
         self._work.note(job, "ended", f"it could not be sent: {shard.held}", shard)
         return True
 
-    def _settles(self, shard: Shard, lane: Lane) -> str | None:
+    def _settles(self, shard: Shard, lane: BackendHandle) -> str | None:
         """Why an upload is left alone for a while, where earlier ones could not be found at once."""
         settles, watched = self._work.governor.settles(lane), self._work.looks.of(shard, self._work.now())
         if not settles or shard.input_file_id is None:
@@ -80,16 +80,16 @@ class Dispatch:
         over = budget.no_room(job, shard, others, spent, self._work.lane, self._work.model)
         return over or self._work.budgets.no_room(job, shard)
 
-    def _sent(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _sent(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Send a shard, or take in what came of that."""
         try:
             done = self._work.ask(lane, shard, lambda: self._submit(job, shard, lane), alone=True)
             if done is None or not done.value:
                 return False
-            self._work.governor.worked(lane, Asked.SEND)
+            self._work.governor.worked(lane, CallKind.SEND)
             return True
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.SEND)
+            return self._work.refused_account(job, shard, lane, error, CallKind.SEND)
         except BackendBusy as busy:
             watched = self._work.looks.of(shard, self._work.now())
             watched.busy_since, watched.failing_since = watched.busy_since or self._work.now(), None
@@ -105,11 +105,11 @@ class Dispatch:
             self._work.hold(job, current, error.message)
             raise
 
-    def _submit(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _submit(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
         watched = self._work.looks.of(shard, self._work.now())
-        admission = sending.Admission(
+        admission = sending.SendConditions(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), lane) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
@@ -126,7 +126,7 @@ class Dispatch:
         self._work.note(job, "submitted", said, shard)
         return True
 
-    def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def recover(self, job: Job, shard: Shard, lane: BackendHandle) -> bool:
         """Find out whether a shard between intent and fact has a batch; whether that is known now."""
         shard = track.check_account(self._work.store, shard, lane)
         now = self._work.now()
@@ -140,7 +140,7 @@ class Dispatch:
             self._end_double(job, shard, lane, double)
         return True
 
-    def _end_double(self, job: Job, shard: Shard, lane: Lane, double: RemoteBatch) -> None:
+    def _end_double(self, job: Job, shard: Shard, lane: BackendHandle, double: RemoteBatch) -> None:
         """End a second batch that a backend has made of one create; what it has done by then is billed."""
         with suppress(BackendError):
             if not double.status.is_final:

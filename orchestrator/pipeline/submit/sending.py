@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
-from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.errors import (
     AccountError,
@@ -30,15 +30,15 @@ from orchestrator.core.errors import (
     Uncertain,
 )
 from orchestrator.core.model import Job, Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane, Models
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
-from orchestrator.pipeline.collect.track import Watched
+from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.plan.planning import Sending
-from orchestrator.pipeline.submit.admission import Room
+from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.requests import resolve_model, with_model
 from orchestrator.policy.row_errors import NOT_SENT, input_is_missed
-from orchestrator.policy.sharding import Range, Waiting, pack
+from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -53,7 +53,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 def plan_shards(
-    store: Store, job: Job, lane: Lane, order: Sending, room: Callable[[str], Room], now: datetime
+    store: Store, job: Job, lane: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
 ) -> list[Shard]:
     """Give the waiting rows that an order is about a shard; the shards that are new.
 
@@ -86,7 +86,7 @@ def plan_shards(
     return added
 
 
-def _ranges(waiting: Iterable[Waiting], lane: Lane, room: Callable[[str], Room]) -> Iterator[Range]:
+def _ranges(waiting: Iterable[WaitingRow], lane: BackendHandle, room: Callable[[str], BatchRoom]) -> Iterator[Range]:
     for model, rows in groupby(waiting, key=lambda row: row.model):
         most = room(model)
         yield from pack(
@@ -116,7 +116,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class SendConditions:
     """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
     the question to the intent.
 
@@ -135,10 +135,10 @@ def submit(
     home: Home,
     job: Job,
     shard: Shard,
-    lane: Lane,
+    lane: BackendHandle,
     models: Models,
-    watched: Watched,
-    admission: Admission,
+    watched: PolledShard,
+    admission: SendConditions,
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
@@ -168,7 +168,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
         return Waits(held)
     try:
-        batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
+        batch = lane.api.create(BatchOrder(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -193,7 +193,7 @@ def submit(
 
 
 def _uploaded(
-    store: Store, home: Home, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime]
+    store: Store, home: Home, shard: Shard, lane: BackendHandle, models: Models, now: Callable[[], datetime]
 ) -> str | None:
     """The shard's input at its backend; None where the backend refused it for good."""
     if shard.input_file_id is not None:
@@ -226,7 +226,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 
 
 def _refused_create(
-    store: Store, intended: Shard, refusal: BackendRefused, watched: Watched, now: datetime
+    store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
     """A create that was refused: for good, or because its upload cannot be used yet, which passes."""
     since = watched.refused_since = watched.refused_since or now
@@ -269,7 +269,7 @@ def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SendOutcome:
     """What became of a shard between intent and fact: why, and further batches that were made of it."""
 
     why: str
@@ -277,7 +277,7 @@ class Found:
 
 
 def _may_appear(
-    store: Store, shard: Shard, lane: Lane, watched: Watched, seen: Sighting, now: datetime
+    store: Store, shard: Shard, lane: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
     """Why a batch that its list does not show may exist all the same; None where it does not."""
     since = shard.intended_at or shard.created_at
@@ -294,7 +294,9 @@ def _may_appear(
     return None
 
 
-def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched, now: datetime) -> Found | None:
+def recover(
+    store: Store, home: Home, shard: Shard, lane: BackendHandle, watched: PolledShard, now: datetime
+) -> SendOutcome | None:
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
     None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
@@ -317,7 +319,7 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched
         seen = Sighting()
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
-        return Found(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
+        return SendOutcome(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
     watched.unseen += seen.undecided is None
     if not is_over and (held := seen.undecided or _may_appear(store, shard, lane, watched, seen, now)) is not None:
         if held != shard.held:
@@ -325,9 +327,9 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched
         return None
     if shard.sends >= MOST_SENDS:
         give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
-        return Found("no batch is this shard's, and it is not asked for again")
+        return SendOutcome("no batch is this shard's, and it is not asked for again")
     store.shards.move(shard, ShardState.PENDING, held=None)
-    return Found("no batch is this shard's: it is submitted again")
+    return SendOutcome("no batch is this shard's: it is submitted again")
 
 
 def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:

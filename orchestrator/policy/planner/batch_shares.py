@@ -12,7 +12,7 @@ MOST_WAVES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
+class BatchShare:
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
     `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
@@ -81,7 +81,7 @@ class Stake:
         return max(1, min(MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
 
 
-def done_by(stakes: Sequence[Stake], seconds: float) -> float:
+def done_by(stakes: Sequence[BatchShare], seconds: float) -> float:
     """P(all batches are done by then): of one backend all at once, of several each by itself."""
     worst: dict[str, float] = {}
     for stake in stakes:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from orchestrator.policy.planner.batch_shares import Stake, done_by
-from orchestrator.policy.planner.capacity import Ground, Rows, excess
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by
+from orchestrator.policy.planner.capacity import Capacity, Rows, excess
 from orchestrator.policy.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
@@ -28,7 +28,7 @@ Sources = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CandidatePlan:
     """Where rows are, and what may come.
 
     `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
@@ -37,7 +37,7 @@ class Course:
     rows that leave a lane.
     """
 
-    stakes: tuple[Stake, ...]
+    stakes: tuple[BatchShare, ...]
     new: Rows
     held: Rows
     coming: int
@@ -60,7 +60,7 @@ class Course:
         return places, max((stake.waves for stake in self.unsent), default=1)
 
     @property
-    def unsent(self) -> tuple[Stake, ...]:
+    def unsent(self) -> tuple[BatchShare, ...]:
         """The stakes that are not sent yet."""
         return self.stakes[len(self.stakes) - self.bets :]
 
@@ -82,29 +82,29 @@ class Judged:
     What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.
     """
 
-    course: Course
+    course: CandidatePlan
     pull: float | None
     expected: float
     value: float
     holds: bool
 
     @property
-    def whole(self) -> Course:
+    def whole(self) -> CandidatePlan:
         """The course with its pull."""
         return replace(self.course, pull=self.pull)
 
 
-def latency(course: Course) -> float:
+def latency(course: CandidatePlan) -> float:
     """Seconds from a pull until its rows are there to be sent on."""
     return max((stake.free_after for stake in course.stakes), default=0.0)
 
 
-def arrival(course: Course) -> float:
+def arrival(course: CandidatePlan) -> float:
     """Seconds from now when what is pulled back is there to be sent on."""
     return max(course.free_in, (course.pull or 0.0) + latency(course))
 
 
-def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterator[Judged]:
+def judge(course: CandidatePlan, ground: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
     """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
 
     Pulls that are too late for that only where `late` ones are worth a thought.
@@ -123,7 +123,7 @@ def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterat
             yield _valued(course, pull, expected, fits, ground, terms)
 
 
-def is_in_time(course: Course, ground: Ground) -> bool:
+def is_in_time(course: CandidatePlan, ground: Capacity) -> bool:
     """Whether what is pulled back is surely done by the deadline."""
     burden, at = course.staked + course.coming, arrival(course)
     # That a cancel may slip is told; to wait for what seldom does would be dear.
@@ -131,20 +131,22 @@ def is_in_time(course: Course, ground: Ground) -> bool:
     return ground.fits(burden, course.held, at, course.cover, tail=tail, cause=course.causes)
 
 
-def slips(course: Course) -> float:
+def slips(course: CandidatePlan) -> float:
     """P(a cancel takes far longer than planned)."""
     coming = SLIPS if course.coming else 0.0
     return max((stake.option.slips for stake in course.stakes), default=coming)
 
 
-def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
+def _valued(
+    course: CandidatePlan, pull: float | None, expected: float, holds: bool, ground: Capacity, terms: Terms
+) -> Judged:
     if terms.late_cost is None:
         return Judged(course, pull, expected, expected, holds)
     late = lateness(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
     return Judged(course, pull, expected, expected + late, holds)
 
 
-def _paced(course: Course, ground: Ground) -> float:
+def _paced(course: CandidatePlan, ground: Capacity) -> float:
     """Dollars for what the lanes hold and will hold without a pull."""
     comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
     if not course.cover:
@@ -152,7 +154,7 @@ def _paced(course: Course, ground: Ground) -> float:
     return ground.price(course.before, comes, course.cover)
 
 
-def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
+def _pulled(course: CandidatePlan, pull: float, at: float, ground: Capacity) -> float:
     """Dollars for all of it, where what is in batches is pulled back and free at `at`."""
     total, left = 0.0, 0.0
     for stake in course.stakes:
@@ -167,7 +169,7 @@ def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
     return total + alone + share * (whole - alone)
 
 
-def _holds(course: Course, ground: Ground) -> bool:
+def _holds(course: CandidatePlan, ground: Capacity) -> bool:
     """Whether a course without a pull holds."""
     if course.stakes:
         return not course.cover and chance_of(course, ground) >= ground.target
@@ -175,7 +177,7 @@ def _holds(course: Course, ground: Ground) -> bool:
     return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
 
 
-def chance_of(course: Course, ground: Ground) -> float:
+def chance_of(course: CandidatePlan, ground: Capacity) -> float:
     """P(all rows are done by the deadline)."""
     if ground.horizon <= 0:
         return 0.0
@@ -191,7 +193,7 @@ def chance_of(course: Course, ground: Ground) -> float:
     return done * rest + (1.0 - done) * pulled * (1.0 - slips(course))
 
 
-def lateness(course: Course, ground: Ground) -> float:
+def lateness(course: CandidatePlan, ground: Capacity) -> float:
     """Expected seconds late."""
     alone = ground.seconds(course.coming, course.held, course.free_in, course.cover)
     late = excess(*alone, ground.horizon)
@@ -207,7 +209,7 @@ def lateness(course: Course, ground: Ground) -> float:
     return done * max(late, course.pull - ground.horizon) + (1.0 - done) * excess(*pulled, ground.horizon)
 
 
-def at_most(course: Course, ground: Ground) -> Decimal:
+def at_most(course: CandidatePlan, ground: Capacity) -> Decimal:
     """What a course does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
@@ -233,4 +235,4 @@ def at_most(course: Course, ground: Ground) -> Decimal:
     return max(staked + paced(moved, course.free_in), paced(moved + course.staked, arrival(course)))
 
 
-__all__ = ["WAITS", "Course", "Judged", "Stake", "arrival", "at_most", "chance_of", "judge", "lateness"]
+__all__ = ["WAITS", "BatchShare", "CandidatePlan", "Judged", "arrival", "at_most", "chance_of", "judge", "lateness"]

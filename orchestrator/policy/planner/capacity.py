@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from orchestrator.core.durations import HOUR
 from orchestrator.policy.forecast import NORMAL
-from orchestrator.policy.planner.values import Claim, PacedOption
+from orchestrator.policy.planner.values import Claim, SynchronousOption
 
 UNKNOWN = 1 / 3
 """The part of what may fail by the target that known paces may use up; the rest is left for what is not known."""
@@ -28,10 +28,10 @@ Rows = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class OptionCapacity:
     """A paced option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
 
-    option: PacedOption
+    option: SynchronousOption
     price: float
     rate: float
     low: float
@@ -54,14 +54,14 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Capacity:
     """The paced options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
 
     `claims` are what other jobs may come to need of them, `finishes` is P(the job ends in time once its rows are
     answered by then).
     """
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[OptionCapacity, ...]
     horizon: float
     target: float
     claims: tuple[Claim, ...] = ()
@@ -135,7 +135,7 @@ class Ground:
                 total += max(0.0, claim.rows - does)
         return total
 
-    def _lane(self, backend: str) -> Lane | None:
+    def _lane(self, backend: str) -> OptionCapacity | None:
         return next((lane for lane in self.lanes if lane.option.backend == backend), None)
 
     def risk(self, burden: float, held: Sequence[int], a: float, cover: int, cause: Collection[str] = ()) -> float:
@@ -296,20 +296,22 @@ class Ground:
 
 
 def ground(
-    paced: Sequence[PacedOption],
+    paced: Sequence[SynchronousOption],
     horizon: float,
     target: float,
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
-) -> Ground:
+) -> Capacity:
     """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
     lanes = []
     for option in sorted(paced, key=lambda one: (one.cost.p50, -one.pace.rate)):
         pace = option.pace
         low = pace.rate * math.exp(-z * pace.spread)
-        lanes.append(Lane(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR))
-    return Ground(tuple(lanes), horizon, target, claims, finishes)
+        lanes.append(
+            OptionCapacity(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR)
+        )
+    return Capacity(tuple(lanes), horizon, target, claims, finishes)
 
 
 def _fattened(tail: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from orchestrator.policy.planner.capacity import Ground
+from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.setting import (
@@ -22,7 +22,7 @@ from orchestrator.policy.planner.setting import (
     rescue_of,
 )
 from orchestrator.policy.planner.told import clock, dollars, refusals_of, routes_of
-from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, Terms, Verdict
+from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)
 """How far a nearest deadline is looked for."""
@@ -40,7 +40,7 @@ class _Work:
     more: Cost
     now: datetime
 
-    def ground(self, terms: Terms) -> Ground:
+    def ground(self, terms: Terms) -> Capacity:
         """The paced routes until the deadline of these terms."""
         return ground_of(self.usable, terms, self.now, self.later, self.claims)
 
@@ -54,7 +54,7 @@ class _Work:
         ours = self.ground(terms)
         return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
-    def _start(self, ours: Ground) -> Position:
+    def _start(self, ours: Capacity) -> Position:
         return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
 
 
@@ -93,16 +93,16 @@ def plan(
     )
 
 
-def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> Verdict:
+def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     rows, now = work.rows, work.now
     if not rows:
-        return Verdict(True, "there is nothing to do")
+        return PlanVerdict(True, "there is nothing to do")
     if not work.usable:
-        return Verdict(False, "no backend may run this job")
+        return PlanVerdict(False, "no backend may run this job")
     if chosen and chosen.holds:
-        return Verdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
+        return PlanVerdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
     if chosen and terms.late_cost is not None:
-        return Verdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
+        return PlanVerdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
@@ -114,7 +114,7 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> Verdict:
         reason = f"{told}; with it, that is {chosen.chance:.1%}"
     else:
         reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"
-    return Verdict(False, reason, deadline, budget)
+    return PlanVerdict(False, reason, deadline, budget)
 
 
 def _earliest(work: _Work, terms: Terms) -> datetime | None:

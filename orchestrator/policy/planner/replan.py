@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from orchestrator.core.durations import duration
-from orchestrator.policy.planner.batch_shares import Stake, done_by
-from orchestrator.policy.planner.candidate_plans import WAITS, Course, Sources, arrival, chance_of
-from orchestrator.policy.planner.capacity import DETECTED, Ground, Rows
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by
+from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
+from orchestrator.policy.planner.capacity import DETECTED, Capacity, Rows
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
 from orchestrator.policy.planner.setting import (
@@ -44,7 +44,7 @@ WATCHED = DETECTED / 2
 class _Board:
     """A job as it lies: the ground, the batches it may still use, what is held, and what must leave where it is."""
 
-    ours: Ground
+    ours: Capacity
     batches: list[BatchOption]
     by_name: dict[str, Option]
     held: Rows
@@ -84,14 +84,14 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
     """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
     at = _position(job, board, job.running, 0, now)
-    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
+    course = CandidatePlan(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
     waits = job.waiting + job.pulled + job.coming > 0
     chance = 0.0 if waits else chance_of(course, board.ours)
     why = "nothing more can be done within the budget"
     return Decision((), (), why, now + timedelta(seconds=LATEST), chance, money(0.0), None)
 
 
-def _look(course: Course, ours: Ground) -> float:
+def _look(course: CandidatePlan, ours: Capacity) -> float:
     """Seconds until the next look: well before anything would have to be done as things stand."""
     due = ours.horizon / 8 if course.pull is None else course.pull / 3
     if any(course.held):
@@ -165,13 +165,13 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
 def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
     """Where the rows are once so many of the running batches are cancelled."""
     gone, kept = running[:many], running[many:]
-    stakes: dict[str, Stake] = {}
+    stakes: dict[str, BatchShare] = {}
     for one in kept:
         option, age = _batch(board, one), max(0.0, (now - one.submitted_at).total_seconds())
         same = stakes.get(one.backend)
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
-        stakes[one.backend] = Stake(option, rows, age)
+        stakes[one.backend] = BatchShare(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_batch(board, one).cancel_seconds for one in gone]
     return Position(
@@ -192,7 +192,7 @@ def _batch(board: _Board, running: Running) -> BatchOption:
     return option
 
 
-def _sends(job: Open, course: Course, ours: Ground) -> list[Send]:
+def _sends(job: Open, course: CandidatePlan, ours: Capacity) -> list[Send]:
     """What goes where. Batches take what waits before what leaves a lane, and nothing that was pulled back."""
     pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *course.sources, (None, job.pulled)])
     sends = [send for bet in course.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
@@ -215,7 +215,7 @@ def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from
     return sends
 
 
-def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
+def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     """Rows that leave a lane which does not keep up, once the others could not take them over later."""
     course = chosen.course
     there, held, cover = course.before, course.held, course.cover
@@ -234,7 +234,7 @@ def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
     return _between(there, held, after, ours) if helps else []
 
 
-def _helps(course: Course, after: Sequence[int], later: float, burden: float, ours: Ground) -> bool:
+def _helps(course: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
     """Whether it is worth moving rows though nothing holds: what is moved starts anew."""
     held, cover = course.held, course.cover
     if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < SPARE * sum(held):
@@ -245,7 +245,7 @@ def _helps(course: Course, after: Sequence[int], later: float, burden: float, ou
     return ours.chance(burden, after, later, cover) >= before + min(HELPS, (1.0 - before) / 5)
 
 
-def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
+def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
     """The sends that lead from rows by lane to others; no lane gives more than is `there`."""
     names = [lane.option.backend for lane in ours.lanes]
     gives = {
@@ -262,7 +262,7 @@ def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Gro
     return sends
 
 
-def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> str:
+def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) -> str:
     course, horizon = chosen.course, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; what is open goes where it is done soonest"

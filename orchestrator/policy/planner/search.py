@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from orchestrator.policy.planner.batch_shares import MOST_WAVES, Stake
+from orchestrator.policy.planner.batch_shares import MOST_WAVES, BatchShare
 from orchestrator.policy.planner.candidate_plans import (
     WAITS,
-    Course,
+    CandidatePlan,
     Judged,
     Sources,
     at_most,
@@ -21,7 +21,7 @@ from orchestrator.policy.planner.candidate_plans import (
     judge,
     lateness,
 )
-from orchestrator.policy.planner.capacity import Ground, Rows
+from orchestrator.policy.planner.capacity import Capacity, Rows
 from orchestrator.policy.planner.values import BatchOption, Terms
 
 PARTS = 8
@@ -43,7 +43,7 @@ class Position:
     pulled: int
     coming: int
     free_in: float
-    stakes: tuple[Stake, ...]
+    stakes: tuple[BatchShare, ...]
     held: Rows
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
@@ -53,7 +53,7 @@ class Position:
 class Chosen:
     """A course with its figures; `value` is what is expected, and what being late costs."""
 
-    course: Course
+    course: CandidatePlan
     expected: float
     value: float
     at_most: Decimal
@@ -62,7 +62,7 @@ class Chosen:
 
 
 def best(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, *, every: bool = True
+    position: Position, batches: Sequence[BatchOption], ground: Capacity, terms: Terms, *, every: bool = True
 ) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
 
@@ -76,13 +76,13 @@ def best(
     return _with_net(found, courses, ground, terms) if found else _likeliest(courses, ground, terms)
 
 
-def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
+def holding(position: Position, batches: Sequence[BatchOption], ground: Capacity, terms: Terms) -> Chosen | None:
     """The cheapest course that holds the deadline within the budget, if there is one."""
     covers = range(len(ground.lanes) + 1)
     return _cheapest(_courses(position, batches, ground, covers), ground, terms)
 
 
-def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+def _cheapest(courses: Iterable[CandidatePlan], ground: Capacity, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
     judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
     # Of equally dear ones the simplest.
@@ -90,7 +90,7 @@ def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen
     return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
 
 
-def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen:
+def _with_net(found: Chosen, courses: Iterable[CandidatePlan], ground: Capacity, terms: Terms) -> Chosen:
     """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
     course = found.course
     if not course.stakes or course.pull is not None or terms.late_cost is not None:
@@ -107,7 +107,7 @@ def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: T
     return replace(net, expected=found.expected, value=found.value)
 
 
-def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+def _likeliest(courses: Iterable[CandidatePlan], ground: Capacity, terms: Terms) -> Chosen | None:
     """The one that is in time with the best chance; where there is next to none, the one that is least late."""
     judged = (one for course in courses for one in judge(course, ground, terms, late=True))
     some = (one for one in judged if one.pull is None or one.pull in FEW)
@@ -124,13 +124,13 @@ def _worth(chance: float) -> float:
     return round(chance, 2) if chance >= LITTLE else 0.0
 
 
-def _tenths(one: Chosen, ground: Ground) -> int:
+def _tenths(one: Chosen, ground: Capacity) -> int:
     """How late it is expected to be, in steps of a tenth: less does not matter."""
     late = lateness(one.course, ground)
     return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
 
-def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
+def _affordable(one: Judged, ground: Capacity, terms: Terms) -> Chosen | None:
     course = one.whole
     most = at_most(course, ground)
     if terms.budget is not None and most > terms.budget:
@@ -139,8 +139,8 @@ def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
 
 
 def _courses(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int]
-) -> Iterator[Course]:
+    position: Position, batches: Sequence[BatchOption], ground: Capacity, covers: Iterable[int]
+) -> Iterator[CandidatePlan]:
     at = position
     for cover in covers:
         for bets in _bets(at.waiting, batches):
@@ -149,12 +149,12 @@ def _courses(
                 continue
             stakes = (*at.stakes, *bets)
             for new, held in _sent(at, sent, cover, ground):
-                yield Course(
+                yield CandidatePlan(
                     stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
                 )  # fmt: skip
 
 
-def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:
+def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
     """What of the waiting rows goes to batches: nothing, or so many parts to one backend, or to all as far as there
     is room, the cheapest first."""
     yield ()
@@ -164,7 +164,7 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake,
     for option in batches:
         most = math.inf if option.room is None else option.room * MOST_WAVES
         fit = [rows for rows in parts if option.min_rows <= rows <= most]
-        yield from ((Stake(option, rows, kept=option.kept),) for rows in fit)
+        yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
             spilled = _spilled(rows, batches)
@@ -172,17 +172,17 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake,
                 yield spilled
 
 
-def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
+def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
     found = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
         many = rows if option.room is None else min(rows, option.room)
         if many >= max(1, option.min_rows):
-            found.append(Stake(option, many, kept=option.kept))
+            found.append(BatchShare(option, many, kept=option.kept))
             rows -= many
     return tuple(found) if not rows else ()
 
 
-def _sent(position: Position, rows: int, cover: int, ground: Ground) -> Iterator[tuple[Rows, Rows]]:
+def _sent(position: Position, rows: int, cover: int, ground: Capacity) -> Iterator[tuple[Rows, Rows]]:
     """Rows that go to lanes now, and what the lanes hold then.
 
     As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;

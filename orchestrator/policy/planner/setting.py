@@ -11,9 +11,9 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from orchestrator.core.model import PICO
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import done_by
-from orchestrator.policy.planner.candidate_plans import WAITS, Course, arrival, is_in_time
-from orchestrator.policy.planner.capacity import Ground, ground
-from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, PacedOption, Rescue, Terms
+from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
+from orchestrator.policy.planner.capacity import Capacity, ground
+from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
 
 NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
 NOTHING = Cost(Decimal(0), Decimal(0))
@@ -30,12 +30,12 @@ def objection(option: Option, terms: Terms) -> str | None:
 
 def ground_of(
     usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
-) -> Ground:
+) -> Capacity:
     """The paced ones among the options, until the rows at hand have to be answered.
 
     That is the deadline, less the margin, less what `later` rows take that are made of the answers.
     """
-    paced = [option for option in usable if isinstance(option, PacedOption)]
+    paced = [option for option in usable if isinstance(option, SynchronousOption)]
     found = ground(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
     if not later or found.horizon <= 0:
         return found
@@ -43,7 +43,7 @@ def ground_of(
     return replace(found, horizon=max(found.horizon - reserve, (1.0 - RESERVED) * found.horizon))
 
 
-def _stage(rows: int, ours: Ground, usable: Sequence[Option]) -> float:
+def _stage(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
     """How many seconds so many rows surely take once they are there."""
     lows = [(lane, lane.low) for lane in ours.lanes if lane.low > 0]
     if not lows:
@@ -80,7 +80,7 @@ def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
     return [option for option in usable if isinstance(option, BatchOption)]
 
 
-def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
+def rescue_of(course: CandidatePlan, ours: Capacity, now: datetime) -> Reroute | None:
     """When what is in batches is pulled back, and where to; None where it never is."""
     if course.pull is None or not course.stakes:
         return None
@@ -89,10 +89,10 @@ def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
     filled = ours.fill(burden, room)
     to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
     pull = _latest(course, course.pull, ours)
-    return Rescue(now + timedelta(seconds=pull), to, 1.0 - done_by(course.stakes, pull))
+    return Reroute(now + timedelta(seconds=pull), to, 1.0 - done_by(course.stakes, pull))
 
 
-def _latest(course: Course, pull: float, ours: Ground) -> float:
+def _latest(course: CandidatePlan, pull: float, ours: Capacity) -> float:
     """The last moment for a pull that is as sure, up to the next one that was thought of."""
     bottom, top = pull, next((wait for wait in WAITS if wait > pull), pull)
     while top - bottom > 30.0:
@@ -101,7 +101,7 @@ def _latest(course: Course, pull: float, ours: Ground) -> float:
     return bottom
 
 
-def finish_of(course: Course, ours: Ground, chance: float) -> float:
+def finish_of(course: CandidatePlan, ours: Capacity, chance: float) -> float:
     """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
     usual, spread = ours.seconds(course.coming, course.held, course.free_in, course.cover)
     lanes = usual * math.exp(NORMAL.inv_cdf(chance) * spread)

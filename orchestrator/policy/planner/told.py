@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from orchestrator.core.durations import duration
-from orchestrator.policy.planner.batch_shares import Stake
-from orchestrator.policy.planner.candidate_plans import Course
-from orchestrator.policy.planner.capacity import Ground, ground
+from orchestrator.policy.planner.batch_shares import BatchShare
+from orchestrator.policy.planner.candidate_plans import CandidatePlan
+from orchestrator.policy.planner.capacity import Capacity, ground
 from orchestrator.policy.planner.search import Chosen
 from orchestrator.policy.planner.setting import after, objection, rescue_of
 from orchestrator.policy.planner.values import BatchOption, Cost, Option, Refusal, Route, Terms
 
 
-def routes_of(course: Course, ours: Ground, now: datetime) -> list[Route]:
+def routes_of(course: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:
     """The backends that take rows."""
     found = []
     for stake in course.stakes:
@@ -44,7 +44,7 @@ def _figures(
 ) -> tuple[Cost, datetime | None, datetime | None, float]:
     cost = Cost(option.cost.p50 * rows, option.cost.p95 * rows)
     if isinstance(option, BatchOption):
-        stake = Stake(option, rows)
+        stake = BatchShare(option, rows)
         return cost, after(now, stake.within(0.5)), after(now, stake.within(0.95)), stake.by(horizon)
     pace = option.pace
     chance = ground([option], horizon, 0.5).chance(0, (rows,), 0.0, 1)
@@ -52,7 +52,7 @@ def _figures(
 
 
 def refusals_of(
-    rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Ground
+    rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Capacity
 ) -> tuple[Refusal, ...]:
     """Every backend that takes no rows, and why."""
     course = chosen.course if chosen else None

@@ -57,7 +57,7 @@ class BatchOption:
 
 
 @dataclass(frozen=True, slots=True)
-class PacedOption:
+class SynchronousOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
     The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
@@ -72,7 +72,7 @@ class PacedOption:
     cancel_seconds: float = 30.0
 
 
-Option = BatchOption | PacedOption
+Option = BatchOption | SynchronousOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class Reroute:
     """At `at`, batches that still run are cancelled and their leftovers go `to` these backends, the cheapest first.
 
     `needed` is the P(that it comes to this).
@@ -184,7 +184,7 @@ class Rescue:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """Whether the plan keeps the terms; where not, which one breaks, and the nearest that would hold.
 
     `deadline` is the earliest that holds within the budget, `budget` the least that holds the deadline.
@@ -217,11 +217,11 @@ class Plan:
 
     routes: tuple[Route, ...]
     refused: tuple[Refusal, ...]
-    rescue: Rescue | None
+    rescue: Reroute | None
     expected: Decimal
     at_most: Decimal
     chance: float
-    verdict: Verdict
+    verdict: PlanVerdict
     done_p50: datetime | None = None
     done_p95: datetime | None = None
 
@@ -250,7 +250,7 @@ class Decision:
     next_look: datetime
     chance: float
     expected: Decimal
-    rescue: Rescue | None
+    rescue: Reroute | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,5 +259,5 @@ class Outlook:
 
     chance: float
     expected: Decimal
-    rescue: Rescue | None
+    rescue: Reroute | None
     reason: str

@@ -40,7 +40,7 @@ INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):
-    """Why a limit moved last: few words, for metrics; `Flow.reason` says it with figures."""
+    """Why a limit moved last: few words, for metrics; `ConcurrencyLimiter.reason` says it with figures."""
 
     START = "start"
     LEARNED = "learned"
@@ -63,7 +63,7 @@ class Gauges:
     preemptions: float = 0.0
 
 
-class Flow:
+class ConcurrencyLimiter:
     """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks.
 
     It starts at `learned`, what was right before, or else at `start`.

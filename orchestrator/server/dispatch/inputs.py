@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core import wire
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import BodyError
-from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.plan import InputRows
 
 
-class Line(msgspec.Struct):
+class InputLine(msgspec.Struct):
     """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
 
     custom_id: msgspec.Raw
     body: msgspec.Raw
 
 
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(InputLine).decode
 
 
 class Unreadable(Exception):
@@ -31,7 +31,7 @@ class Unreadable(Exception):
 class Input:
     """An open input file and its plan. Raises OSError where the file cannot be opened."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: InputRows) -> None:
         self.plan = plan
         self._fd = os.open(path, os.O_RDONLY)
 
@@ -39,7 +39,7 @@ class Input:
         """Close the file."""
         os.close(self._fd)
 
-    def line(self, index: int) -> Line:
+    def line(self, index: int) -> InputLine:
         """A row's line. Raises Unreadable where it may be read again later, BodyError where it must not be sent."""
         plan = self.plan
         if plan.faults and (fault := plan.faults.get(index)) is not None:
@@ -50,7 +50,7 @@ class Input:
             raise Unreadable(error.strerror) from error
         try:
             return _decode(raw)
-        except NO_JSON:
+        except JSON_ERRORS:
             said = "is not what it was when it was checked"
             if wire.find_custom_id(raw) is None:
                 raise Unreadable(f"it {said}") from None

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, ResultLine, lines
+from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine, lines
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02
@@ -230,6 +230,6 @@ def _drop_broken_lines(path: Path) -> None:
 def _parse(raw: bytes) -> ResultLine | None:
     try:
         row = _decode(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     return row if row.custom_id is not None else None

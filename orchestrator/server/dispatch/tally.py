@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from orchestrator.core.wire import NO_JSON, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
+from orchestrator.core.wire import JSON_ERRORS, NO_TOKENS, ResultLine, TokenCounts, answer_tokens
 
 
 class Note(NamedTuple):
@@ -21,7 +21,7 @@ def note_of(row: ResultLine, *, succeeded: bool) -> Note:
     """What a line of a result file says; of its tokens a damaged one says nothing."""
     tokens = NO_TOKENS
     if succeeded and row.response is not None:
-        with suppress(*NO_JSON):
+        with suppress(*JSON_ERRORS):
             tokens = answer_tokens(row.response.body)
     return Note(succeeded, tokens, row.orch.upstream_seconds if row.orch else 0.0)
 

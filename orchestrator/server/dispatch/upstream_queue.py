@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.plan import InputRows
 
 _MASK = (1 << 64) - 1
 
@@ -35,10 +35,10 @@ class _Lane:
         return self.end - self.at + self.queued
 
 
-class Lanes:
+class UpstreamQueues:
     """Hands out the rows of a plan that are not done, each once, to whoever asks."""
 
-    def __init__(self, plan: Plan, upstreams: Sequence[str]) -> None:
+    def __init__(self, plan: InputRows, upstreams: Sequence[str]) -> None:
         """`upstreams` are the names that groups are given to; others that ask later live by what they take over."""
         self._rows = plan.order.rows
         self._done = plan.done

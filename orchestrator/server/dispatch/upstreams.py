@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 
 from orchestrator.core.errors import BackendError
-from orchestrator.core.wire import NO_JSON, answer_tokens
+from orchestrator.core.wire import JSON_ERRORS, answer_tokens
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
-from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, Flow, Gauges
+from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.pages import models_in, paths_in, read_page
-from orchestrator.server.dispatch.rate_limiter import Pace, Ticket
+from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
@@ -51,7 +51,7 @@ class Upstream:
         ceiling: int,
         clock: Callable[[], float],
         learned: int | None = None,
-        pace: Pace | None = None,
+        pace: RateLimiter | None = None,
         paid: bool = False,
         account_seconds: float = 60.0,
     ) -> None:
@@ -65,7 +65,7 @@ class Upstream:
         self.paid = paid
         rate = None if pace is None else pace.requests_per_minute
         # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
-        self.flow = Flow(ceiling, learned, START if rate is None else max(START, int(rate)))
+        self.flow = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.inflight = 0
         self.interactive = 0
@@ -326,7 +326,7 @@ class Upstream:
                 return False
             # An upstream without a models page is well as long as it answers.
             return status in (404, 405)
-        except NO_JSON:
+        except JSON_ERRORS:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {_say(error)}"
@@ -341,7 +341,7 @@ class Upstream:
         try:
             status, body = await self._ask("/openapi.json")
             return paths_in(body) if status < 300 else frozenset()
-        except (aiohttp.ClientError, OSError, TimeoutError, *NO_JSON):
+        except (aiohttp.ClientError, OSError, TimeoutError, *JSON_ERRORS):
             return self.paths
 
     async def _read_gauges(self) -> Gauges | None:

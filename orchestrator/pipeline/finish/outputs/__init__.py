@@ -15,11 +15,11 @@ from typing import Any
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline.finish.outputs import places
-from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
+from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
 from orchestrator.settings.job_file import JobSpec, Output
 
 __all__ = [
-    "ENDINGS", "Counted", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
+    "ENDINGS", "CountedLines", "Format", "Written", "check", "deliver", "encode", "place_of", "places", "probe",
     "tasks_of", "write",
 ]  # fmt: skip
 Tasks = Mapping[str, Mapping[str, Any] | None]
@@ -61,7 +61,7 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
 
     `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError.
     """
-    counted = Counted(lines)
+    counted = CountedLines(lines)
     with places.opened(place) as file:
         encode(file, counted, form, job.id, tasks_of(job))
         size = file.tell()
@@ -78,7 +78,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     from orchestrator.pipeline.finish.outputs import sqltable
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
-    table, counted = str(output.table), Counted(lines)
+    table, counted = str(output.table), CountedLines(lines)
     sqltable.replace(_database(output, job), table, Layout(job.id, tasks_of(job), flat=True), job.id, counted)
     return Written(f"table {table}", counted.rows, counted.bytes, None)
 
