@@ -122,7 +122,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     """The job's name, of a file that can be run, as far as that can be told beforehand. Raises InputError."""
     from orchestrator.pipeline.build.intake import Options, draft
     from orchestrator.pipeline.build.validate import check_file
-    from orchestrator.pipeline.plan.routes import route_for
+    from orchestrator.pipeline.plan.routes import check_eligible
 
     finding = check_file(file, context.config, now, context.store)
     for warning in finding.warnings:
@@ -130,7 +130,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     for problem in finding.problems:
         say(f"orch: {problem}")
     job = draft(file, context.config, context.home, Options(), now())
-    route_for(context.config, job)
+    check_eligible(context.config, job)
     if deadline is None and (told := job.spec.get("deadline")) is not None:
         try:
             nights.check_deadline(told)

@@ -229,7 +229,7 @@ import json, os, sys
 from pathlib import Path
 # All before the rights are gone: nobody may not see the interpreter's files.
 from orchestrator.documents import confined, csv_rows, listed, Readers
-from orchestrator.documents.readers import Rows
+from orchestrator.documents.readers import TableRows
 from orchestrator.core.errors import InputError
 from orchestrator.settings.job_file import DocumentSource
 os.setgroups([])
@@ -239,7 +239,7 @@ readers = Readers()  # of which no process is started
 try:
     documents = []
     for found in listed(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1]), 0, readers):
-        if isinstance(found.order, Rows):
+        if isinstance(found.order, TableRows):
             for rows in confined.rows(found.order.table, None, 0):
                 documents += map(confined.from_plain, rows)
         else:

@@ -24,7 +24,7 @@ from orchestrator.pipeline.build.intake import (
 )
 from orchestrator.pipeline.build.scan import CHUNK, chunks
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
-from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.pipeline.plan.routes import check_eligible
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -260,7 +260,7 @@ def _absent(spec: JobSpec, known: Sequence[Gold], read: _Read) -> Iterator[str]:
 
 def _routed(config: Config, job: Job) -> None:
     if config.backends:
-        route_for(config, job)
+        check_eligible(config, job)
 
 
 def _of_backends(config: Config) -> Iterator[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job, JobKind, Shard, ShardId
 from orchestrator.pipeline.plan.options import DAY, ObservationMemory, Prospects
-from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
+from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
@@ -240,11 +240,10 @@ class Planning:
         if len(self._usable) == 1 and not self._has_to_leave:
             # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
             only, free = self._usable[0].backend, self.lying.waiting
-            route = plan_for(self._config, self._job).route
-            assert route is not None, "it is usable"
-            order = [Sending(free, only, None, route.reason)] if free else []
-            back = [Sending(self._waiting(avoid), only, avoid, route.reason) for avoid in self._pulled]
-            return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
+            reason = eligibility_of(self._config, self._job).reason(only)
+            order = [Sending(free, only, None, reason)] if free else []
+            back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._pulled]
+            return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
         found = self._decision()
         sends = self._sends(found)
         return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)

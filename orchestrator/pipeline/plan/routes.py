@@ -1,9 +1,8 @@
-"""A job's route: what orch.toml and the job file say, put before `routing.choose`."""
+"""Which backends may take a job's rows, by orch.toml and the job file, and what its models are called there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from orchestrator.core.clock import now
@@ -11,7 +10,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.model import Job, JobKind, Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
+from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.requests import ENDPOINT, resolve_model
 from orchestrator.settings.config import AnthropicBackend, Config, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.job_file import JobSpec
@@ -55,8 +54,8 @@ def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
                 )
 
 
-def plan_for(config: Config, job: Job) -> Plan:
-    """The route of a job's rows, and the reasons against the others."""
+def eligibility_of(config: Config, job: Job) -> Eligibility:
+    """The backends that may take a job's rows, and what speaks against the others."""
     models = models_of(config, job)
     aliases: set[str] = set()
     allowed, local_only = None, False
@@ -67,7 +66,7 @@ def plan_for(config: Config, job: Job) -> Plan:
         aliases = {alias for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
-    return choose(
+    return eligibility(
         [_candidate(config, name, named[name].values()) for name in config.backends],
         allowed=allowed,
         local_only=local_only,
@@ -76,20 +75,18 @@ def plan_for(config: Config, job: Job) -> Plan:
     )
 
 
-def objections(config: Config, job: Job) -> dict[str, str]:
+def objections(config: Config, job: Job) -> Mapping[str, str]:
     """What speaks against each backend that may not take a job's rows."""
-    alone = {name: replace(config, backends={name: backend}) for name, backend in config.backends.items()}
-    plans = {name: plan_for(one, job) for name, one in alone.items()}
-    return {name: plan.refused[0].reason for name, plan in plans.items() if plan.route is None}
+    return eligibility_of(config, job).objections
 
 
-def route_for(config: Config, job: Job) -> Route:
-    """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
+def check_eligible(config: Config, job: Job) -> None:
+    """Raises RefusedError with the objections where none is eligible, UsageError for a useless rung."""
     asked = [(task["model"], (task.get("long") or {}).get("reduce_model")) for task in job.spec.get("tasks", ())]
     _check_rungs(config, job, {alias for aliases in asked for alias in aliases if alias is not None})
-    plan = plan_for(config, job)
-    if plan.route is not None:
-        return plan.route
+    found = eligibility_of(config, job)
+    if found.eligible:
+        return
     if not config.backends:
         where = config.path or "orch.toml"
         raise RefusedError(
@@ -97,7 +94,7 @@ def route_for(config: Config, job: Job) -> Route:
             hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
             '  location = "local"\n  idle = true',
         )
-    reasons = "".join(f"\n  {refused.backend}: {refused.reason}" for refused in plan.refused)
+    reasons = "".join(f"\n  {backend}: {objection}" for backend, objection in found.objections.items())
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
