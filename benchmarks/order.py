@@ -100,11 +100,11 @@ def planned(path: Path, *, in_order: bool) -> tuple[InputRows, float]:
 def hit_rate(work: Workload, plan: InputRows, prefix_of: list[int]) -> float:
     """The part of all prompt tokens that the engines had in their caches; they take rows in turn."""
     engines = {f"http://engine-{number}/v1": Engine(work) for number in range(work.engines)}
-    lanes = UpstreamQueues(plan, list(engines))
+    sync_options = UpstreamQueues(plan, list(engines))
     rows = 0
     while rows < len(prefix_of):
         for name, engine in engines.items():
-            row = lanes.take(name)
+            row = sync_options.take(name)
             if row is not None:
                 engine.run(prefix_of[row], row)
                 rows += 1

@@ -15,8 +15,8 @@ from orchestrator.store.quality import Quality
 
 EVENTS = 12
 """The newest events of a job that are shown; what changed its course always is."""
-DECISIVE = frozenset({"cancel", "stopped", "rescued", "failed", "retry", "revised"})
-REROUTED, ROUTED = "rescued", "routed"
+DECISIVE = frozenset({"cancel", "stopped", "rerouted", "failed", "retry", "revised"})
+REROUTED, ROUTED = "rerouted", "routed"
 
 
 def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
@@ -123,8 +123,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
 def _outlook(outlook: Outlook, *, dated: bool) -> str:
     told = [f"{chance(outlook.chance)} in time"] if dated else []
     told.append(f"{money(outlook.expected)} more expected")
-    if outlook.rescue is not None:
-        told.append(f"what still runs at {_clock(outlook.rescue.at)} goes to {' and '.join(outlook.rescue.to)}")
+    if outlook.reroute is not None:
+        told.append(f"what still runs at {_clock(outlook.reroute.at)} goes to {' and '.join(outlook.reroute.to)}")
     return "; ".join(told)
 
 
@@ -210,9 +210,9 @@ def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list
     rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
     rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
     lines = table(columns, rows, width)
-    if plan.rescue is not None and deadline is not None:
-        what = f"what still runs at {_clock(plan.rescue.at)} goes to {' and '.join(plan.rescue.to)}"
-        lines += sentence(f"rescue: {what}; needed {chance(plan.rescue.needed)}", width)
+    if plan.reroute is not None and deadline is not None:
+        what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
+        lines += sentence(f"rescue: {what}; needed {chance(plan.reroute.needed)}", width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"

@@ -9,7 +9,7 @@ from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import WrittenRows, form_of, style_of, write_lines
 from orchestrator.core.model import Job
 from orchestrator.engine.lock import engine_lock
-from orchestrator.engine.loop import Engine, hosted_lane, own_lane
+from orchestrator.engine.loop import Engine, hosted_handle, own_handle
 from orchestrator.pipeline import checks_of
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
@@ -27,14 +27,14 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
     say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
-        lanes = _own(context, stack) if holder is None else _running(context, stack)
+        handles = _own(context, stack) if holder is None else _running(context, stack)
         lines = stack.enter_context(
             partial_lines(
                 context.store,
                 context.home,
                 job,
                 checks_of(job),
-                lanes,
+                handles,
                 style=style_of(form),
             )
         )
@@ -48,14 +48,14 @@ def _own(context: Context, stack: ExitStack) -> OpenHandle:
 def _running(context: Context, stack: ExitStack) -> OpenHandle:
     opened: dict[str, BackendHandle] = {}
 
-    def lane(name: str) -> BackendHandle:
+    def handle(name: str) -> BackendHandle:
         if name not in opened:
             settings = context.config.backends[name]
             if isinstance(settings, LocalBackend | SyncBackend):
-                opened[name] = own_lane(name, settings, context.config, socket_path(context.home.server(name)))
+                opened[name] = own_handle(name, settings, context.config, socket_path(context.home.server(name)))
             else:
-                opened[name] = hosted_lane(name, settings, context.config)
+                opened[name] = hosted_handle(name, settings, context.config)
             stack.callback(opened[name].api.close)
         return opened[name]
 
-    return lane
+    return handle

@@ -65,7 +65,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
-            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.looks.push))
+            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
             for name in secrets:
                 say(f"orch: webhooks of {name} are taken at {url}{name}")
         scheduler = Scheduler(context.store, context.home, context.config, now)

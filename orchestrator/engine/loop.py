@@ -87,7 +87,7 @@ class Engine:
     """
 
     def __init__(
-        self, config: Config, store: Store, *, dispatch: bool = True, crew: ProviderCalls | None = None
+        self, config: Config, store: Store, *, dispatch: bool = True, provider_calls: ProviderCalls | None = None
     ) -> None:
         self._config = config
         self._store = store
@@ -108,7 +108,7 @@ class Engine:
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
         memory = ObservationMemory()
-        lanes = BackendHandles(
+        handles = BackendHandles(
             open=self.open,
             planning=lambda job: Planning(
                 store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
@@ -120,8 +120,8 @@ class Engine:
             leaves=self._backends.leaves,
             reading=lambda: self._config.documents,
         )
-        self._crew = crew or Threads()
-        self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
+        self._provider_calls = provider_calls or Threads()
+        self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
         self._watch = Monitor(store, config)
 
     def __enter__(self) -> Engine:
@@ -130,7 +130,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._crew.close()
+        self._provider_calls.close()
         self._watch.close()
         self._stack.close()
 
@@ -155,7 +155,7 @@ class Engine:
             began = time.monotonic()
             self._reload()
             moved = self._round(only, mine)
-            self.pipeline.chores.tick()
+            self.pipeline.remote_cleanup.tick()
             self._look(mine)
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
@@ -168,14 +168,16 @@ class Engine:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+                self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
         self.tidy_up()
 
     def tidy_up(self) -> None:
         """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
-        while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
-            self._crew.wait(SHORTEST_WAIT)
+        while (
+            self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over
+        ):
+            self._provider_calls.wait(SHORTEST_WAIT)
 
     def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False
@@ -350,24 +352,24 @@ class Engine:
 
     def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
-        return self._backends.lane(name)
+        return self._backends.handle(name)
 
     def _make(self, name: str, settings: Backend) -> Opened:
         if not isinstance(settings, LocalBackend | SyncBackend):
-            return Opened(self._closing(hosted_lane(name, settings, self._config)), settings)
+            return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
         told = server_settings(name, settings, dispatch=self._dispatch)
         server = self._stack.enter_context(ServerThread(self._home.server(name), told))
-        lane = self._closing(own_lane(name, settings, self._config, server.socket))
-        return Opened(lane, settings, server, told)
+        handle = self._closing(own_handle(name, settings, self._config, server.socket))
+        return Opened(handle, settings, server, told)
 
     def _serves(self, name: str, settings: Backend) -> Settings | None:
         if not isinstance(settings, LocalBackend | SyncBackend):
             return None
         return server_settings(name, settings, dispatch=self._dispatch)
 
-    def _closing(self, lane: BackendHandle) -> BackendHandle:
-        self._stack.callback(lane.api.close)
-        return lane
+    def _closing(self, handle: BackendHandle) -> BackendHandle:
+        self._stack.callback(handle.api.close)
+        return handle
 
 
 def check(config: Config) -> None:
@@ -376,7 +378,7 @@ def check(config: Config) -> None:
         prices_of(backend, config, now)
 
 
-def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
+def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
     """A backend whose server, one of ours, listens on a socket."""
     profile = PROFILES["orch"]
     return BackendHandle(
@@ -391,7 +393,7 @@ def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> B
     )
 
 
-def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> BackendHandle:
+def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> BackendHandle:
     """A provider's Batch API. Raises UsageError where its key is not set."""
     profile = profile_for(settings)
     return BackendHandle(

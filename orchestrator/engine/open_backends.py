@@ -24,7 +24,7 @@ nothing but time when they run again. A provider's are billed, and waited for as
 class Opened:
     """A backend in use: its lane, the settings that it was opened with, and its server where that is ours."""
 
-    lane: BackendHandle
+    handle: BackendHandle
     settings: Backend
     server: ServerThread | None = None
     runs_under: Settings | None = None
@@ -46,16 +46,16 @@ class OpenBackends:
         self._opened: dict[str, Opened] = {}
         self._lock = threading.RLock()
 
-    def lane(self, name: str) -> BackendHandle:
+    def handle(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError.
 
         One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
         thread.
         """
         with self._lock:
-            return self._lane(name)
+            return self._handle(name)
 
-    def _lane(self, name: str) -> BackendHandle:
+    def _handle(self, name: str) -> BackendHandle:
         found = self._opened.get(name)
         if found is not None and found.ending is not None:
             if found.ending.is_alive():
@@ -69,7 +69,7 @@ class OpenBackends:
             if settings is None:
                 raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
             found = self._opened[name] = self._make(name, settings)
-        return found.lane
+        return found.handle
 
     def servers(self) -> Iterator[tuple[str, LocalBackend | SyncBackend]]:
         """The servers of ours that run, and their settings."""
@@ -102,7 +102,9 @@ class OpenBackends:
         elif found.server is None and settings != found.settings:
             del self._opened[name]
         else:
-            self._opened[name] = replace(found, settings=settings, lane=_relaned(found.lane, settings, self._config))
+            self._opened[name] = replace(
+                found, settings=settings, handle=_reopened(found.handle, settings, self._config)
+            )
 
     def _end(self, server: ServerThread, found: Opened, name: str) -> None:
         settings = found.settings
@@ -114,11 +116,11 @@ class OpenBackends:
         found.ending.start()
 
 
-def _relaned(lane: BackendHandle, settings: Backend, config: Config) -> BackendHandle:
+def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> BackendHandle:
     """The same API under the prices and limits that hold now."""
     return replace(
-        lane,
-        limits=limits_of(settings, lane.profile),
-        poll_seconds=0.0 if lane.is_own else settings.poll_seconds or lane.profile.poll_seconds,
+        handle,
+        limits=limits_of(settings, handle.profile),
+        poll_seconds=0.0 if handle.is_own else settings.poll_seconds or handle.profile.poll_seconds,
         price=prices_of(settings, config, now),
     )

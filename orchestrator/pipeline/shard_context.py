@@ -30,33 +30,33 @@ class ShardWork:
         self,
         store: Store,
         home: Home,
-        lanes: BackendHandles,
+        handles: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: ProviderCalls,
+        provider_calls: ProviderCalls,
     ) -> None:
         self.store = store
         self.home = home
-        self.lanes = lanes
+        self.handles = handles
         self.budgets = budgets
         self.now = now
-        self.crew = crew
-        self.governor = AdmissionControl(store, now)
-        self.looks = track.PollSchedule()
+        self.provider_calls = provider_calls
+        self.admission_control = AdmissionControl(store, now)
+        self.polls = track.PollSchedule()
         self._inline = Inline()
         self._begun: dict[ShardId, ShardState] = {}
 
-    def lane(self, shard: Shard) -> BackendHandle:
+    def handle(self, shard: Shard) -> BackendHandle:
         """The backend of a shard."""
-        return self.lanes.open(shard.backend)
+        return self.handles.open(shard.backend)
 
     def model(self, job: Job, shard: Shard) -> str:
         """What a shard's model is called at its backend."""
-        return resolve_model(shard.model, shard.backend, self.lanes.models(job)) or shard.model
+        return resolve_model(shard.model, shard.backend, self.handles.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
         """Until when answers of a batch that exist are waited for."""
-        if shard.pulled_at is not None or job.cancel_requested_at is not None:
+        if shard.rerouted_at is not None or job.cancel_requested_at is not None:
             return ended + evidence.NO_ANSWER
         usual = poll_schedule.usual_of(self.store.shards.durations(shard.backend))
         takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
@@ -65,18 +65,18 @@ class ShardWork:
     # --- calls
 
     def ask(
-        self, lane: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
+        self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
     ) -> Done[T] | None:
         """What came of a stage that asks the backend; None while it is under way. Raises what the stage raised."""
-        if lane.is_own:
-            return self._inline.do(lane.name, shard.id, stage)
-        if not self.crew.is_busy(shard.id):
+        if handle.is_own:
+            return self._inline.do(handle.name, shard.id, stage)
+        if not self.provider_calls.is_busy(shard.id):
             self._begun[shard.id] = shard.state
-        return self.crew.do(lane.name, shard.id, stage, alone=alone)
+        return self.provider_calls.do(handle.name, shard.id, stage, alone=alone)
 
     def is_asking(self, shard: Shard) -> bool:
         """Whether a stage of a shard is under way, or over and not picked up."""
-        return self.crew.is_busy(shard.id)
+        return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
         """The state whose stage comes next: what has begun is picked up first, though it has moved the shard."""
@@ -84,17 +84,17 @@ class ShardWork:
 
     # --- waits
 
-    def failed(self, shard: Shard, lane: BackendHandle, error: BackendError) -> None:
+    def failed(self, shard: Shard, handle: BackendHandle, error: BackendError) -> None:
         """A call brought an error: look again later."""
         after = error.retry_after if isinstance(error, BackendRefused) else None
-        self.looks.failed(shard, lane, self.now(), after, is_busy=isinstance(error, BackendBusy))
+        self.polls.failed(shard, handle, self.now(), after, is_busy=isinstance(error, BackendBusy))
 
     def refused_account(
-        self, job: Job, shard: Shard, lane: BackendHandle, error: AccountError, what: CallKind
+        self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
-        self.governor.stop(lane, error.message, what)
-        held = self.governor.check_account(lane) or error.message
+        self.admission_control.stop(handle, error.message, what)
+        held = self.admission_control.check_account(handle) or error.message
         return self.hold(job, self.store.shards.get(shard.id), held)
 
     def hold(self, job: Job, shard: Shard, why: str) -> bool:

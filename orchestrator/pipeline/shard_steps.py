@@ -34,26 +34,28 @@ class ShardSteps:
         self,
         store: Store,
         home: Home,
-        lanes: BackendHandles,
+        handles: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: ProviderCalls,
+        provider_calls: ProviderCalls,
     ) -> None:
         self._store = store
         self._home = home
-        self._work = work = ShardWork(store, home, lanes, budgets, now, crew)
-        self.looks = work.looks
-        self.lane = work.lane
+        self._work = work = ShardWork(store, home, handles, budgets, now, provider_calls)
+        self.polls = work.polls
+        self.handle = work.handle
         self.model = work.model
         self._dispatch = Dispatch(work, self.dissolve)
         self._watch = BatchPolling(work)
-        self._gather = Gather(work, lambda shard: self.chores.add(shard.id))
-        self.chores = RemoteCleanup(store, home, lanes.open, crew, now, work.note, self._gather.take_late)
+        self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
+        self.remote_cleanup = RemoteCleanup(
+            store, home, handles.open, provider_calls, now, work.note, self._gather.take_late
+        )
 
     @property
-    def governor(self) -> AdmissionControl:
+    def admission_control(self) -> AdmissionControl:
         """What backends let be sent."""
-        return self._work.governor
+        return self._work.admission_control
 
     def advance(self, job: Job, shard: Shard) -> bool:
         """One step of a shard, or what came of the one that was begun; whether something moved. Raises OrchError."""
@@ -73,14 +75,14 @@ class ShardSteps:
         """Give up a shard that was not sent: its rows wait for another one."""
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
-        self.chores.add(shard.id)
+        self.remote_cleanup.add(shard.id)
         self._work.note(job, "split", reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""
         settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
-        self.chores.add(shard.id)
+        self.remote_cleanup.add(shard.id)
 
     def unreachable(self, job: Job) -> str | None:
         """Why nothing can be done about a job, as no backend that has batches of it answers; None where one does."""
@@ -94,9 +96,9 @@ class ShardSteps:
         return why
 
     def _is_unreachable(self, shard: Shard) -> bool:
-        work, lane = self._work, self._work.lane(shard)
-        failing, now = work.looks.of(shard, work.now()).failing_since, work.now()
+        work, handle = self._work, self._work.handle(shard)
+        failing, now = work.polls.of(shard, work.now()).failing_since, work.now()
         is_failing = failing is not None and now >= failing + UNREACHABLE
-        is_refused = work.governor.refused_for(lane, CallKind.LOOK) >= UNREACHABLE
-        is_hanging = work.crew.busy_for(shard.id) >= UNREACHABLE.total_seconds()
-        return not lane.is_own and (is_failing or is_refused or is_hanging)
+        is_refused = work.admission_control.refused_for(handle, CallKind.LOOK) >= UNREACHABLE
+        is_hanging = work.provider_calls.busy_for(shard.id) >= UNREACHABLE.total_seconds()
+        return not handle.is_own and (is_failing or is_refused or is_hanging)

@@ -141,13 +141,13 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
     if job.deadline_at is None or not watched.counts.pending:
         return
     at = moment_words(job.deadline_at)
-    rescues = [event.reason for event in watched.events if event.kind == "rescued"]
+    reroutes = [event.reason for event in watched.events if event.kind == "rerouted"]
     if job.deadline_at <= now:
         action = "open rows are given up" if job.spec.get("on_late") == "expire" else "the job is finished late"
         left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
-        action = rescues[-1] if rescues else "nothing yet: no other route is better; what becomes better is taken"
+        action = reroutes[-1] if reroutes else "nothing yet: no other route is better; what becomes better is taken"
         message = f"the deadline of {at} is at risk: it is kept with {watched.chance:.0%}"
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
@@ -181,7 +181,7 @@ def _backend(watched: MonitoredJob) -> Iterator[Alert]:
 
 def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
     for shard in watched.shards:
-        if shard.held is None or shard.pulled_at is not None or shard.state.is_final:
+        if shard.held is None or shard.rerouted_at is not None or shard.state.is_final:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
         if _is_slow(shard, now):

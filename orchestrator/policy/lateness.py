@@ -14,7 +14,7 @@ from orchestrator.core.sanitize import shortened
 WORTH_TELLING = 5 * MINUTE
 """Seconds below which a delay is no cause."""
 BEGINS = ("routed", "submitted", "waiting", "held", "stopped", "cancel")
-GOES_ON = ("submitted", "ended", "collected", "split", "rescued")
+GOES_ON = ("submitted", "ended", "collected", "split", "rerouted")
 MOST_TEXT = 160
 
 
@@ -108,9 +108,9 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
         known = foreseen.get(shard.id)
         if known is None or shard.submitted_at is None:
             continue
-        took = ((shard.pulled_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
-        if took > (known.p50 if shard.pulled_at else known.p95):
-            what = "was cancelled after" if shard.pulled_at else "took"
+        took = ((shard.rerouted_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
+        if took > (known.p50 if shard.rerouted_at else known.p95):
+            what = "was cancelled after" if shard.rerouted_at else "took"
             told = f"{duration(known.p50)} foreseen, {duration(known.p95)} at most"
             text = f"a batch at {shard.backend} {what} {duration(took)} ({told})"
             yield Delay(Cause.SLOW_BATCH, took - known.p50, text)

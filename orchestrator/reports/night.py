@@ -187,8 +187,8 @@ class JobReport:
     foreseen: tuple[Decimal, Decimal] | None
     turnarounds: Sequence[SlowestBatch]
     due: DeadlineResult | None
-    rescues: Sequence[Happened]
-    rescued: int
+    reroutes: Sequence[Happened]
+    rerouted: int
     needs: Sequence[Need]
 
     @property
@@ -246,9 +246,9 @@ class JobReport:
             ],
             "deadline": self.due
             and {"at": _iso(self.due.at), "met": self.due.met, "spare_seconds": round(self.due.spare, 1)},
-            "rescues": {
-                "number": self.rescued,
-                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
+            "reroutes": {
+                "number": self.rerouted,
+                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.reroutes],
             },
             "known": [
                 {"code": code, "message": message, "rows": rows, "since": _iso(since)}
@@ -303,7 +303,7 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:
     """A job's part of the report."""
-    rescues = [event for event in facts.events if event.kind == "rescued"]
+    reroutes = [event for event in facts.events if event.kind == "rerouted"]
     due = _due(facts, now)
     return JobReport(
         facts=facts,
@@ -311,8 +311,8 @@ def job_report(facts: NightFacts, now: datetime) -> JobReport:
         foreseen=foreseen(facts.forecasts),
         turnarounds=turnarounds(facts.forecasts),
         due=due,
-        rescues=rescues[:MOST],
-        rescued=len(rescues),
+        reroutes=reroutes[:MOST],
+        rerouted=len(reroutes),
         needs=_needs(facts, due, now),
     )
 

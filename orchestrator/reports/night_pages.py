@@ -212,13 +212,13 @@ def _time(job: JobReport) -> Block:
         )
         for one in job.turnarounds
     ]
-    rescues = [f"{moment_words(event.at)}: {event.reason}" for event in job.rescues]
-    if job.rescued > len(rescues):
-        rescues.append(f"and {job.rescued - len(rescues):,} more times")
-    if rescues and job.due is not None and job.due.met:
-        rescues.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
+    reroutes = [f"{moment_words(event.at)}: {event.reason}" for event in job.reroutes]
+    if job.rerouted > len(reroutes):
+        reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
+    if reroutes and job.due is not None and job.due.met:
+        reroutes.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
-    return Block("Time", columns, rows, rescues)
+    return Block("Time", columns, rows, reroutes)
 
 
 def due_words(due: DeadlineResult) -> str:

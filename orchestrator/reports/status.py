@@ -153,13 +153,13 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
 
 
 def _outlook_json(outlook: Outlook) -> dict[str, Any]:
-    rescue = outlook.rescue
+    reroute = outlook.reroute
     return {
         "chance": round(outlook.chance, 4),
         "expected_usd": f"{outlook.expected:f}",
-        "rescue": None
-        if rescue is None
-        else {"at": _iso(rescue.at), "to": list(rescue.to), "needed": round(rescue.needed, 4)},
+        "reroute": None
+        if reroute is None
+        else {"at": _iso(reroute.at), "to": list(reroute.to), "needed": round(reroute.needed, 4)},
         "reason": outlook.reason,
     }
 

@@ -56,7 +56,7 @@ class Batches:
         self,
         records: Records,
         root: Path,
-        fanout: Dispatcher,
+        dispatcher: Dispatcher,
         writer: results.Writer,
         *,
         max_rows: int,
@@ -66,7 +66,7 @@ class Batches:
     ) -> None:
         self._records = records
         self._root = root
-        self._fanout = fanout
+        self._dispatcher = dispatcher
         self._writer = writer
         self._max_rows = max_rows
         self._allowed = allowed
@@ -176,7 +176,7 @@ class Batches:
         await self._until_done_or_stopped(run)
         if not run.is_done:
             await self._stop(run)
-        self._fanout.sources.remove(run)
+        self._dispatcher.sources.remove(run)
 
     async def _insist(
         self, run: Run, stage: Callable[[Run], Awaitable[bool]], *, or_end: bool = False
@@ -206,9 +206,11 @@ class Batches:
         plan, source = await self._validate(run)
         if plan is None or source is None:
             return False
-        lanes = await asyncio.to_thread(UpstreamQueues, plan, [upstream.url for upstream in self._fanout.upstreams])
+        upstream_queues = await asyncio.to_thread(
+            UpstreamQueues, plan, [upstream.url for upstream in self._dispatcher.upstreams]
+        )
         doubts = await asyncio.to_thread(read_doubts, run.sent_path, len(plan)) if self._paid else None
-        run.start(plan, lanes, source, self._writer, doubts)
+        run.start(plan, upstream_queues, source, self._writer, doubts)
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:
@@ -247,7 +249,7 @@ class Batches:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
             most = sys.maxsize  # it was taken in by the limits of its day
-        upstreams = self._fanout.upstreams
+        upstreams = self._dispatcher.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         try:
             return await asyncio.to_thread(
@@ -275,8 +277,8 @@ class Batches:
         return True
 
     def _enlist(self, run: Run) -> None:
-        self._fanout.sources.add(run)
-        self._fanout.top_up()
+        self._dispatcher.sources.add(run)
+        self._dispatcher.top_up()
 
     async def _until_done_or_stopped(self, run: Run) -> None:
         while not run.is_done and not run.is_stopping:

@@ -85,7 +85,7 @@ class Store:
         return Checked(self._database)
 
     @cached_property
-    def climbs(self) -> Escalations:
+    def escalations(self) -> Escalations:
         """Answers that are asked again."""
         from orchestrator.store.escalations import Escalations
 
@@ -113,7 +113,7 @@ class Store:
         return Forecasts(self._database)
 
     @cached_property
-    def house(self) -> Removals:
+    def removals(self) -> Removals:
         """What keeping house needs."""
         from orchestrator.store.gc import Removals
 

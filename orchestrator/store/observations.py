@@ -52,7 +52,7 @@ class Observations:
         with self._db.read() as tx:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
-    def asked_again(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
+    def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
         """Of each of these runs: rows that were answered, and how many of them not at the first try; as given."""
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.model.like("%@_")), Integer)

@@ -75,7 +75,7 @@ def test_it_is_known_when_the_run_that_had_it_first_is_gone(store: Store) -> Non
     first = run(store, 1, "bad")
     run(store, 2, "bad")
     store.jobs.finish(first.id, "/out", NOW)
-    assert store.house.forget(first.id)
+    assert store.removals.forget(first.id)
     assert counted(store, run(store, 3, "bad")) == Failing(known=1, since=night(1))
 
 
@@ -149,7 +149,7 @@ def test_with_the_last_job_of_a_file_goes_what_was_acknowledged(store: Store) ->
     store.failures.acknowledge(failures(store), None, night(2))
     for number, one in enumerate(jobs, 1):
         store.jobs.finish(one.id, "/out", NOW)
-        assert store.house.forget(one.id)
+        assert store.removals.forget(one.id)
         with store._database.read() as tx:
             assert tx.exec_driver_sql("SELECT count(*) FROM acknowledgements").scalar() == 2 - number
     assert counted(store, run(store, 3, "bad")) == Failing(new=1)

@@ -49,4 +49,4 @@ def test_how_long_jobs_took_to_finish_after_their_last_batch(store: Store) -> No
 def test_nothing_is_made_of_answers_where_no_row_waits_for_one(store: Store) -> None:
     job = added(store)
     assert store.observations.unmade(job.id) == 0
-    assert store.observations.asked_again([job.id]) == []
+    assert store.observations.reasked([job.id]) == []

@@ -159,13 +159,13 @@ def test_what_comes_and_goes_around_the_copy(years: Years, target: Path) -> None
         new.append(years.run(1, f"text-{len(new)}"))
 
     def go() -> None:
-        if years.store.house.forget(going.id):
+        if years.store.removals.forget(going.id):
             shutil.rmtree(years.home.job(going.id))
 
-    own = years.store.house
-    busy = years.store.house = Busy(years.place.database_url, come, go)
+    own = years.store.removals
+    busy = years.store.removals = Busy(years.place.database_url, come, go)
     made = make(years, target)
-    years.store.house = own
+    years.store.removals = own
     assert made.problems == []
     assert busy.copies == 2  # the first had the job that went
     checked = backup.check(target)
@@ -193,7 +193,7 @@ def test_what_the_home_lacks_is_told_and_the_rest_is_there(years: Years, target:
 def test_a_cleared_job_and_one_that_is_built_lack_nothing(years: Years, target: Path) -> None:
     old = years.run(100, "one")
     years.run(1, "two")
-    years.store.house.clear(old.id, years.home.job(old.id), NOW)
+    years.store.removals.clear(old.id, years.home.job(old.id), NOW)
     years.build(0, "three", built=False)
     assert make(years, target).problems == []
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_written_leaves_nothing(years: Years, tmp_path: Path) -> 
 
 
 def test_gc_and_backup_keep_apart(years: Years, target: Path) -> None:
-    with sweep.house_lock(years.home), pytest.raises(RefusedError):
+    with sweep.gc_lock(years.home), pytest.raises(RefusedError):
         make(years, target)
 
 

@@ -20,7 +20,7 @@ from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import NOW, added, sharded
 
 ROWS = 5
@@ -105,7 +105,7 @@ def again(
     place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = (), *, is_own: bool = True
 ) -> settling.ShardTally:
     checks = {"t": OutputCheck(SCHEMA)}
-    where = lane(cost=PER_ROW, is_own=is_own)
+    where = handle(cost=PER_ROW, is_own=is_own)
     ended = settling.EndedShard(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
     tally = settling.collect(place.store, place.home, ended)
     settling.close(place.store, place.home, shard, NOW, tally.owed)

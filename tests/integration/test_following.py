@@ -168,7 +168,7 @@ def test_a_job_that_ended_and_is_no_good_is_not_followed(night: Nights, how: str
         night.store.checked.note_quality(job.id, Quality(1, 2, 2, 0, "50 % is below the threshold"), night.at)
     night.tick(minutes=1)
     if how == "removed":
-        night.store.house.forget(job.id)
+        night.store.removals.forget(job.id)
     night.tick(minutes=1)
     (mine,) = night.store.schedules.nights(then.id)
     assert (mine.state, mine.code) == (NightState.SKIPPED, JobFault.AFTER)

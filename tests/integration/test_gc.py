@@ -121,7 +121,7 @@ def test_while_a_job_is_built_none_goes(years: Years) -> None:
     years.store.jobs.mark_built(building.id, NOW)
     assert sweep.gc(years.store, years.home, ALL, NOW).gone == []  # it carries the old one's answer
     years.store.jobs.fail(building.id, "broken")
-    years.store.house.forget(building.id)
+    years.store.removals.forget(building.id)
     assert fates(sweep.gc(years.store, years.home, ALL, NOW)) == {last.id: JobFate.KEPT, old.id: JobFate.FILES}
 
 
@@ -145,14 +145,14 @@ def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> N
             with builder.locked(sqlite_years.home.intake_lock, wait=False) as mine:
                 free.append(mine)
 
-    sqlite_years.store.house = Watched(Database(sqlite_years.place.database_url))
+    sqlite_years.store.removals = Watched(Database(sqlite_years.place.database_url))
     assert len(sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW).gone) == 1
     assert free == [False, False]
 
 
 def test_a_job_that_is_tried_again_stays_with_all_that_is_older(years: Years) -> None:
     old, mid, last = years.run(100, "one"), years.run(90, "one", "two"), years.run(1, "three")
-    assert years.store.house.clear(years.build(0, "x", name="b").id, Path("/x"), NOW) is False
+    assert years.store.removals.clear(years.build(0, "x", name="b").id, Path("/x"), NOW) is False
     decided = sweep.gc(years.store, years.home, ALL, NOW, dry_run=True).verdicts
     assert [verdict.fate for verdict in decided] == [JobFate.KEPT, JobFate.KEPT, JobFate.FILES, JobFate.FILES]
     years.store.rows.retry(mid.id, [RequestState.SUCCEEDED])
@@ -252,7 +252,7 @@ def test_what_kills_leave_is_found_and_what_is_at_work_is_not(sqlite_years: Year
 
 def test_only_one_keeps_house_at_a_time(sqlite_years: Years) -> None:
     sqlite_years.run(1, "one")
-    with sweep.house_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
+    with sweep.gc_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
         sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
 
 
@@ -270,7 +270,7 @@ def test_once_a_day(sqlite_years: Years) -> None:
     assert daily.tick(NOW) is not None  # the clock was set back
     (home.root / "house.json").write_text("{")
     assert sweep.Daily(store, home, ALL).tick(NOW) is not None
-    with sweep.house_lock(home):
+    with sweep.gc_lock(home):
         assert daily.tick(NOW + timedelta(days=3)) is None
     assert daily.tick(NOW + timedelta(days=3, hours=1)) is None  # it is tried again a day later
     assert daily.tick(NOW + timedelta(days=4)) is not None
@@ -340,7 +340,7 @@ def killed_at(point: int, act: Callable[[], Any]) -> bool:
 
 def state(store: Store, home: Home) -> tuple[dict[str, bool], set[str]]:
     """The jobs, with whether their files went, and every file of the home but locks and the database."""
-    jobs = {job.id: "cleared_at" in job.options for job in store.house.jobs(home.identity())}
+    jobs = {job.id: "cleared_at" in job.options for job in store.removals.jobs(home.identity())}
     names = {path.relative_to(home.root).as_posix() for path, _ in disk.files(home.root)}
     return jobs, {name for name in names if not name.endswith(".lock") and not name.startswith("orch.db")}
 

@@ -19,7 +19,7 @@ from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import NOW, job, ranges, row, shard
 
 ROWS = 4
@@ -69,8 +69,8 @@ class Desk:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines))
         ended = settling.EndedShard(
-            self.store.jobs.get(self.job.id), of, lane(cost=PER_ROW), "m", {"t": OutputCheck({"type": "object"})}, (),
-            True, NOW, standing, {"t": retries},
+            self.store.jobs.get(self.job.id), of, handle(cost=PER_ROW), "m", {"t": OutputCheck({"type": "object"})},
+            (), True, NOW, standing, {"t": retries},
         )  # fmt: skip
         return str(settling.collect(self.store, self.home, ended))
 

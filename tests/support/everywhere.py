@@ -103,7 +103,7 @@ def _fill(store: Store, home: Home, text: str) -> None:
     nights.finish(nights.run(first, at=NOW), later(2))
     late = nights.run(second, at=later(24), deadline_at=later(25), cancel_reason=text)
     store.jobs.note(late.id, "waiting", text, later(24.5))
-    store.jobs.note(late.id, "rescued", text, later(24.6))
+    store.jobs.note(late.id, "rerouted", text, later(24.6))
     store.checked.note_quality(late.id, Quality(1, 2, 2, 0, text), later(25))
     store.forecasts.made([Forecast(late.id, "turnaround", f"gpu{text}", f"m{text}", NOW, 1.0, 2.0, text)])
     nights.finish(late, later(30))

@@ -228,12 +228,12 @@ class Run:
         """One process, until it is killed or the job is over; None where it does not come to its end."""
         with Store.open(self._url) as plain:
             store = fated(plain, self._fate)
-            lanes: dict[str, BackendHandle] = {}
+            handles: dict[str, BackendHandle] = {}
             pipeline = Pipeline(
                 store,
                 self._home,
                 BackendHandles(
-                    open=lambda name: lanes.get(name) or lanes.setdefault(name, self._lane(name)),
+                    open=lambda name: handles.get(name) or handles.setdefault(name, self._lane(name)),
                     planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
                     asked=lambda job: asked_of(self._config, job),
@@ -251,7 +251,7 @@ class Run:
                 self._cancel_if_due(store, job)
                 moved = not is_over and self._step(pipeline, job)
                 # As the engine does it after each round: what is left to do there holds up nobody.
-                pipeline.chores.tick()
+                pipeline.remote_cleanup.tick()
                 self._wait(moved)
         held = [
             (shard.id, shard.state, shard.held) for shard in plain.shards.of_job(job.id) if not shard.state.is_final

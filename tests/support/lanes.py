@@ -33,7 +33,7 @@ class EachRow:
         return self._price
 
 
-def lane(api: Any = None, *, cost: Decimal = Decimal(0), is_own: bool = True, **facts: Any) -> BackendHandle:
+def handle(api: Any = None, *, cost: Decimal = Decimal(0), is_own: bool = True, **facts: Any) -> BackendHandle:
     """A backend without an API unless one is given."""
     given = {"name": "gpu", "profile": PROFILES["orch"], "limits": BatchLimits(), "poll_seconds": 60.0, **facts}
     return BackendHandle(api=cast(Backend, api), price=EachRow(cost), is_own=is_own, **given)

@@ -37,7 +37,7 @@ def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
     assert (kind, what) == (AlertKind.DEADLINE, "risk")
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
     assert action.startswith("nothing yet: no other route is better")
-    events = [Event(NOW, "rescued", "first"), Event(NOW, "rescued", "to the gpu"), Event(NOW, "routed", "x")]
+    events = [Event(NOW, "rerouted", "first"), Event(NOW, "rerouted", "to the gpu"), Event(NOW, "routed", "x")]
     assert told(chance=0.6, events=events)[0][3] == "to the gpu"
     assert told(chance=0.6, settings=AlertSettings(chance=0.5)) == []
     assert told(chance=0.0, counts=Counts(succeeded=3)) == [], "every row has its outcome"
@@ -66,7 +66,7 @@ def test_a_job_that_its_first_rows_have_stopped() -> None:
 
 
 def test_a_job_that_is_over_is_told_of_too() -> None:
-    events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rescued", "y")]
+    events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rerouted", "y")]
     assert [one.what for one in at_end(MonitoredJob(JOB, OPEN, events=events), SETTINGS, None)] == ["stopped"]
     [one] = at_end(MonitoredJob(JOB, OPEN), SETTINGS, "90.0% is below the threshold of 95.0%")
     assert (one.kind, one.what) == (AlertKind.QUALITY, "withheld")
@@ -87,7 +87,7 @@ STALLS: dict[str, tuple[Shard, float, str | None]] = {
         shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h"), 0,
         "batch contracts-1.001 of 3 rows at gpu takes longer than usual: in_progress for 9 h",
     ),
-    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", pulled_at=NOW), 0, None),
+    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", rerouted_at=NOW), 0, None),
     "waits a while": (shard(JOB, held="no room"), HELD - 1, None),
     "waits too long": (
         shard(JOB, held="no room"), HELD,

@@ -14,7 +14,7 @@ from tests.support.process import wait_until
 
 
 @pytest.fixture
-def crew() -> Iterator[Threads]:
+def provider_calls() -> Iterator[Threads]:
     found = Threads()
     yield found
     found.close()
@@ -33,38 +33,40 @@ def hang() -> Iterator[Callable[[], str]]:
     over.set()
 
 
-def done(crew: ProviderCalls, backend: str, key: str, stage: Callable[[], Any], **how: Any) -> Any:
+def done(provider_calls: ProviderCalls, backend: str, key: str, stage: Callable[[], Any], **how: Any) -> Any:
     """What comes of a stage, as soon as it does."""
-    return wait_until(lambda: crew.do(backend, key, stage, **how)).value
+    return wait_until(lambda: provider_calls.do(backend, key, stage, **how)).value
 
 
-def test_a_stage_is_begun_once_and_picked_up_once(crew: Threads) -> None:
+def test_a_stage_is_begun_once_and_picked_up_once(provider_calls: Threads) -> None:
     begun: list[int] = []
-    assert crew.do("a", "a/1", lambda: begun.append(1)) is None
-    assert crew.is_busy("a/1")
+    assert provider_calls.do("a", "a/1", lambda: begun.append(1)) is None
+    assert provider_calls.is_busy("a/1")
     wait_until(lambda: begun)
-    assert done(crew, "a", "a/1", lambda: begun.append(2)) is None
+    assert done(provider_calls, "a", "a/1", lambda: begun.append(2)) is None
     assert begun == [1], "what is asked for while one is under way is the same stage"
-    assert not crew.is_busy("a/1")
+    assert not provider_calls.is_busy("a/1")
 
 
-def test_what_hangs_holds_up_no_other_backend_and_no_other_shard(crew: Threads, hang: Callable[[], str]) -> None:
+def test_what_hangs_holds_up_no_other_backend_and_no_other_shard(
+    provider_calls: Threads, hang: Callable[[], str]
+) -> None:
     for number in range(THREADS - 1):
-        assert crew.do("a", f"a/{number}", hang) is None
-    assert done(crew, "b", "b/1", lambda: "other backend") == "other backend"
-    assert done(crew, "a", "a/free", lambda: "other shard") == "other shard"
-    assert crew.do("a", "a/0", hang) is None, "it still hangs"
+        assert provider_calls.do("a", f"a/{number}", hang) is None
+    assert done(provider_calls, "b", "b/1", lambda: "other backend") == "other backend"
+    assert done(provider_calls, "a", "a/free", lambda: "other shard") == "other shard"
+    assert provider_calls.do("a", "a/0", hang) is None, "it still hangs"
 
 
-def test_of_those_alone_a_backend_has_one_at_a_time(crew: Threads, hang: Callable[[], str]) -> None:
-    assert crew.do("a", "a/1", hang, alone=True) is None
-    assert crew.do("a", "a/2", lambda: "second", alone=True) is None
-    assert not crew.is_busy("a/2"), "it is not even begun"
-    assert done(crew, "a", "a/3", lambda: "a look") == "a look"
-    assert done(crew, "b", "b/1", lambda: "elsewhere", alone=True) == "elsewhere"
+def test_of_those_alone_a_backend_has_one_at_a_time(provider_calls: Threads, hang: Callable[[], str]) -> None:
+    assert provider_calls.do("a", "a/1", hang, alone=True) is None
+    assert provider_calls.do("a", "a/2", lambda: "second", alone=True) is None
+    assert not provider_calls.is_busy("a/2"), "it is not even begun"
+    assert done(provider_calls, "a", "a/3", lambda: "a look") == "a look"
+    assert done(provider_calls, "b", "b/1", lambda: "elsewhere", alone=True) == "elsewhere"
 
 
-def test_what_a_stage_raises_is_raised_where_it_is_picked_up(crew: Threads) -> None:
+def test_what_a_stage_raises_is_raised_where_it_is_picked_up(provider_calls: Threads) -> None:
     def fail() -> None:
         raise StorageError("full")
 
@@ -72,40 +74,40 @@ def test_what_a_stage_raises_is_raised_where_it_is_picked_up(crew: Threads) -> N
         raise ZeroDivisionError("nobody foresaw this")
 
     with pytest.raises(StorageError, match="full"):
-        done(crew, "a", "a/1", fail)
+        done(provider_calls, "a", "a/1", fail)
     with pytest.raises(BackendError, match="ZeroDivisionError: nobody foresaw this"):
-        done(crew, "a", "a/2", break_down)
-    assert done(crew, "a", "a/1", lambda: "again") == "again"
+        done(provider_calls, "a", "a/2", break_down)
+    assert done(provider_calls, "a", "a/1", lambda: "again") == "again"
 
 
-def test_waiting_ends_when_a_stage_does(crew: Threads) -> None:
+def test_waiting_ends_when_a_stage_does(provider_calls: Threads) -> None:
     go = threading.Event()
-    crew.do("a", "a/1", go.wait)
+    provider_calls.do("a", "a/1", go.wait)
     threading.Timer(0.05, go.set).start()
-    crew.wait(60)
-    assert done(crew, "a", "a/1", go.wait) is True
+    provider_calls.wait(60)
+    assert done(provider_calls, "a", "a/1", go.wait) is True
 
 
 def test_closing_leaves_behind_what_hangs(hang: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
-    crew = Threads()
+    provider_calls = Threads()
     begun = threading.Event()
 
     def stage() -> str:
         begun.set()
         return hang()
 
-    crew.do("a", "a/1", stage)
-    crew.do("b", "b/1", lambda: "quick")
+    provider_calls.do("a", "a/1", stage)
+    provider_calls.do("b", "b/1", lambda: "quick")
     assert begun.wait(20)
-    crew.close()
+    provider_calls.close()
     assert "left behind in a call that does not return: a calls" in caplog.text
-    assert crew.do("a", "a/2", lambda: "no more") is None
-    assert not crew.is_busy("a/2")
+    assert provider_calls.do("a", "a/2", lambda: "no more") is None
+    assert not provider_calls.is_busy("a/2")
 
 
 def test_inline_a_stage_is_over_at_once() -> None:
-    crew = Inline()
-    assert crew.do("a", "a/1", lambda: "done") == Done("done")
-    assert not crew.is_busy("a/1")
-    crew.wait(0)
-    crew.close()
+    provider_calls = Inline()
+    assert provider_calls.do("a", "a/1", lambda: "done") == Done("done")
+    assert not provider_calls.is_busy("a/1")
+    provider_calls.wait(0)
+    provider_calls.close()

@@ -196,7 +196,7 @@ def night(name: str = "a.pdf", **given: Any) -> NightReport:
         "documents": fates([replace(RUN, known=0, name=name), RUN], [], most=1),
         "lines": [total("gpu", "1.5", wasted=Decimal("0.1"), estimated=True)],
         "forecasts": [forecast("turnaround", 60, 120, 90), forecast("cost", 1.0, 3.0)],
-        "events": [Event(NOW, "rescued", f"too late {i}") for i in range(22)],
+        "events": [Event(NOW, "rerouted", f"too late {i}") for i in range(22)],
         "job": replace(DONE, budget=Decimal(9)),
         "reasons": [("truncated", "x", 2)],
     }
@@ -279,8 +279,8 @@ def test_the_json_can_be_told() -> None:
     told = json.loads(json.dumps(night().to_json()))
     assert (told["night"], told["cost_usd"], len(told["needs"])) == ("2026-11-21", "1.5", 1)
     [of] = told["jobs"]
-    assert of["rescues"]["number"] == 22
-    assert len(of["rescues"]["first"]) == 20
+    assert of["reroutes"]["number"] == 22
+    assert len(of["reroutes"]["first"]) == 20
     assert of["deadline"] == {"at": "2026-11-22T02:00:00+00:00", "met": True, "spare_seconds": 3600.0}
     assert of["foreseen"] == {"cost_p50_usd": "1.0", "cost_p95_usd": "3.0"}
     assert of["answers"]["changed"]["first"][0]["fields"] == [{"field": "party", "before": 1}]

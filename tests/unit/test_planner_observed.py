@@ -27,7 +27,7 @@ def shard(job: str = "mine", backend: str = "openai", **facts: object) -> Shard:
 def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
     begin = NOW - ago
     return shard(
-        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, pulled_at=begin, ended_at=begin + took,
+        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, rerouted_at=begin, ended_at=begin + took,
         provider_status=BatchStatus.CANCELLED, **facts,
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_cancels_that_are_always_slow_are_learned() -> None:
 def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels() -> None:
     done = cancelled(timedelta(hours=2), timedelta(hours=1))
     done = shard(
-        state=ShardState.COLLECTED, pulled_at=done.pulled_at, ended_at=done.ended_at,
+        state=ShardState.COLLECTED, rerouted_at=done.rerouted_at, ended_at=done.ended_at,
         provider_status=BatchStatus.COMPLETED,
     )  # fmt: skip
     assert observed.cancel_seconds([done] * 20, NOW) == observed.cancel_seconds([], NOW)
@@ -139,7 +139,7 @@ def test_what_is_over_is_claimed_by_nobody() -> None:
 
 
 def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
-    unknown = observed.share_again([])
-    often, never = observed.share_again([(5000, 500)] * 5), observed.share_again([(5000, 0)] * 5)
+    unknown = observed.reask_share([])
+    often, never = observed.reask_share([(5000, 500)] * 5), observed.reask_share([(5000, 0)] * 5)
     assert never < unknown < often
-    assert observed.share_again([(5000, 0), (5000, 500)]) < observed.share_again([(5000, 500), (5000, 0)])
+    assert observed.reask_share([(5000, 0), (5000, 500)]) < observed.reask_share([(5000, 500), (5000, 0)])

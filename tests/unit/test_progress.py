@@ -63,7 +63,7 @@ def event(number: int, kind: str) -> Event:
 
 
 def test_what_changed_a_jobs_course_is_always_shown_and_the_rest_counted() -> None:
-    kinds = ["built", "routed", "submitted", "rescued", "routed", "cancel", *["held", "submitted"] * 30]
+    kinds = ["built", "routed", "submitted", "rerouted", "routed", "cancel", *["held", "submitted"] * 30]
     events = [event(number, kind) for number, kind in enumerate(kinds)]
     kept = [int(one.reason.split()[1]) for one in chosen(events, EVENTS)]
     assert kept == [3, 4, 5, *range(len(kinds) - EVENTS, len(kinds))]

@@ -54,7 +54,7 @@ class Answering(Upstream):
         return Reply(End.ANSWERED, 200, b'{"usage":{"prompt_tokens":500}}')
 
 
-def fanout(rows: int, end: Callable[[], None], pace: RateLimiter | None = None) -> Dispatcher:
+def dispatcher(rows: int, end: Callable[[], None], pace: RateLimiter | None = None) -> Dispatcher:
     """One that has these rows to send, and nothing else that would make it look for rows."""
     clock = time.monotonic
     upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, pace=pace)
@@ -69,7 +69,7 @@ def test_tokens_that_come_back_let_the_next_row_go_earlier_than_was_thought() ->
 
     async def live() -> int:
         ended = asyncio.Semaphore(0)
-        made = fanout(4, ended.release, RateLimiter(tokens_per_minute=60_000))
+        made = dispatcher(4, ended.release, RateLimiter(tokens_per_minute=60_000))
         made.top_up()
         for _ in range(4):
             await ended.acquire()
@@ -82,7 +82,7 @@ def test_tokens_that_come_back_let_the_next_row_go_earlier_than_was_thought() ->
 def test_only_as_many_rows_go_at_once_as_the_rate_allows() -> None:
     async def live() -> list[int]:
         ends: list[int] = []
-        made = fanout(100, lambda: ends.append(1), RateLimiter(requests_per_minute=1))
+        made = dispatcher(100, lambda: ends.append(1), RateLimiter(requests_per_minute=1))
         for _ in range(10):
             made.top_up()
             await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def test_what_the_program_fails_at_is_the_end_of_one_row(step: str, caplog: pyte
 
     async def live() -> list[str | None]:
         ended = asyncio.Semaphore(0)
-        made = fanout(0, ended.release)
+        made = dispatcher(0, ended.release)
         made.sources.add(Breaking(4, ended.release))
         made.top_up()
         for _ in range(4):
@@ -136,7 +136,7 @@ def test_a_batch_that_fails_at_giving_rows_keeps_no_other_from_its_turn(caplog: 
 
     async def live() -> str | None:
         ended = asyncio.Semaphore(0)
-        made = fanout(3, ended.release)
+        made = dispatcher(3, ended.release)
         made.sources.add(Broken(1, ended.release))
         made.top_up()
         for _ in range(3):

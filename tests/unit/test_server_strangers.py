@@ -144,13 +144,13 @@ PAGES = st.lists(SAMPLES, max_size=8).map(lambda lines: "".join(lines).encode())
 
 @given(st.lists(PAGES | st.binary(max_size=300), min_size=1, max_size=4))
 def test_any_page_of_gauges_can_be_followed(pages: list[bytes]) -> None:
-    flow = ConcurrencyLimiter(1024)
+    limiter = ConcurrencyLimiter(1024)
     for now, page in enumerate(pages):
         found = read_gauges(page)
         if found is not None:
             assert 0 <= found[1] <= MOST
-        flow.observe(float(now), 5, None if found is None else found[0])
-        assert 0 < flow.limit <= 1024
+        limiter.observe(float(now), 5, None if found is None else found[0])
+        assert 0 < limiter.limit <= 1024
 
 
 def test_a_page_of_open_labels_is_looked_at_once() -> None:

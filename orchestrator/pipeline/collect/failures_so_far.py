@@ -51,7 +51,7 @@ class FailuresSoFar:
         self._by_shard: dict[str, _Read] = {}
 
     def look(
-        self, job: Job, shard: Shard, lane: BackendHandle, has_stronger: Callable[[], bool], now: datetime
+        self, job: Job, shard: Shard, handle: BackendHandle, has_stronger: Callable[[], bool], now: datetime
     ) -> Failing | None:
         """What has failed by now, None where nothing was looked at: too soon, or the backend does not say.
 
@@ -63,7 +63,7 @@ class FailuresSoFar:
         read.due = now + EVERY
         for kind in KINDS:
             with suppress(BackendError):  # the look itself was answered; the next one may read them
-                part = lane.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
+                part = handle.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
                 if part is None:
                     return None
                 whole = part[: part.rfind(b"\n") + 1]

@@ -38,7 +38,7 @@ class FetchedFiles:
 def fetch(
     home: Home,
     shard: Shard,
-    lane: BackendHandle,
+    handle: BackendHandle,
     rows: Collection[str],
     watched: PolledShard,
     until: datetime,
@@ -48,14 +48,14 @@ def fetch(
 
     Raises BackendError where our own server fails, AccountError, StorageError.
     """
-    if lane.is_own:
+    if handle.is_own:
         for kind, file_id in _wanted(home, shard):
-            _download(lane, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
+            _download(handle, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
         return FetchedFiles()
     expected = expected_rows(shard)
-    reading = _read(home, shard, lane, rows, watched.came, is_last=now >= until)
+    reading = _read(home, shard, handle, rows, watched.came, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
-        told = _told(lane, _wanted(home, shard))
+        told = _told(handle, _wanted(home, shard))
         reading = replace(reading, told=told, has_grown=watched.has_grown(told))
     if reading.is_more_than(watched.reading):
         watched.reading, watched.unchanged_since = reading, now
@@ -96,7 +96,7 @@ def _beside(path: Path) -> Path:
 
 
 def _read(
-    home: Home, shard: Shard, lane: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
+    home: Home, shard: Shard, handle: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
 ) -> FileReading:
     """Read each file once more, keep the best of each, and say what all of them have.
 
@@ -106,7 +106,7 @@ def _read(
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)
         try:
-            came[kind] = _bring(lane, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
+            came[kind] = _bring(handle, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
         except BackendError as error:
             if isinstance(error, AccountError) and not is_last:
                 raise
@@ -125,11 +125,11 @@ def _read(
 
 
 def _bring(
-    lane: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
+    handle: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
 ) -> Came:
     """Read a file; what came before stays where it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
-    download = _download(lane, file_id, brought, input_path)
+    download = _download(handle, file_id, brought, input_path)
     found = Came(download.bytes, len(results.survey([brought], rows).told), download.cut)
     if before is not None and _beside(path).exists() and before.rows > found.rows:
         brought.unlink()
@@ -138,19 +138,19 @@ def _bring(
     return found
 
 
-def _download(lane: BackendHandle, file_id: str, path: Path, input_path: Path) -> Download:
+def _download(handle: BackendHandle, file_id: str, path: Path, input_path: Path) -> Download:
     try:
-        return lane.api.download(file_id, path, input_path)
+        return handle.api.download(file_id, path, input_path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
 
 
-def _told(lane: BackendHandle, files: list[tuple[str, str]]) -> int | None:
+def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
     """The size of files as their backend tells it, None where it does not."""
     sizes = []
     for _, file_id in files:
         try:
-            sizes.append(lane.api.size_of(file_id))
+            sizes.append(handle.api.size_of(file_id))
         except AccountError:
             raise
         except BackendError:

@@ -42,40 +42,40 @@ def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     """Settle, and decide on the rest. Doing it again after a crash changes nothing."""
     shard, now = ended.shard, ended.now
     tally, step = ShardTally(lost=ended.fetched.lost), ended.standing.step
-    tally.climbed_to = " or ".join(step.models) if step is not None else ""
+    tally.escalated_to = " or ".join(step.models) if step is not None else ""
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     pending: list[Settled] = []
-    climbing: list[Settled] = []
-    mending: list[tuple[InShard, Settled]] = []
+    escalating: list[Settled] = []
+    reasking: list[tuple[InShard, Settled]] = []
 
     def settle() -> None:
         store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
         pending.clear()
-        reask.ask_again(store, home, shard, mending, now)
-        mending.clear()
+        reask.reask_rows(store, home, shard, reasking, now)
+        reasking.clear()
         if step is not None:
-            store.climbs.climb(shard, climbing, step, now)
-            climbing.clear()
+            store.escalations.escalate(shard, escalating, step, now)
+            escalating.clear()
 
     rest = Rest()
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
         code = _bad_answer(ended, outcome)
         if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
-            mending.append((row, _settled(ended, row, outcome)))
-            tally.asked_again[code] += 1
+            reasking.append((row, _settled(ended, row, outcome)))
+            tally.reasked[code] += 1
         elif code is not None and step is not None:
-            climbing.append(_settled(ended, row, outcome))
-            tally.climbed[code] += 1
+            escalating.append(_settled(ended, row, outcome))
+            tally.escalated[code] += 1
         else:
             pending.append(_settled(ended, row, outcome))
             tally.settled[outcome.state] += 1
-        if len(pending) + len(climbing) + len(mending) >= CHUNK:
+        if len(pending) + len(escalating) + len(reasking) >= CHUNK:
             settle()
     settle()
-    _book_taken_back(store, ended, rest)
+    _book_rerouted(store, ended, rest)
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
-    if not ended.lane.is_own:
+    if not ended.handle.is_own:
         is_lost = shard.refusal is not None and shard.refusal.startswith(BATCH_GONE)
         tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
     return tally
@@ -96,15 +96,15 @@ def abandon(home: Home, shard: Shard) -> None:
         left.unlink(missing_ok=True)
 
 
-def _book_taken_back(store: Store, ended: EndedShard, rest: Rest) -> None:
+def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
-    shard, price = ended.shard, ended.lane.price
+    shard, price = ended.shard, ended.handle.price
     spent, sent = {}, {}
     for row, said in rest.taken_back:
         spent[row.seq] = price.of_time(said.upstream_seconds)
         if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
             sent[row.seq] = cost
-    store.ledger.book(shard, "taken_back", spent, ended.now)
+    store.ledger.book(shard, "rerouted", spent, ended.now)
     store.ledger.book(shard, "uncertain", sent, ended.now)
 
 
@@ -129,17 +129,17 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
 
 
 def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
-    return settled(ended.lane, ended.model, row, outcome)
+    return settled(ended.handle, ended.model, row, outcome)
 
 
-def settled(lane: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
+def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
     """An outcome with what it costs at a backend that calls the model so."""
     if outcome.span is None:
         return Settled(outcome, None)
-    price, expected = lane.price, _expected(row, outcome)
+    price, expected = handle.price, _expected(row, outcome)
     # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
     cost, uncertain = price.of_row(model, outcome, expected), None
-    if outcome.uncertain and (lane.is_own or lane.profile.is_orch):
+    if outcome.uncertain and (handle.is_own or handle.profile.is_orch):
         told = outcome.usage if outcome.usage.input_tokens else expected
         uncertain = price.of_uncertain(model, outcome.uncertain, told)
     return Settled(outcome, cost, uncertain)
@@ -159,7 +159,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
     """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
-    whose = None if ended.lane.is_own else results.survey(paths.values(), rows).recognised
+    whose = None if ended.handle.is_own else results.survey(paths.values(), rows).recognised
     for kind, path in paths.items():
         for found in results.read(path):
             if found.line is None or (custom_id := found.line.custom_id) is None:

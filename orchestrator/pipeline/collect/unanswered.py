@@ -34,8 +34,8 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class ShardTally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
-    `asked_again` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
-    go on with a stronger model, `climbed_to` its name.
+    `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
+    go on with a stronger model, `escalated_to` its name.
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
     refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
     no outcome from the files, `owed` how many of them may be answered at the backend all the same.
@@ -43,9 +43,9 @@ class ShardTally:
 
     settled: Counter[str] = field(default_factory=Counter)
     again: Counter[str] = field(default_factory=Counter)
-    asked_again: Counter[str] = field(default_factory=Counter)
-    climbed: Counter[str] = field(default_factory=Counter)
-    climbed_to: str = ""
+    reasked: Counter[str] = field(default_factory=Counter)
+    escalated: Counter[str] = field(default_factory=Counter)
+    escalated_to: str = ""
     duplicates: int = 0
     unknown: int = 0
     broken: int = 0
@@ -65,7 +65,7 @@ class ShardTally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
-        for counted, what in ((self.asked_again, "are asked again"), (self.climbed, f"go on with {self.climbed_to}")):
+        for counted, what in ((self.reasked, "are asked again"), (self.escalated, f"go on with {self.escalated_to}")):
             if counted:
                 codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
                 parts.append(f"{counted.total():,} {what}: {codes}")
@@ -97,7 +97,7 @@ class EndedShard:
 
     job: Job
     shard: Shard
-    lane: BackendHandle
+    handle: BackendHandle
     model: str
     checks: Mapping[str, OutputCheck]
     problems: tuple[LineProblem, ...]
@@ -128,7 +128,7 @@ class Rest:
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
-    pulled: list[int] = field(default_factory=list)
+    rerouted: list[int] = field(default_factory=list)
     nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
 
@@ -145,7 +145,7 @@ def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, re
 
 def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally, rest: Rest) -> bool:
     """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
-    if ended.lane.is_own or ended.job.cancel_requested_at is not None:
+    if ended.handle.is_own or ended.job.cancel_requested_at is not None:
         return False  # our own server has tried all that there is to try
     verdict = row_errors.classify(said.status, said.code, said.type, said.message)
     if row.attempt + 1 >= MAX_ATTEMPTS:
@@ -179,11 +179,11 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
         return
-    if shard.pulled_at is not None:
+    if shard.rerouted_at is not None:
         # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
         # another batch would be as slow.
-        if not ended.lane.is_own:
-            rest.pulled.extend(row.seq for row in untold)
+        if not ended.handle.is_own:
+            rest.rerouted.extend(row.seq for row in untold)
         tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:
@@ -261,19 +261,19 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     # What one backend will never do counts, or two of them would pass a row to and fro.
     lacks = ended.standing.lacks
     stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
-    pulled = stays if ended.standing.is_alone else leaves
-    failed = (rest.failed, True, pulled if shard.pulled_at is not None else stays)
-    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
+    rerouted = stays if ended.standing.is_alone else leaves
+    failed = (rest.failed, True, rerouted if shard.rerouted_at is not None else stays)
+    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
     # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
-    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
+    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
     refusal = tally.refusal
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
     blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
     blameless = blameless and not is_long
-    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
+    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.rerouted)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 

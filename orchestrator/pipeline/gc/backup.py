@@ -26,7 +26,7 @@ from orchestrator import __version__
 from orchestrator.backends.files import durable
 from orchestrator.core.errors import InputError, StorageError, UsageError
 from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
-from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, house_lock
+from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
@@ -73,9 +73,9 @@ def make(
         raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
-    label = Label(now.replace(microsecond=0), __version__, home.identity(), store.house.has_file)
+    label = Label(now.replace(microsecond=0), __version__, home.identity(), store.removals.has_file)
     stage = home.root / f"{STAGE}{uuid.uuid4().hex}"
-    with house_lock(home):
+    with gc_lock(home):
         try:
             problems = _staged(store, home, stage)
             found = BackupContents(label, problems=problems)
@@ -97,7 +97,7 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         before = missing
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
-        store.house.copy_to(stage / DATABASE)
+        store.removals.copy_to(stage / DATABASE)
         for database in _server_databases(home.root):
             copy_sqlite(database, _made(stage / database.relative_to(home.root)))
         _link(home.root, stage)
@@ -141,11 +141,11 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:
-            for lines in store.house.result_files(home):
+            for lines in store.removals.result_files(home):
                 name = here.results(lines.shard, lines.kind).as_posix()
                 if (size := sizes.get(name, 0)) < lines.ends:
                     yield f"{name}: has {size:,} of {lines.ends:,} bytes that {lines.rows:,} rows point to"
-            for job_id, ends in store.house.request_files(home):
+            for job_id, ends in store.removals.request_files(home):
                 name = here.requests(job_id).as_posix()
                 if (size := sizes.get(name, 0)) < ends:
                     yield f"{name}: has {size:,} of {ends:,} bytes that its rows point to"
@@ -236,7 +236,7 @@ def _broken_lines(
     """The lines that rows point to and that are no JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
-        for shard, kind, span in store.house.result_lines(found.label.home):
+        for shard, kind, span in store.removals.result_lines(found.label.home):
             name = here.results(shard, kind).as_posix()
             line = os.pread(file.fileno(), span.length, members[name].offset_data + span.offset)
             found.lines += 1

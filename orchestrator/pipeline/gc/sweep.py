@@ -73,7 +73,7 @@ class Swept:
 
 
 @contextmanager
-def house_lock(home: Home) -> Iterator[None]:
+def gc_lock(home: Home) -> Iterator[None]:
     """Keep removing and copying apart. Raises RefusedError where another process is at it."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
@@ -93,7 +93,7 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
         verdicts, held = _decide(store, home, identity, terms, now)
         orphans, unknown = _orphans(store, home, identity)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=True, held=held)
-    with house_lock(home):
+    with gc_lock(home):
         orphans, unknown = _orphans(store, home, identity)
         for orphan in orphans:
             _remove(orphan.path)
@@ -127,12 +127,12 @@ def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
 ) -> tuple[list[RetentionVerdict], str | None]:
     """What becomes of each job; and why none goes, where that is so."""
-    jobs = store.house.jobs(identity)
+    jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may carry any other's answers"
     leaving = [_leaving(home, job) for job in jobs]
     used = disk.size_of(home.root) if terms.max_bytes is not None else 0
-    carriers, booked = store.house.carriers(identity), store.house.booked_since(retention.counts_since(now))
+    carriers, booked = store.removals.carriers(identity), store.removals.booked_since(retention.counts_since(now))
     verdicts = retention.plan(leaving, carriers, booked, terms, now, used)
     if held is not None:
         verdicts = [_kept(verdict, held) for verdict in verdicts]
@@ -165,9 +165,9 @@ def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) 
         with _translated(mark):
             mark.touch()
     if verdict.fate is JobFate.JOB:
-        done = store.house.forget(verdict.job_id)
+        done = store.removals.forget(verdict.job_id)
     else:
-        done = store.house.clear(verdict.job_id, mark.parent, now)
+        done = store.removals.clear(verdict.job_id, mark.parent, now)
     if done and verdict.fate is JobFate.FILES:
         store.jobs.note(verdict.job_id, "cleared", f"its files are removed: {verdict.reason}", now)
     if not done and has_folder:
@@ -205,7 +205,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], list[Path]]:
     """What kills left behind; and folders with results that no job is known of, which stay."""
-    jobs = {job.id: job for job in store.house.jobs(identity)}
+    jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
         for pattern, reason in ((f"{STAGE}*", "of a backup that was cut off"), (".home.id.*", "of a first start"))

@@ -200,7 +200,7 @@ class Prospects:
     def later(self) -> int:
         """Rows that will be made of answers: those of long documents, and those that are asked once more."""
         made = self._store.observations.unmade(self._job.id)
-        again = observed.share_again(self._store.observations.asked_again(self._runs))
+        again = observed.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @cached_property

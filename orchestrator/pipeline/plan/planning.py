@@ -24,7 +24,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.orders import lying, taken_back
+from orchestrator.policy.planner.orders import lying, to_reroute
 from orchestrator.settings.config import Config, LocalBackend, SyncBackend
 from orchestrator.settings.job_file import JobSpec
 from orchestrator.settings.model_lists import RungStanding
@@ -57,7 +57,7 @@ class Sending:
 class Orders:
     """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
 
-    pulls: tuple[Shard, ...]
+    reroutes: tuple[Shard, ...]
     sends: tuple[Sending, ...]
     reason: str
     next_look: datetime
@@ -228,7 +228,7 @@ class Planning:
         if not self._usable:
             return None
         found = self._decision()
-        return Outlook(found.chance, found.expected, found.rescue, found.reason)
+        return Outlook(found.chance, found.expected, found.reroute, found.reason)
 
     def orders(self) -> Orders:
         """What to do now. Raises RefusedError where rows wait and nothing may take them."""
@@ -242,11 +242,11 @@ class Planning:
             only, free = self._usable[0].backend, self.lying.waiting
             reason = eligibility_of(self._config, self._job).reason(only)
             order = [Sending(free, only, None, reason)] if free else []
-            back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._pulled]
+            back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
         found = self._decision()
         sends = self._sends(found)
-        return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+        return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
 
     @property
     def _has_to_leave(self) -> bool:
@@ -261,13 +261,15 @@ class Planning:
         goes on as far as both reach, row by row, where it is cheapest.
         """
         reason = self._reason(found.reason)
-        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._pulled}
+        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
         sends = []
         for send in found.sends:
             if send.source is not None:
                 continue
             left = send.rows
-            for avoid in [avoid for avoid in back if send.backend in {one.backend for one in self._lanes_for(avoid)}]:
+            for avoid in [
+                avoid for avoid in back if send.backend in {one.backend for one in self._sync_options_for(avoid)}
+            ]:
                 if taken := min(left, back[avoid]):
                     sends.append(Sending(taken, send.backend, avoid, reason))
                     back[avoid], left = back[avoid] - taken, left - taken
@@ -276,7 +278,7 @@ class Planning:
                 free -= taken
         for avoid, rows in back.items():
             if rows:
-                sends.append(Sending(rows, self._lanes_for(avoid)[0].backend, avoid, reason))
+                sends.append(Sending(rows, self._sync_options_for(avoid)[0].backend, avoid, reason))
         if free and not found.sends:
             cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
             sends.append(Sending(free, cheapest, None, f"the cheapest; {found.reason}"))
@@ -297,8 +299,8 @@ class Planning:
         if not self._usable:
             return First(self.orders(), ())
         rows = max(1, self.lying.waiting)
-        lanes = [one for one in self._usable if isinstance(one, SynchronousOption)]
-        best = min(lanes or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
+        handles = [one for one in self._usable if isinstance(one, SynchronousOption)]
+        best = min(handles or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
         back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
         if by is not None and back > by and self.lying.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
@@ -318,9 +320,9 @@ class Planning:
         return planner.replan(self.lying, self.options, self._binding, self._now)
 
     @cached_property
-    def _pulled_from(self) -> set[str]:
+    def _rerouted_from(self) -> set[str]:
         """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
-        freed = (one for one in self.shards if one.pulled_at)
+        freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
     def _is_paced(self, backend: str) -> bool:
@@ -332,25 +334,25 @@ class Planning:
         return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid is not None})
 
     @cached_property
-    def _pulled(self) -> list[str]:
+    def _rerouted(self) -> list[str]:
         """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
-        pulled = [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
-        return [avoid for avoid in pulled if self._lanes_for(avoid)]
+        rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid.split(","))]
+        return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
     @property
     def _refused_by(self) -> list[str]:
         """The others: what those rows keep away from has refused them."""
-        return [avoid for avoid in self._avoided if avoid not in self._pulled]
+        return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
-    def _lanes_for(self, avoid: str | None) -> list[SynchronousOption]:
+    def _sync_options_for(self, avoid: str | None) -> list[SynchronousOption]:
         """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
         barred = () if avoid is None else avoid.split(",")
-        lanes = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
-        return sorted(lanes, key=lambda one: one.cost.p50)
+        handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
+        return sorted(handles, key=lambda one: one.cost.p50)
 
     def _may_move(self, work: OpenRows, shard: Shard) -> bool:
         """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
-        return work.avoid is None or any(one.backend != shard.backend for one in self._lanes_for(work.avoid))
+        return work.avoid is None or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
     def _waiting(self, avoid: str | None) -> int:
         return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
@@ -358,7 +360,7 @@ class Planning:
     @cached_property
     def lying(self) -> Open:
         """Where the job's open rows are; those that a backend has refused are not among them."""
-        pulled = sum(self._waiting(avoid) for avoid in self._pulled)
+        rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
@@ -369,7 +371,7 @@ class Planning:
         found = self._prospects
         return lying(
             there, by_shard, paced, found.cancels, self._now,
-            waiting=self._waiting(None), pulled=pulled, later=found.later, claims=found.claims,
+            waiting=self._waiting(None), rerouted=rerouted, later=found.later, claims=found.claims,
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:

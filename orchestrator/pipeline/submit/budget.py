@@ -38,37 +38,39 @@ HandleOf = Callable[[Shard], BackendHandle]
 ModelOf = Callable[[Job, Shard], str]
 
 
-def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: HandleOf, model_of: ModelOf) -> str | None:
+def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
     """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
 
     What batches paid by the token may still cost counts as spent: nobody can take it back.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
-    lanes = {shard.backend: lane_of(shard) for shard in shards if shard.state in _AHEAD}
-    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), lane_of)
+    handles = {shard.backend: handle_of(shard) for shard in shards if shard.state in _AHEAD}
+    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), handle_of)
     spent += sum(
-        (_at_most(job, one, lane_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
+        (_at_most(job, one, handle_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
         Decimal(0),
     )
-    ahead = sum((lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
+    ahead = sum(
+        (handle.price.of_time(REACTION_SECONDS * handle.upstreams).cost for handle in handles.values()), Decimal(0)
+    )
     if not ahead or spent + ahead < job.budget:
         return None
     return f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
 
 
 def no_room(
-    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, lane_of: HandleOf, model_of: ModelOf
+    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf
 ) -> str | None:
     """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
 
     Raises RefusedError where it never will.
     """
-    if job.budget is None or (wanted := _at_most(job, shard, lane_of, model_of)) is None:
+    if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
     flying = [other for other in others if other.state in _AT_BACKEND]
-    bounds = [_at_most(job, other, lane_of, model_of) or Decimal(0) for other in flying]
-    in_flight = sum(bounds, _by_time(flying, lane_of))
+    bounds = [_at_most(job, other, handle_of, model_of) or Decimal(0) for other in flying]
+    in_flight = sum(bounds, _by_time(flying, handle_of))
     if booked + in_flight + wanted <= job.budget:
         return None
     told = f"this batch may cost up to ${wanted:.4f}, and of the budget of ${job.budget:f} ${booked:.4f} are spent"
@@ -80,13 +82,13 @@ def no_room(
     )
 
 
-def _by_time(shards: Iterable[Shard], lane_of: HandleOf) -> Decimal:
-    return sum((lane_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
+def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
+    return sum((handle_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
 
 
-def _at_most(job: Job, shard: Shard, lane_of: HandleOf, model_of: ModelOf) -> Decimal | None:
+def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
     """What a shard costs at most, in dollars; None where it is paid by the hour."""
-    cost = _bound(lane_of(shard).price, model_of(job, shard), shard)
+    cost = _bound(handle_of(shard).price, model_of(job, shard), shard)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows whose answers have no bound", hint=_NO_BOUND)
     return cost

@@ -53,7 +53,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 def plan_shards(
-    store: Store, job: Job, lane: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
+    store: Store, job: Job, handle: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
 ) -> list[Shard]:
     """Give the waiting rows that an order is about a shard; the shards that are new.
 
@@ -63,13 +63,13 @@ def plan_shards(
     _, why = window_of(job, now)
     added = []
     waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
-    for rows in list(_ranges(islice(waiting, order.rows), lane, room)):
+    for rows in list(_ranges(islice(waiting, order.rows), handle, room)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
             job_id=job.id,
             number=number,
-            backend=lane.name,
+            backend=handle.name,
             endpoint=rows.endpoint,
             model=rows.model,
             state=ShardState.PENDING,
@@ -86,15 +86,17 @@ def plan_shards(
     return added
 
 
-def _ranges(waiting: Iterable[WaitingRow], lane: BackendHandle, room: Callable[[str], BatchRoom]) -> Iterator[Range]:
+def _ranges(
+    waiting: Iterable[WaitingRow], handle: BackendHandle, room: Callable[[str], BatchRoom]
+) -> Iterator[Range]:
     for model, rows in groupby(waiting, key=lambda row: row.model):
         most = room(model)
         yield from pack(
             rows,
             max_rows=most.rows,
-            max_bytes=lane.limits.max_bytes,
+            max_bytes=handle.limits.max_bytes,
             max_tokens=most.tokens,
-            max_inputs=lane.limits.max_inputs,
+            max_inputs=handle.limits.max_inputs,
             slack=MODEL_SLACK,
         )
 
@@ -135,7 +137,7 @@ def submit(
     home: Home,
     job: Job,
     shard: Shard,
-    lane: BackendHandle,
+    handle: BackendHandle,
     models: Models,
     watched: PolledShard,
     admission: SendConditions,
@@ -147,17 +149,17 @@ def submit(
     where nothing was made, else `submitting`.
     """
     now = admission.now
-    file_id = _uploaded(store, home, shard, lane, models, now)
+    file_id = _uploaded(store, home, shard, handle, models, now)
     if file_id is None:
         return None
-    account = lane.api.account()
+    account = handle.api.account()
     window, _ = window_of(job, now())
     with admission.asks:
         if (held := admission.first()) is not None:
             return Waits(held)
         # From here on a batch may exist.
         facts = {"intended_at": now(), "account": account, "sends": shard.sends + 1, "held": None}
-        seconds = window_for(lane.profile, window).seconds
+        seconds = window_for(handle.profile, window).seconds
         try:
             store.shards.move(shard, ShardState.SUBMITTING, window_seconds=seconds, **facts)
         except StateConflict:
@@ -168,7 +170,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
         return Waits(held)
     try:
-        batch = lane.api.create(BatchOrder(shard.id, file_id, shard.endpoint, window, shard.rows))
+        batch = handle.api.create(BatchOrder(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -183,17 +185,17 @@ def submit(
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
         # It is an older one of ours, which is given again for the same content: ours may have been made as well.
-        held = f"{lane.name} answered the create with batch {batch.id}, which is another shard's"
+        held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
     store.shards.move(intended, ShardState.SUBMITTED, **_facts_of(batch, now()))
-    if lane.is_own:
+    if handle.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
 
 
 def _uploaded(
-    store: Store, home: Home, shard: Shard, lane: BackendHandle, models: Models, now: Callable[[], datetime]
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, models: Models, now: Callable[[], datetime]
 ) -> str | None:
     """The shard's input at its backend; None where the backend refused it for good."""
     if shard.input_file_id is not None:
@@ -202,7 +204,7 @@ def _uploaded(
     _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
     file_id = None
     try:
-        file_id = lane.api.upload(path, f"{shard.id}.jsonl")
+        file_id = handle.api.upload(path, f"{shard.id}.jsonl")
         store.shards.note(shard, input_file_id=file_id)
     except BackendRefused as refusal:
         if isinstance(refusal, (BackendBusy, AccountError)):
@@ -277,25 +279,25 @@ class SendOutcome:
 
 
 def _may_appear(
-    store: Store, shard: Shard, lane: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
+    store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
     """Why a batch that its list does not show may exist all the same; None where it does not."""
     since = shard.intended_at or shard.created_at
     # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
-    patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
     told = "it was asked for and no answer came"
-    if seen.is_blank and shard.account is not None and store.shards.of_account(lane.name, shard.account):
-        patience, told = LONGEST_APPEAR, f"{lane.name} lists no batch at all, though this account has some there"
+    if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
+        patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
     appears_until = since + timedelta(seconds=patience)
     if now < appears_until:
         return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if watched.unseen < DENIALS and not lane.is_own:
+    if watched.unseen < DENIALS and not handle.is_own:
         return f"{told}; its list is read once more"
     return None
 
 
 def recover(
-    store: Store, home: Home, shard: Shard, lane: BackendHandle, watched: PolledShard, now: datetime
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
 ) -> SendOutcome | None:
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
@@ -312,7 +314,7 @@ def recover(
     )
     is_over = now >= since + UNDECIDED_FOR
     try:
-        seen = lane.api.find(intent)
+        seen = handle.api.find(intent)
     except BackendError as error:
         if isinstance(error, AccountError) or not is_over:
             raise
@@ -321,7 +323,7 @@ def recover(
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
         return SendOutcome(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
     watched.unseen += seen.undecided is None
-    if not is_over and (held := seen.undecided or _may_appear(store, shard, lane, watched, seen, now)) is not None:
+    if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
             store.shards.note(shard, held=held)
         return None

@@ -81,11 +81,11 @@ class BatchShare:
         return max(1, min(MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
 
 
-def done_by(stakes: Sequence[BatchShare], seconds: float) -> float:
+def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
     """P(all batches are done by then): of one backend all at once, of several each by itself."""
     worst: dict[str, float] = {}
-    for stake in stakes:
-        worst[stake.option.backend] = min(worst.get(stake.option.backend, 1.0), stake.by(seconds))
+    for batch_share in batch_shares:
+        worst[batch_share.option.backend] = min(worst.get(batch_share.option.backend, 1.0), batch_share.by(seconds))
     chance = 1.0
     for each in worst.values():
         chance *= each

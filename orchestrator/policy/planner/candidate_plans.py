@@ -37,37 +37,37 @@ class CandidatePlan:
     rows that leave a lane.
     """
 
-    stakes: tuple[BatchShare, ...]
+    batch_shares: tuple[BatchShare, ...]
     new: Rows
     held: Rows
     coming: int
     free_in: float
-    cover: int
-    pull: float | None
+    fallback: int
+    reroute_after: float | None
     bets: int = 0
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
 
     @property
-    def staked(self) -> int:
+    def in_batches(self) -> int:
         """Rows in batches that can be pulled back."""
-        return sum(stake.rows for stake in self.stakes)
+        return sum(batch_share.rows for batch_share in self.batch_shares)
 
     @property
     def effort(self) -> tuple[int, int]:
         """How many backends it sends rows to, and how many times the fullest quota of theirs is filled."""
         places = self.bets + sum(1 for rows in self.new if rows)
-        return places, max((stake.waves for stake in self.unsent), default=1)
+        return places, max((batch_share.waves for batch_share in self.unsent), default=1)
 
     @property
     def unsent(self) -> tuple[BatchShare, ...]:
         """The stakes that are not sent yet."""
-        return self.stakes[len(self.stakes) - self.bets :]
+        return self.batch_shares[len(self.batch_shares) - self.bets :]
 
     @property
     def causes(self) -> frozenset[str]:
         """The backends whose slowness makes a rescue of these rows needed, and of other jobs' rows there too."""
-        return frozenset(stake.option.backend for stake in self.stakes)
+        return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
     def before(self) -> Rows:
@@ -82,8 +82,8 @@ class Judged:
     What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.
     """
 
-    course: CandidatePlan
-    pull: float | None
+    candidate: CandidatePlan
+    reroute_after: float | None
     expected: float
     value: float
     holds: bool
@@ -91,148 +91,165 @@ class Judged:
     @property
     def whole(self) -> CandidatePlan:
         """The course with its pull."""
-        return replace(self.course, pull=self.pull)
+        return replace(self.candidate, reroute_after=self.reroute_after)
 
 
-def latency(course: CandidatePlan) -> float:
+def latency(candidate: CandidatePlan) -> float:
     """Seconds from a pull until its rows are there to be sent on."""
-    return max((stake.free_after for stake in course.stakes), default=0.0)
+    return max((batch_share.free_after for batch_share in candidate.batch_shares), default=0.0)
 
 
-def arrival(course: CandidatePlan) -> float:
+def arrival(candidate: CandidatePlan) -> float:
     """Seconds from now when what is pulled back is there to be sent on."""
-    return max(course.free_in, (course.pull or 0.0) + latency(course))
+    return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
 
 
-def judge(course: CandidatePlan, ground: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
+def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
     """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
 
     Pulls that are too late for that only where `late` ones are worth a thought.
     """
-    staked = sum(stake.price * stake.rows for stake in course.stakes)
-    yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
-    if not course.stakes or not course.cover:
+    in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
+    yield _valued(
+        candidate, None, _paced(candidate, capacity) + in_batches, _holds(candidate, capacity), capacity, terms
+    )
+    if not candidate.batch_shares or not candidate.fallback:
         return
-    for pull in WAITS:
-        pulled = replace(course, pull=pull)
-        fits = is_in_time(pulled, ground)
-        if fits and course.bets:
-            fits = done_by(course.unsent, pull) >= WORTH
+    for reroute_after in WAITS:
+        rerouted = replace(candidate, reroute_after=reroute_after)
+        fits = is_in_time(rerouted, capacity)
+        if fits and candidate.bets:
+            fits = done_by(candidate.unsent, reroute_after) >= WORTH
         if fits or late:
-            expected = _pulled(course, pull, arrival(pulled), ground)
-            yield _valued(course, pull, expected, fits, ground, terms)
+            expected = _with_reroute(candidate, reroute_after, arrival(rerouted), capacity)
+            yield _valued(candidate, reroute_after, expected, fits, capacity, terms)
 
 
-def is_in_time(course: CandidatePlan, ground: Capacity) -> bool:
+def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Whether what is pulled back is surely done by the deadline."""
-    burden, at = course.staked + course.coming, arrival(course)
+    burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
     # That a cancel may slip is told; to wait for what seldom does would be dear.
-    tail = min(SLIPS, slips(course))
-    return ground.fits(burden, course.held, at, course.cover, tail=tail, cause=course.causes)
+    tail = min(SLIPS, slips(candidate))
+    return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
 
 
-def slips(course: CandidatePlan) -> float:
+def slips(candidate: CandidatePlan) -> float:
     """P(a cancel takes far longer than planned)."""
-    coming = SLIPS if course.coming else 0.0
-    return max((stake.option.slips for stake in course.stakes), default=coming)
+    coming = SLIPS if candidate.coming else 0.0
+    return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
 
 
 def _valued(
-    course: CandidatePlan, pull: float | None, expected: float, holds: bool, ground: Capacity, terms: Terms
+    candidate: CandidatePlan,
+    reroute_after: float | None,
+    expected: float,
+    holds: bool,
+    capacity: Capacity,
+    terms: Terms,
 ) -> Judged:
     if terms.late_cost is None:
-        return Judged(course, pull, expected, expected, holds)
-    late = lateness(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
-    return Judged(course, pull, expected, expected + late, holds)
+        return Judged(candidate, reroute_after, expected, expected, holds)
+    late = lateness(replace(candidate, reroute_after=reroute_after), capacity) / HOUR * float(terms.late_cost)
+    return Judged(candidate, reroute_after, expected, expected + late, holds)
 
 
-def _paced(course: CandidatePlan, ground: Capacity) -> float:
+def _paced(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Dollars for what the lanes hold and will hold without a pull."""
-    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
-    if not course.cover:
-        return ground.price(course.held, (), 0)
-    return ground.price(course.before, comes, course.cover)
+    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
+    if not candidate.fallback:
+        return capacity.price(candidate.held, (), 0)
+    return capacity.price(candidate.before, comes, candidate.fallback)
 
 
-def _pulled(course: CandidatePlan, pull: float, at: float, ground: Capacity) -> float:
+def _with_reroute(candidate: CandidatePlan, reroute_after: float, at: float, capacity: Capacity) -> float:
     """Dollars for all of it, where what is in batches is pulled back and free at `at`."""
     total, left = 0.0, 0.0
-    for stake in course.stakes:
-        lost = stake.lost(pull)
-        total += stake.price * stake.rows * stake.paid(pull)
-        left += stake.rows * lost
-    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
-    share = left / course.staked
+    for batch_share in candidate.batch_shares:
+        lost = batch_share.lost(reroute_after)
+        total += batch_share.price * batch_share.rows * batch_share.paid(reroute_after)
+        left += batch_share.rows * lost
+    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
+    share = left / candidate.in_batches
     # Rows come back all together or not at all: what then is dear is paid with that chance.
-    alone = ground.price(course.before, comes, course.cover)
-    whole = ground.price(course.before, [*comes, (at, float(course.staked))], course.cover)
+    alone = capacity.price(candidate.before, comes, candidate.fallback)
+    whole = capacity.price(candidate.before, [*comes, (at, float(candidate.in_batches))], candidate.fallback)
     return total + alone + share * (whole - alone)
 
 
-def _holds(course: CandidatePlan, ground: Capacity) -> bool:
+def _holds(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Whether a course without a pull holds."""
-    if course.stakes:
-        return not course.cover and chance_of(course, ground) >= ground.target
+    if candidate.batch_shares:
+        return not candidate.fallback and chance_of(candidate, capacity) >= capacity.target
     # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
-    return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
+    return capacity.fits(
+        candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=slips(candidate)
+    )
 
 
-def chance_of(course: CandidatePlan, ground: Capacity) -> float:
+def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
     """P(all rows are done by the deadline)."""
-    if ground.horizon <= 0:
+    if capacity.horizon <= 0:
         return 0.0
-    free = 1.0 - SLIPS if course.coming else 1.0
-    rest = ground.chance(course.coming, course.held, course.free_in, course.cover) * free
-    if not course.stakes:
+    free = 1.0 - SLIPS if candidate.coming else 1.0
+    rest = capacity.chance(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) * free
+    if not candidate.batch_shares:
         return rest
-    if course.pull is None:
-        return done_by(course.stakes, ground.horizon) * rest
-    done = done_by(course.stakes, min(course.pull, ground.horizon))
-    burden = course.staked + course.coming
-    pulled = ground.chance(burden, course.held, arrival(course), course.cover, cause=course.causes)
-    return done * rest + (1.0 - done) * pulled * (1.0 - slips(course))
+    if candidate.reroute_after is None:
+        return done_by(candidate.batch_shares, capacity.horizon) * rest
+    done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
+    burden = candidate.in_batches + candidate.coming
+    rerouted = capacity.chance(burden, candidate.held, arrival(candidate), candidate.fallback, cause=candidate.causes)
+    return done * rest + (1.0 - done) * rerouted * (1.0 - slips(candidate))
 
 
-def lateness(course: CandidatePlan, ground: Capacity) -> float:
+def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Expected seconds late."""
-    alone = ground.seconds(course.coming, course.held, course.free_in, course.cover)
-    late = excess(*alone, ground.horizon)
-    if not course.stakes:
+    alone = capacity.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
+    late = excess(*alone, capacity.horizon)
+    if not candidate.batch_shares:
         return late
-    if course.pull is None:
-        for stake in course.stakes:
-            each = stake.option.turnaround.late((ground.horizon + stake.age) / stake.waves, stake.age)
-            late = max(late, each * stake.waves)
+    if candidate.reroute_after is None:
+        for batch_share in candidate.batch_shares:
+            each = batch_share.option.turnaround.late(
+                (capacity.horizon + batch_share.age) / batch_share.waves, batch_share.age
+            )
+            late = max(late, each * batch_share.waves)
         return late
-    done = done_by(course.stakes, course.pull)
-    pulled = ground.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)
-    return done * max(late, course.pull - ground.horizon) + (1.0 - done) * excess(*pulled, ground.horizon)
+    done = done_by(candidate.batch_shares, candidate.reroute_after)
+    rerouted = capacity.seconds(
+        candidate.in_batches + candidate.coming, candidate.held, arrival(candidate), candidate.fallback
+    )
+    return done * max(late, candidate.reroute_after - capacity.horizon) + (1.0 - done) * excess(
+        *rerouted, capacity.horizon
+    )
 
 
-def at_most(course: CandidatePlan, ground: Capacity) -> Decimal:
+def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
     """What a course does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """
-    lanes, cover = ground.lanes, course.cover
+    sync_options, fallback = capacity.sync_options, candidate.fallback
     stay = [
-        min(rows, int(lane.between(0.0, ground.horizon, lane.low))) if place < cover else rows
-        for place, (lane, rows) in enumerate(zip(lanes, course.held, strict=True))
+        min(rows, int(sync.between(0.0, capacity.horizon, sync.low))) if place < fallback else rows
+        for place, (sync, rows) in enumerate(zip(sync_options, candidate.held, strict=True))
     ]
-    moved = sum(course.held) - sum(stay) + course.coming
-    staked = sum((stake.option.cost.p95 * stake.rows for stake in course.stakes), Decimal(0))
-    if not cover:
-        return staked + ground.at_most(course.held)
+    moved = sum(candidate.held) - sum(stay) + candidate.coming
+    in_batches = sum(
+        (batch_share.option.cost.p95 * batch_share.rows for batch_share in candidate.batch_shares), Decimal(0)
+    )
+    if not fallback:
+        return in_batches + capacity.at_most(candidate.held)
 
     def paced(rows: int, a: float) -> Decimal:
-        room = ground.room(stay, a, cover, sure=True)
-        filled = list(ground.fill(min(rows, int(sum(room))), room))
-        filled[cover - 1] += rows - sum(filled)
-        return ground.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
+        room = capacity.room(stay, a, fallback, sure=True)
+        filled = list(capacity.fill(min(rows, int(sum(room))), room))
+        filled[fallback - 1] += rows - sum(filled)
+        return capacity.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
-    if course.pull is None or not course.stakes:
-        return staked + paced(moved, course.free_in)
-    return max(staked + paced(moved, course.free_in), paced(moved + course.staked, arrival(course)))
+    if candidate.reroute_after is None or not candidate.batch_shares:
+        return in_batches + paced(moved, candidate.free_in)
+    return max(in_batches + paced(moved, candidate.free_in), paced(moved + candidate.in_batches, arrival(candidate)))
 
 
 __all__ = ["WAITS", "BatchShare", "CandidatePlan", "Judged", "arrival", "at_most", "chance_of", "judge", "lateness"]

@@ -111,7 +111,9 @@ def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
         if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
             continue
         by_itself = (
-            shard.ended_at is not None and shard.pulled_at is None and shard.provider_status == BatchStatus.COMPLETED
+            shard.ended_at is not None
+            and shard.rerouted_at is None
+            and shard.provider_status == BatchStatus.COMPLETED
         )
         seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
         if by_itself and shard.took_seconds is not None:
@@ -141,10 +143,10 @@ def _cancels(shards: Sequence[Shard]) -> list[Wait]:
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:
         over = shard.collected_at or shard.ended_at
-        if shard.pulled_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
+        if shard.rerouted_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
             continue
-        wait = Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
-        hour = shard.pulled_at.replace(minute=0, second=0, microsecond=0)
+        wait = Wait(shard.rerouted_at, (over - shard.rerouted_at).total_seconds())
+        hour = shard.rerouted_at.replace(minute=0, second=0, microsecond=0)
         if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
             by_hour[hour] = wait
     return list(by_hour.values())
@@ -373,13 +375,13 @@ def merged(stints: Iterable[Stint]) -> list[Stint]:
 # --- what comes later
 
 
-def share_again(runs: Sequence[tuple[int, int]]) -> float:
+def reask_share(runs: Sequence[tuple[int, int]]) -> float:
     """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again)."""
-    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_AGAIN
+    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_REASK_SHARE
     for newer, (answered, more) in enumerate(runs):
         weight = _FADE**newer
         rows, again = rows + weight * answered, again + weight * more
     return again / rows
 
 
-_PRIOR_ROWS, _ASSUMED_AGAIN, _FADE = 200.0, 0.01, 0.8
+_PRIOR_ROWS, _ASSUMED_REASK_SHARE, _FADE = 200.0, 0.01, 0.8

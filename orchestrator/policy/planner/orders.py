@@ -22,7 +22,7 @@ def lying(
     now: datetime,
     *,
     waiting: int,
-    pulled: int,
+    rerouted: int,
     later: int = 0,
     claims: tuple[Claim, ...] = (),
 ) -> Open:
@@ -37,35 +37,35 @@ def lying(
         left = unfinished(shard, rows.get(shard.id, 0))
         if not left:
             continue
-        if shard.pulled_at is not None:
+        if shard.rerouted_at is not None:
             coming += left
-            back = _back(shard.pulled_at, cancel.get(shard.backend, 0.0), now)
+            back = _back(shard.rerouted_at, cancel.get(shard.backend, 0.0), now)
             coming_at = back if coming_at is None else max(coming_at, back)
         elif shard.backend in paced:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))
-    return Open(waiting, pulled, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
+    return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
 
 
-def _back(pulled_at: datetime, longest: float, now: datetime) -> datetime:
+def _back(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
     """When what was pulled back is free; what takes longer than ever may take half as long again."""
-    since = (now - pulled_at).total_seconds()
+    since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE * since))
 
 
-def taken_back(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
+def to_reroute(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
     """The shards that a decision takes back: the batches named, and of a lane the newest that hold as many rows."""
     wanted: dict[str, int] = {}
     for send in found.sends:
         if send.source is not None:
             wanted[send.source] = wanted.get(send.source, 0) + send.rows
-    pulls = []
+    reroutes = []
     for shard in sorted(shards, key=lambda one: -one.number):
         left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-        if shard.pulled_at is not None or not (shard.state in AHEAD or waits_for_answers(shard)):
+        if shard.rerouted_at is not None or not (shard.state in AHEAD or waits_for_answers(shard)):
             continue
         if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
             wanted[shard.backend] = left - rows
-            pulls.append(shard)
-    return tuple(pulls)
+            reroutes.append(shard)
+    return tuple(reroutes)

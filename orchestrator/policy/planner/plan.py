@@ -13,13 +13,13 @@ from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.setting import (
     after,
     batches_of,
+    capacity_of,
     cost_of_later,
     finish_of,
-    ground_of,
     less,
     money,
     objection,
-    rescue_of,
+    reroute_of,
 )
 from orchestrator.policy.planner.told import clock, dollars, refusals_of, routes_of
 from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
@@ -40,22 +40,22 @@ class _Work:
     more: Cost
     now: datetime
 
-    def ground(self, terms: Terms) -> Capacity:
+    def capacity(self, terms: Terms) -> Capacity:
         """The paced routes until the deadline of these terms."""
-        return ground_of(self.usable, terms, self.now, self.later, self.claims)
+        return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:
         """The course that is taken."""
-        ours = self.ground(terms)
+        ours = self.capacity(terms)
         return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
         """The cheapest course that holds these terms, if there is one."""
-        ours = self.ground(terms)
+        ours = self.capacity(terms)
         return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def _start(self, ours: Capacity) -> Position:
-        return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
+        return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.sync_options))
 
 
 def plan(
@@ -76,20 +76,20 @@ def plan(
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms)
     work = _Work(rows, later, claims, usable, more, now)
-    chosen, ours = work.best(terms), work.ground(terms)
+    chosen, ours = work.best(terms), work.capacity(terms)
     refused = refusals_of(rows, options, terms, now, chosen, ours)
     if chosen is None:
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
     return Plan(
-        tuple(routes_of(chosen.course, ours, now)),
+        tuple(routes_of(chosen.candidate, ours, now)),
         refused,
-        rescue_of(chosen.course, ours, now),
+        reroute_of(chosen.candidate, ours, now),
         money(chosen.expected) + more.p50,
         chosen.at_most + more.p95,
         chosen.chance,
         _verdict(work, terms, chosen),
-        after(now, finish_of(chosen.course, ours, 0.5)),
-        after(now, finish_of(chosen.course, ours, 0.95) + terms.margin),
+        after(now, finish_of(chosen.candidate, ours, 0.5)),
+        after(now, finish_of(chosen.candidate, ours, 0.95) + terms.margin),
     )
 
 

@@ -137,7 +137,7 @@ class Open:
     """
 
     waiting: int = 0
-    pulled: int = 0
+    rerouted: int = 0
     coming: int = 0
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
@@ -217,7 +217,7 @@ class Plan:
 
     routes: tuple[Route, ...]
     refused: tuple[Refusal, ...]
-    rescue: Reroute | None
+    reroute: Reroute | None
     expected: Decimal
     at_most: Decimal
     chance: float
@@ -250,7 +250,7 @@ class Decision:
     next_look: datetime
     chance: float
     expected: Decimal
-    rescue: Reroute | None
+    reroute: Reroute | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,5 +259,5 @@ class Outlook:
 
     chance: float
     expected: Decimal
-    rescue: Reroute | None
+    reroute: Reroute | None
     reason: str

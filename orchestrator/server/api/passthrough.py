@@ -132,7 +132,7 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
 
 def _load(upstream: Upstream) -> tuple[float, int]:
     out = upstream.interactive + upstream.inflight
-    return out / max(1, upstream.flow.limit), upstream.interactive
+    return out / max(1, upstream.limiter.limit), upstream.interactive
 
 
 class _Relay:

@@ -83,7 +83,7 @@ class Run(RowSource):
     def start(
         self,
         plan: InputRows,
-        lanes: UpstreamQueues,
+        upstream_queues: UpstreamQueues,
         input_path: Path,
         writer: results.Writer,
         doubts: bytearray | None,
@@ -93,7 +93,7 @@ class Run(RowSource):
         `doubts` is the account of what was sent before; None where none is kept.
         """
         self._writer = writer
-        self._lanes = lanes
+        self._upstream_queues = upstream_queues
         self._files = {}
         with contextlib.ExitStack() as opened:
             for kind in ("output", "error"):
@@ -196,7 +196,7 @@ class Run(RowSource):
                 return self._again.popleft()
             # It failed here: it goes on elsewhere, and what stands behind it gets its turn.
             self._again.rotate(-1)
-        index = self._lanes.take(upstream.url)
+        index = self._upstream_queues.take(upstream.url)
         if index is None:
             left = self._again or self._last
             return left.popleft() if left else None
@@ -208,7 +208,7 @@ class Run(RowSource):
         if row is None:
             return first
         pack, indexes, ids = packing.Pack(row), [first.index], [custom_id]
-        while (index := self._lanes.take(upstream.url)) is not None:
+        while (index := self._upstream_queues.take(upstream.url)) is not None:
             custom_id, row = self._packable(index)
             if row is None or not pack.add(row):
                 self._again.append(Work(self, index, self.plan.size(index)))

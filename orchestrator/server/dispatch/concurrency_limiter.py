@@ -83,7 +83,7 @@ class ConcurrencyLimiter:
         self._interactive_at = float("-inf")
         self._most_running = 0
         self._preemptions: float | None = None
-        self._preempted_looks = 0
+        self._preempted_windows = 0
         self._flight = _Flight()
 
     def room(self, now: float, interactive: int) -> int:
@@ -165,8 +165,8 @@ class ConcurrencyLimiter:
     def _is_preempting(self, gauges: Gauges) -> bool:
         before, self._preemptions = self._preemptions, gauges.preemptions
         more = before is not None and gauges.preemptions > before
-        self._preempted_looks = self._preempted_looks + 1 if more else 0
-        return self._preempted_looks >= 2
+        self._preempted_windows = self._preempted_windows + 1 if more else 0
+        return self._preempted_windows >= 2
 
     def _by_throughput(self, now: float) -> None:
         flight = self._flight

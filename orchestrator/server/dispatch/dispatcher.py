@@ -317,7 +317,7 @@ class Dispatcher:
         if verdict.overload:
             upstream.overloaded(now, sent_at, reply, self._retry_delay)
         elif reply.end is End.TIMED_OUT:
-            upstream.flow.timed_out(now, sent_at)
+            upstream.limiter.timed_out(now, sent_at)
         if upstream.refuses_priority(reply):
             self._again(work)
             return

@@ -17,7 +17,7 @@ from orchestrator.server.dispatch.plan import InputRows
 _MASK = (1 << 64) - 1
 
 
-class _Lane:
+class _UpstreamQueue:
     """An upstream's rows: a range of positions it is in, and behind it the groups `queue[next:]`."""
 
     __slots__ = ("at", "end", "next", "queue", "queued")
@@ -43,38 +43,40 @@ class UpstreamQueues:
         self._rows = plan.order.rows
         self._done = plan.done
         self._bounds = plan.order.bounds
-        self._lanes = {name: _Lane() for name in upstreams}
-        self._shared: _Lane | None = None
-        if len(self._bounds) > 1 and len(self._lanes) > 1:
+        self._upstream_queues = {name: _UpstreamQueue() for name in upstreams}
+        self._shared: _UpstreamQueue | None = None
+        if len(self._bounds) > 1 and len(self._upstream_queues) > 1:
             self._give_homes(plan.order.hashes)
         else:
-            self._shared = _Lane()
+            self._shared = _UpstreamQueue()
             self._shared.end = len(plan)
 
     def take(self, upstream: str) -> int | None:
         """The index of the next row for an upstream, or None when every row has been handed out."""
-        lane = self._shared or self._lanes.get(upstream)
-        if lane is None:
-            lane = self._lanes[upstream] = _Lane()
+        upstream_queue = self._shared or self._upstream_queues.get(upstream)
+        if upstream_queue is None:
+            upstream_queue = self._upstream_queues[upstream] = _UpstreamQueue()
         rows, done = self._rows, self._done
         while True:
             if rows is None:
-                index = done.find(0, lane.at, lane.end)
+                index = done.find(0, upstream_queue.at, upstream_queue.end)
                 if index >= 0:
-                    lane.at = index + 1
+                    upstream_queue.at = index + 1
                     return index
             else:
-                for at in range(lane.at, lane.end):
+                for at in range(upstream_queue.at, upstream_queue.end):
                     if not done[index := rows[at]]:
-                        lane.at = at + 1
+                        upstream_queue.at = at + 1
                         return index
-            lane.at = lane.end
-            if not (self._next_group(lane) or self._take_over(lane)):
+            upstream_queue.at = upstream_queue.end
+            if not (self._next_group(upstream_queue) or self._take_over(upstream_queue)):
                 return None
 
     def _give_homes(self, hashes: array[int]) -> None:
-        lanes = list(self._lanes.values())
-        seeds = [int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") for name in self._lanes]
+        upstream_queues = list(self._upstream_queues.values())
+        seeds = [
+            int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") for name in self._upstream_queues
+        ]
         bounds = self._bounds
         for group, prefix in enumerate(hashes):
             best = chosen = -1
@@ -84,31 +86,31 @@ class UpstreamQueues:
                 weight = ((weight ^ weight >> 32) * 0xD6E8FEB86659FD93) & _MASK
                 if weight > best:
                     best, chosen = weight, number
-            lanes[chosen].queue.append(group)
-            lanes[chosen].queued += bounds[group + 1] - bounds[group]
+            upstream_queues[chosen].queue.append(group)
+            upstream_queues[chosen].queued += bounds[group + 1] - bounds[group]
 
-    def _next_group(self, lane: _Lane) -> bool:
+    def _next_group(self, upstream_queue: _UpstreamQueue) -> bool:
         """Move a lane on to the next group of its own."""
-        if lane.next == len(lane.queue):
+        if upstream_queue.next == len(upstream_queue.queue):
             return False
-        group = lane.queue[lane.next]
-        lane.next += 1
-        lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
-        lane.queued -= lane.end - lane.at
+        group = upstream_queue.queue[upstream_queue.next]
+        upstream_queue.next += 1
+        upstream_queue.at, upstream_queue.end = self._bounds[group], self._bounds[group + 1]
+        upstream_queue.queued -= upstream_queue.end - upstream_queue.at
         return True
 
-    def _take_over(self, lane: _Lane) -> bool:
+    def _take_over(self, upstream_queue: _UpstreamQueue) -> bool:
         """Give a lane without rows some of the lane that has the most."""
         if self._shared is not None:
             return False
-        other = max(self._lanes.values(), key=lambda each: each.left)
+        other = max(self._upstream_queues.values(), key=lambda each: each.left)
         if not other.left:
             return False
         if other.next == len(other.queue):
-            lane.end, lane.at = other.end, (other.at + other.end) // 2
-            other.end = lane.at
+            upstream_queue.end, upstream_queue.at = other.end, (other.at + other.end) // 2
+            other.end = upstream_queue.at
             return True
         group = other.queue.pop()
-        lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
-        other.queued -= lane.end - lane.at
+        upstream_queue.at, upstream_queue.end = self._bounds[group], self._bounds[group + 1]
+        other.queued -= upstream_queue.end - upstream_queue.at
         return True

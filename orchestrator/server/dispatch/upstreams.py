@@ -65,7 +65,7 @@ class Upstream:
         self.paid = paid
         rate = None if pace is None else pace.requests_per_minute
         # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
-        self.flow = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
+        self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.inflight = 0
         self.interactive = 0
@@ -153,7 +153,7 @@ class Upstream:
 
     def room(self) -> int:
         """How many rows may be out now."""
-        room = self.flow.room(self.clock(), self.interactive)
+        room = self.limiter.room(self.clock(), self.interactive)
         return min(room, 1) if self.on_trial else room
 
     def wait(self) -> float:
@@ -182,7 +182,7 @@ class Upstream:
             # A rate, or a quota: fewer rows at once would not help.
             self.pace.refused(now, sent_at, reply.retry_after, pause)
         else:
-            self.flow.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
+            self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
@@ -254,7 +254,7 @@ class Upstream:
 
     def answered(self, now: float) -> None:
         """A row came to its end."""
-        self.flow.completed(now, self.inflight + 1)
+        self.limiter.completed(now, self.inflight + 1)
 
     def well(self, sent_at: float) -> bool:
         """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
@@ -306,10 +306,10 @@ class Upstream:
             self._busy.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._busy.wait(), SETTLED_SECONDS)
-        await asyncio.sleep(GROWING_SECONDS if self.flow.growing or not self.inflight else SETTLED_SECONDS)
+        await asyncio.sleep(GROWING_SECONDS if self.limiter.growing or not self.inflight else SETTLED_SECONDS)
 
     async def _look(self) -> None:
-        self.flow.observe(self.clock(), self.inflight, await self._read_gauges())
+        self.limiter.observe(self.clock(), self.inflight, await self._read_gauges())
 
     async def _probe(self) -> bool:
         try:
