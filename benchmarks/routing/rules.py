@@ -29,7 +29,7 @@ class Fixed:
 
 
 class PullBack:
-    """Batch first; what is not done at deadline - 1.6 x the time that the sure route needs for it is pulled back."""
+    """Batch first; what is not done at deadline - 1.6 x the time that the sure route needs for it is rerouted."""
 
     def __init__(self, sync: str) -> None:
         self.name = f"pull back 1.6x to {sync}"

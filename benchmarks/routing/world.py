@@ -88,7 +88,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were pulled back."""
+    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were rerouted."""
 
     backend: str
     rows: int
@@ -237,7 +237,7 @@ class World:
 
     def _take(self, job: _Job, rows: int, backend: str) -> None:
         if backend in self._nights:
-            assert rows <= job.waiting, "what was pulled back goes to no batch"
+            assert rows <= job.waiting, "what was rerouted goes to no batch"
             assert not job.terms.local_only
             job.waiting -= rows
             return

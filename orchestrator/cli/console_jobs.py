@@ -212,7 +212,7 @@ def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list
     lines = table(columns, rows, width)
     if plan.reroute is not None and deadline is not None:
         what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
-        lines += sentence(f"rescue: {what}; needed {chance(plan.reroute.needed)}", width)
+        lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"

@@ -79,7 +79,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
 
         def tick(engine: Engine) -> None:
             nights()
-            with engine.notices.apart("keeping house"):
+            with engine.notices.apart("gc"):
                 daily.tick(now())
             with engine.notices.apart("progress"):
                 told.tick(engine)

@@ -82,7 +82,7 @@ TIDY_SECONDS = 3.0
 class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
-    `dispatch=False` serves what is there and cancels batches, but sends no row. The `crew` asks the providers;
+    `dispatch=False` serves what is there and cancels batches, but sends no row. `provider_calls` ask the providers;
     without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
     """
 

@@ -22,7 +22,7 @@ nothing but time when they run again. A provider's are billed, and waited for as
 
 @dataclass(slots=True)
 class Opened:
-    """A backend in use: its lane, the settings that it was opened with, and its server where that is ours."""
+    """A backend in use: its handle, the settings that it was opened with, and its server where that is ours."""
 
     handle: BackendHandle
     settings: Backend

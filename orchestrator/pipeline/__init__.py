@@ -1,12 +1,12 @@
 """`advance(job)`: one idempotent step of a job through its stages. One file a stage:
 
     build    documents → requests
-    batches  one shard through all that follows, what asks a provider by the `crew`:
-      submit   requests → shards → batches, as far as `governor` lets them go
+    batches  one shard through all that follows, what asks a provider by `provider_calls`:
+      submit   requests → shards → batches, as far as `admission_control` lets them go
       track    batches looked at until they are over
       fetch    result files, until they are whole
       collect  result files → outcomes; `leftovers` says what becomes of the others
-    chores   what is left at backends: files to delete, and answers that come `late`
+    remote_cleanup   what is left at backends: files to delete, and answers that come `late`
     stages   outcomes of a long document's parts → the request for its answer
     merge    outcomes → one file in input order
 
@@ -41,7 +41,7 @@ from orchestrator.store import Store
 
 
 class Pipeline:
-    """Takes jobs of one home through their stages. The `crew` carries out what asks a provider something."""
+    """Takes jobs of one home through their stages. `provider_calls` carries out what asks a provider."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Pipeline:
             self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
-        """Send rows that wait, and take back batches that would be late, as the planner says."""
+        """Send rows that wait, and cancel and reroute batches that would be late, as the planner says."""
         if job.cancel_requested_at is not None:
             return False
         now = self._now()
@@ -219,7 +219,7 @@ class Pipeline:
             self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False
-        self._note(job, "rerouted", f"its rows are taken back: {reason}", shard)
+        self._note(job, "rerouted", f"its rows are rerouted: {reason}", shard)
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:

@@ -1,4 +1,4 @@
-"""What the stages of a shard share: backends, the crew that calls them, and what is said of a shard that waits."""
+"""What the stages of a shard share: backends, the threads that call them, and what is said of a shard that waits."""
 
 from __future__ import annotations
 

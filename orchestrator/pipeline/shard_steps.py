@@ -1,6 +1,6 @@
 """One shard at a time: from its rows to a batch, until the batch is over and its rows are settled.
 
-What asks a hosted backend something is carried out by the crew, off the engine's thread; our own server is asked at
+What asks a hosted backend is carried out by `provider_calls`, off the engine's thread; our own server is asked at
 once. Whatever goes wrong at a backend, the shard waits, says what for, and has an end to it.
 """
 

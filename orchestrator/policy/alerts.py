@@ -185,7 +185,7 @@ def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
         if _is_slow(shard, now):
-            action = "it is waited for; its rows are taken back where the deadline asks for it"
+            action = "it is waited for; its rows are rerouted where the deadline asks for it"
             message = f"{where} takes longer than usual: {shard.held}"
             yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
         elif (since := _held_since(watched, shard)) is not None and (
@@ -212,7 +212,7 @@ _WAITS = {
     ),
     ShardState.SUBMITTED: (
         "has been waited for",
-        "it is asked again; its rows are taken back where the deadline asks",
+        "it is asked again; its rows are rerouted where the deadline asks",
     ),
     ShardState.ENDED: ("is over, and its answers have not come", "they are waited for as long as the deadline lets"),
 }

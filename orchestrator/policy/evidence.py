@@ -39,7 +39,7 @@ OVERRUN = 6 * DAY
 """So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
 LONG = DAY
 NO_ANSWER = 10 * MINUTE
-"""Rows that are taken back from a backend that has not answered for so long are let go after `LAST_CALL`."""
+"""Rows that are rerouted from a backend that has not answered for so long are let go after `LAST_CALL`."""
 LAST_CALL = MINUTE
 """A backend that is silent has so long to say what became of rows that are needed elsewhere."""
 

@@ -102,7 +102,7 @@ def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
 
 
 def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime) -> Iterator[Delay]:
-    """Batches that took longer than foreseen, or were taken back for that."""
+    """Batches that took longer than foreseen, or were rerouted for that."""
     foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
     for shard in shards:
         known = foreseen.get(shard.id)

@@ -28,7 +28,7 @@ from orchestrator.policy.night_figures import (
 )
 
 MOST = 20
-"""Documents, rows and rescues that are named; all are counted."""
+"""Documents, rows and reroutes that are named; all are counted."""
 NOON = time(12)
 
 

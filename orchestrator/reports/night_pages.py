@@ -216,7 +216,7 @@ def _time(job: JobReport) -> Block:
     if job.rerouted > len(reroutes):
         reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
     if reroutes and job.due is not None and job.due.met:
-        reroutes.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
+        reroutes.insert(0, "it was saved by a reroute: batches were cancelled in time, and their rows went elsewhere")
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
     return Block("Time", columns, rows, reroutes)
 

@@ -1,4 +1,4 @@
-"""The server's parts put together: records, batches, fan-out and upstreams under one folder."""
+"""The server's parts put together: records, batches, dispatcher and upstreams under one folder."""
 
 from __future__ import annotations
 

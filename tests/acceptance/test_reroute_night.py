@@ -120,7 +120,7 @@ def test_a_batch_that_stalls_is_brought_home_in_time(stalled: Night) -> None:
     assert stalled.start().wait(WAIT) == 0
     found = stalled.check()
     [rerouted] = reroutes(found)
-    assert "rows pulled back" in rerouted["reason"]
+    assert "rows rerouted" in rerouted["reason"]
     assert datetime.fromisoformat(found["finished_at"]) <= stalled.deadline
 
 

@@ -220,7 +220,7 @@ def test_the_markdown_tells_all_of_it() -> None:
         "- the budget was $9.00",
         "| cloud | 1 | 1 min 30 s | 1 min | 2 min | — |",
         "was met with 1 h to spare",
-        "- it was saved by a rescue",
+        "- it was saved by a reroute",
         "- and 2 more times",
     ):
         assert words in told, words

@@ -103,7 +103,7 @@ def test_a_table_that_people_read() -> None:
     assert Decimal(4) <= planned.expected < Decimal("4.3")
     assert planned.at_most == Decimal("9.6000")
     assert refused(planned) == {
-        "realtime": "kept for the rescue; 2.0x dearer for all rows",
+        "realtime": "kept for the reroute; 2.0x dearer for all rows",
         "flex": "job allows openai, realtime",
         "anthropic": "1.6x dearer, not needed",
     }
@@ -262,7 +262,7 @@ def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
 
 
 def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
-    """It would hold the target, and be cheaper than with a rescue, until it is slow."""
+    """It would hold the target, and be cheaper than with a reroute, until it is slow."""
     quick = batch(seconds=10 * MINUTE, turnaround=known(10 * MINUTE, 900))
     slow_rescue = paced("realtime", "0.001", 0.6)
     assert plan(8000, [quick], terms(8), NOW).verdict.holds

@@ -179,4 +179,4 @@ def test_the_guard_moves_each_row_at_most_once(
         assert taken[source] <= rows
     assert taken[None] in (0, job.waiting + job.rerouted)
     to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.source is None)
-    assert to_batches <= job.waiting, "what was pulled back goes to no batch"
+    assert to_batches <= job.waiting, "what was rerouted goes to no batch"

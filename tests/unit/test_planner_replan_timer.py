@@ -33,7 +33,7 @@ def still(option: SynchronousOption) -> SynchronousOption:
 def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     decision = replan(Open(running=running(4000, 4000)), OPTIONS, TERMS, at(0.5))
     assert (decision.cancel, decision.sends) == ((), ())
-    assert decision.reason.startswith("there is time: what still runs is pulled back in ")
+    assert decision.reason.startswith("there is time: what still runs is rerouted in ")
     assert decision.chance >= 0.99
     assert decision.reroute is not None
     assert decision.reroute.to == ("realtime",)
@@ -49,9 +49,7 @@ def test_the_rescue_comes_before_it_is_too_late_and_not_much_before() -> None:
     decision = replan(job, OPTIONS, TERMS, at(rerouted))
     assert decision.cancel == ("b0",)
     assert decision.chance >= 0.99
-    assert decision.reason.startswith(
-        "8,000 rows pulled back from b0: later the rest would not surely be done in time"
-    )
+    assert decision.reason.startswith("8,000 rows rerouted from b0: later the rest would not surely be done in time")
 
 
 def test_what_is_done_already_gives_more_time() -> None:
@@ -80,7 +78,7 @@ def test_in_the_last_minute_all_are_pulled_back() -> None:
     decisions = (replan(Open(running=running(2000, 2000, 2000, 2000)), OPTIONS, TERMS, at(h)) for h in polls)
     first = next(decision for decision in decisions if decision.cancel)
     assert first.cancel == ("b0", "b1", "b2", "b3")
-    assert first.reason.startswith("8,000 rows pulled back from 4 batches")
+    assert first.reason.startswith("8,000 rows rerouted from 4 batches")
 
 
 def test_pulled_rows_go_to_the_sure_route_and_to_no_batch() -> None:

@@ -44,7 +44,7 @@ class _Due:
 
 
 class RemoteCleanup:
-    """The chores of a home. `take` gives late answers to the rows of a job, `note` tells of what happened."""
+    """A home's remote clean-up. `take` gives late answers to the rows of a job, `note` tells of what happened."""
 
     def __init__(
         self,

@@ -235,7 +235,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
 
 
 def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
-    """A batch's course so far; `may_leave` says whether another backend takes its rows."""
+    """A batch's life so far; `may_leave` says whether another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
     return BatchLife(

@@ -34,7 +34,7 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class ShardTally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
-    `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
+    `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `escalated` those that
     go on with a stronger model, `escalated_to` its name.
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
     refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
@@ -120,7 +120,7 @@ class Rest:
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
     refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
-    `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    `rerouted`, which were rerouted for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """
 
@@ -267,7 +267,7 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-    # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
+    # No row of a batch that expired, was rerouted, or was refused as a whole, is to blame for it.
     is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
     refusal = tally.refusal
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)

@@ -1,4 +1,4 @@
-"""Keeping house: what `[retention]` lets go is removed, and what a kill left behind.
+"""gc: what `[retention]` lets go is removed, and what a kill left behind.
 
 A kill anywhere loses nothing that is needed and leaves nothing that the next time does not remove. A job's folder is
 marked first, then the database forgets what lies in it, then the folder is renamed, then it goes. A mark on a folder
@@ -277,7 +277,7 @@ def _is_old(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Daily:
-    """`tick` keeps house once a day, however often it is called; a file in the home says when it was last."""
+    """`tick` removes what may go once a day, however often it is called; a file in the home says when it last did."""
 
     store: Store
     home: Home
@@ -289,7 +289,7 @@ class Daily:
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Keep house where a day has passed since; what went then, else None. What keeps it from it is logged."""
+        """Remove what may go once a day; gives what went, or None. What keeps it from that is logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None
@@ -299,9 +299,9 @@ class Daily:
             record = {"at": now.isoformat(timespec="seconds"), "freed_bytes": swept.freed}
             self._file.write_text(json.dumps(record))
         except (OrchError, OSError) as error:
-            log.warning("keeping house: %s", error)
+            log.warning("gc: %s", error)
             return None
-        log.info("keeping house: %s freed, the home takes %s", *map(retention.words, (swept.freed, swept.use.total)))
+        log.info("gc: %s freed, the home takes %s", *map(retention.words, (swept.freed, swept.use.total)))
         return swept
 
     @property

@@ -175,7 +175,7 @@ class Prospects:
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Seconds until the rows of a batch that is taken back are free, at the longest, by backend."""
+        """Seconds until the rows of a batch that is rerouted are free, at the longest, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs

@@ -55,7 +55,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
+    """What to do with a job's open rows now: shards to reroute, then rows to send. Look again at `next_look`."""
 
     reroutes: tuple[Shard, ...]
     sends: tuple[Sending, ...]
@@ -207,7 +207,7 @@ class Planning:
         return found
 
     def turnarounds(self, shards: Sequence[Shard]) -> list[Forecast]:
-        """What is foreseen of shards that are sent now. A lane works on all rows of a job there at once."""
+        """What is foreseen of shards that are sent now. An option works on all rows of a job there at once."""
         together: dict[str, int] = dict(self.lying.paced)
         for shard in shards:
             together[shard.backend] = together.get(shard.backend, 0) + shard.rows
@@ -250,12 +250,12 @@ class Planning:
 
     @property
     def _has_to_leave(self) -> bool:
-        """Whether rows are at a lane that may not have them any more."""
+        """Whether rows are at an option that may not have them any more."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.lying.paced)
 
     def _sends(self, found: Decision) -> list[Sending]:
-        """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
+        """A decision's sends as orders. What was rerouted in time goes to options, and to no batch.
 
         Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
         goes on as far as both reach, row by row, where it is cheapest.
@@ -294,7 +294,7 @@ class Planning:
     def first(self, by: datetime | None) -> First | str:
         """What to do with the rows of `of_canary`; or why they would not be back `by` then.
 
-        They go where they are back soonest, to a lane before any batch.
+        They go where they are back soonest, to an option before any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
@@ -321,7 +321,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
+        """The hosted backends whose batches were rerouted: their leftovers go to no other batch."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
@@ -335,7 +335,7 @@ class Planning:
 
     @cached_property
     def _rerouted(self) -> list[str]:
-        """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
+        """Those of `_avoided` whose rows were rerouted in time, where there is an option for them."""
         rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid.split(","))]
         return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
@@ -345,7 +345,7 @@ class Planning:
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
     def _sync_options_for(self, avoid: str | None) -> list[SynchronousOption]:
-        """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
+        """The options that may take rows which keep away from `avoid`, the cheapest first."""
         barred = () if avoid is None else avoid.split(",")
         handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
         return sorted(handles, key=lambda one: one.cost.p50)
@@ -366,7 +366,7 @@ class Planning:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
-        # What a backend has that orch.toml has no more can be neither looked at nor taken back.
+        # What a backend has that orch.toml has no more can be neither looked at nor rerouted.
         paced = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return lying(

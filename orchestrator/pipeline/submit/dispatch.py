@@ -35,7 +35,7 @@ class Dispatch:
         if self._work.is_asking(shard):
             return self._sent(job, shard, handle)
         if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
-            # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
+            # It was rerouted before it was known whether there is a batch of it; or it must not go there any more.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may not take it any more")
             return True
         if not self._work.polls.is_due(shard, handle, self._work.now()):

@@ -1,4 +1,4 @@
-"""A stake: rows in batches of one backend, which are done at a time of their own."""
+"""A batch share: rows in batches of one backend, which are done at a time of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_WAVES = 24
 class BatchShare:
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
-    `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
+    `kept` is the share of them that is expected to be done where they are rerouted when half of all batches are.
     """
 
     option: BatchOption
@@ -49,7 +49,7 @@ class BatchShare:
         return self.option.turnaround.by(each, self.age) * self.answers(seconds)
 
     def lost(self, seconds: float) -> float:
-        """The share of the rows that is expected to be left when they are pulled back so many seconds from now."""
+        """The share of the rows that is expected to be left when they are rerouted so many seconds from now."""
         waves, option = self.waves, self.option
         kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
         if waves == 1:

@@ -1,6 +1,6 @@
-"""A course: which rows a batch has, which the paced routes, and when what is still in a batch is pulled back.
+"""A candidate plan: which rows a batch has, which the paced routes, and when what is still in a batch is rerouted.
 
-`judge` says what a course costs and whether it holds. A batch that is cancelled costs only what it has done, so
+`judge` says what a plan costs and whether it holds. A batch that is cancelled costs only what it has done, so
 beginning there costs nothing but time, and the one question is how long to wait: until the last moment at which the
 leftovers surely arrive by the routes that remain, unless waiting becomes dearer before.
 """
@@ -17,24 +17,24 @@ from orchestrator.policy.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
 WORTH = 0.1
-"""A batch that is less likely than this to be done before it would be pulled back is not worth its trouble."""
+"""A batch that is less likely than this to be done before it would be rerouted is not worth its trouble."""
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
-"""Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
+"""Seconds after which batches may be rerouted. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
 
 
 Sources = tuple[tuple[str, int], ...]
-"""Rows by the lane that they leave."""
+"""Rows by the option that they leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
     """Where rows are, and what may come.
 
-    `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
-    `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
-    `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
-    rows that leave a lane.
+    `batch_shares` in batches, the last `bets` of them not sent yet; `new` rows are sent to options, so that they
+    hold `held`; `coming` ones are free in `free_in` seconds. The first `fallback` options may take more later.
+    Batches are rerouted `reroute_after` seconds from now, never where it is None. `cancel` names those that are
+    rerouted at once, `sources` the rows that leave an option.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -50,7 +50,7 @@ class CandidatePlan:
 
     @property
     def in_batches(self) -> int:
-        """Rows in batches that can be pulled back."""
+        """Rows in batches that can be rerouted."""
         return sum(batch_share.rows for batch_share in self.batch_shares)
 
     @property
@@ -61,23 +61,23 @@ class CandidatePlan:
 
     @property
     def unsent(self) -> tuple[BatchShare, ...]:
-        """The stakes that are not sent yet."""
+        """The batch shares that are not sent yet."""
         return self.batch_shares[len(self.batch_shares) - self.bets :]
 
     @property
     def causes(self) -> frozenset[str]:
-        """The backends whose slowness makes a rescue of these rows needed, and of other jobs' rows there too."""
+        """The backends whose slowness makes a reroute of these rows needed, and of other jobs' rows there too."""
         return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
     def before(self) -> Rows:
-        """What lanes held before anything was sent."""
+        """What options held before anything was sent."""
         return tuple(held - new for held, new in zip(self.held, self.new, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A course that pulls batches back after `pull` seconds.
+    """A candidate plan that reroutes batches after `reroute_after` seconds.
 
     What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.
     """
@@ -90,24 +90,24 @@ class Judged:
 
     @property
     def whole(self) -> CandidatePlan:
-        """The course with its pull."""
+        """The candidate plan with its reroute."""
         return replace(self.candidate, reroute_after=self.reroute_after)
 
 
 def latency(candidate: CandidatePlan) -> float:
-    """Seconds from a pull until its rows are there to be sent on."""
+    """Seconds from a reroute until its rows are there to be sent on."""
     return max((batch_share.free_after for batch_share in candidate.batch_shares), default=0.0)
 
 
 def arrival(candidate: CandidatePlan) -> float:
-    """Seconds from now when what is pulled back is there to be sent on."""
+    """Seconds from now when what is rerouted is there to be sent on."""
     return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
 
 
 def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
-    """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
+    """What a candidate plan costs, and whether it holds the deadline with the chance asked for, by when it reroutes.
 
-    Pulls that are too late for that only where `late` ones are worth a thought.
+    Reroutes that are too late for that only where `late` ones are worth a thought.
     """
     in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
     yield _valued(
@@ -126,7 +126,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
 
 
 def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Whether what is pulled back is surely done by the deadline."""
+    """Whether what is rerouted is surely done by the deadline."""
     burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
     # That a cancel may slip is told; to wait for what seldom does would be dear.
     tail = min(SLIPS, slips(candidate))
@@ -154,7 +154,7 @@ def _valued(
 
 
 def _paced(candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Dollars for what the lanes hold and will hold without a pull."""
+    """Dollars for what the options hold and will hold without a reroute."""
     comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
     if not candidate.fallback:
         return capacity.price(candidate.held, (), 0)
@@ -162,7 +162,7 @@ def _paced(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def _with_reroute(candidate: CandidatePlan, reroute_after: float, at: float, capacity: Capacity) -> float:
-    """Dollars for all of it, where what is in batches is pulled back and free at `at`."""
+    """Dollars for all of it, where what is in batches is rerouted and free at `at`."""
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
         lost = batch_share.lost(reroute_after)
@@ -177,10 +177,10 @@ def _with_reroute(candidate: CandidatePlan, reroute_after: float, at: float, cap
 
 
 def _holds(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Whether a course without a pull holds."""
+    """Whether a candidate plan without a reroute holds."""
     if candidate.batch_shares:
         return not candidate.fallback and chance_of(candidate, capacity) >= capacity.target
-    # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
+    # What does not keep up goes on to the rest of the fallback when it must: all of it together has to.
     return capacity.fits(
         candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=slips(candidate)
     )
@@ -225,7 +225,7 @@ def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
-    """What a course does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
+    """What a candidate plan does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """

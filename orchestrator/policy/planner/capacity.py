@@ -21,10 +21,10 @@ UNKNOWN = 1 / 3
 DETECTED = 600.0
 """Seconds until an engine that stands still is known to, and its rows are elsewhere."""
 TURN = 60.0
-"""Seconds for a look or two, until it shows that a lane does not do the last of its rows."""
+"""Seconds for a look or two, until it shows that an option does not do the last of its rows."""
 NEGLIGIBLE = 1e-5
 Rows = tuple[int, ...]
-"""Rows by paced option, in the order of the ground."""
+"""Rows by synchronous option, in the order of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Capacity:
     finishes: float = 1.0
 
     def leave(self, held: Sequence[int]) -> float:
-        """Seconds until rows that leave a lane are free."""
+        """Seconds until rows that leave an option are free."""
         return max(
             (sync.option.cancel_seconds for sync, rows in zip(self.sync_options, held, strict=True) if rows),
             default=0.0,
@@ -86,8 +86,8 @@ class Capacity:
     ) -> bool:
         """Whether `burden` rows that come at `a` and what is left of those `held` are surely done by the deadline.
 
-        Only the first `cover` lanes take what comes; what is held elsewhere is done there or not at all. `tail` is
-        the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
+        Only the first `fallback` options take what comes; what is held elsewhere is done there or not at all. `tail`
+        is the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
         """
         burden, a = burden + self._certain(cause), max(a, self.leave(held))
         lows = [sync.low for sync in self.sync_options]
@@ -126,7 +126,7 @@ class Capacity:
         return 1.0 - _fattened(NORMAL.cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain(self, cause: Collection[str]) -> float:
-        """Rows of others that come for certain: for the same cause, or since the lane that has them is too slow."""
+        """Rows of others that come for certain: for the same cause, or since the option that has them is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
@@ -140,7 +140,7 @@ class Capacity:
         return next((sync for sync in self.sync_options if sync.option.backend == backend), None)
 
     def risk(self, burden: float, held: Sequence[int], a: float, fallback: int, cause: Collection[str] = ()) -> float:
-        """P(an engine fails, or others need it, and the rest of the cover cannot make up for it)."""
+        """P(an engine fails, or others need it, and the rest of the fallback cannot make up for it)."""
         lows = [sync.low for sync in self.sync_options]
         found = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
@@ -162,7 +162,7 @@ class Capacity:
         return min(1.0, found)
 
     def _ends(self, burden: float, held: Sequence[int], a: float, fallback: int, place: int) -> float:
-        """When a lane is usually done with what it has and, where it is of the cover, with its part of the rest."""
+        """When an option is usually done with what it has and, in the fallback, with its share of the rest."""
         sync = self.sync_options[place]
         if sync.rate <= 0:
             return math.inf
@@ -175,7 +175,7 @@ class Capacity:
     def _secured(
         self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, fallback: int, place: int
     ) -> bool:
-        """Whether the others do all of it, were one lane gone from now on, with what others have there."""
+        """Whether the others do all of it, were one option gone from now on, with what others have there."""
         gone = [0.0 if other == place else rate for other, rate in enumerate(rates)]
         kept = [0 if other == place else rows for other, rows in enumerate(held)]
         more = sum(claim.rows for claim in self.claims if claim.source == self.sync_options[place].option.backend)
@@ -199,7 +199,7 @@ class Capacity:
         return room
 
     def room(self, held: Sequence[int], a: float, fallback: int, *, sure: bool) -> list[float]:
-        """Rows that each lane of the cover can take from `a` on, beside those held."""
+        """Rows that each option of the fallback can take from `a` on, beside those held."""
         found = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
@@ -208,7 +208,7 @@ class Capacity:
         return found
 
     def until(self, place: int, fallback: int) -> float:
-        """Until when a lane of the cover may be given rows to do: one that others can take over from is to be done a
+        """Until when an option of the fallback may get rows: one that others can take over from is to be done a
         little before the deadline, while there is time for that."""
         if (
             fallback < 2
@@ -219,7 +219,7 @@ class Capacity:
         return max(0.0, self.horizon - TURN - self.sync_options[place].option.cancel_seconds)
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
-        """Rows by lane, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
+        """Rows by option, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
         left, taken = rows, [0] * len(self.sync_options)
         for place, free in enumerate(room):
             taken[place] = min(left, math.floor(free))
@@ -235,16 +235,16 @@ class Capacity:
         return tuple(taken)
 
     def at_most(self, rows: Sequence[int]) -> Decimal:
-        """What rows by lane do not exceed (95 %)."""
+        """What rows by option do not exceed (95 %)."""
         return sum(
             (sync.option.cost.p95 * many for sync, many in zip(self.sync_options, rows, strict=True) if many),
             Decimal(0),
         )
 
     def price(self, held: Sequence[int], comes: Sequence[tuple[float, float]], fallback: int) -> float:
-        """What is expected to be paid: for what lanes hold, and for rows that come, as (when, how many).
+        """What is expected to be paid: for what options hold, and for rows that come, as (when, how many).
 
-        What a lane is expected not to do in time goes on to the next, so more time is never dearer.
+        What an option is expected not to do in time goes on to the next, so more time is never dearer.
         """
         usual = [sync.between(0.0, self.horizon, sync.rate) for sync in self.sync_options]
         total, has = 0.0, [float(rows) for rows in held]
@@ -258,7 +258,7 @@ class Capacity:
         return total
 
     def _poured(self, rows: float, has: list[float], when: float, fallback: int) -> float:
-        """Dollars for rows that come then, the cheapest lane first; what lanes have grows by them."""
+        """Dollars for rows that come then, the cheapest option first; what options have grows by them."""
         total = 0.0
         for place in range(fallback):
             if rows <= 0:
@@ -273,14 +273,14 @@ class Capacity:
         return total
 
     def slowest(self, held: Sequence[int]) -> float:
-        """The seconds until the last lane is done with what it holds; infinite where one does not move."""
+        """The seconds until the last option is done with what it holds; infinite where one does not move."""
         return max(
             (sync.option.pace.seconds_for(rows) for sync, rows in zip(self.sync_options, held, strict=True)),
             default=0.0,
         )
 
     def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int) -> float:
-        """For how many seconds nothing need be moved between lanes, to about a tenth."""
+        """For how many seconds nothing need be moved between options, to about a tenth."""
         wait = 0.0
         step = 60.0
         while step < self.horizon and self.fits(burden, held, max(free_in, step + self.leave(held)), fallback):
@@ -311,7 +311,7 @@ def capacity(
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
 ) -> Capacity:
-    """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first."""
+    """The capacity for paced options, the cheapest first; of equal ones the faster, then the one named first."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
     sync_options = []
     for option in sorted(paced, key=lambda one: (one.cost.p50, -one.pace.rate)):

@@ -1,4 +1,4 @@
-"""Where a job's rows are, by its shards; and a decision as orders: shards to take back, rows to send. Pure."""
+"""Where a job's rows are, by its shards; and a decision as orders: shards to reroute, rows to send. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.policy.planner.values import Claim, Decision, Open, Running
 
 OVERDUE = 0.5
 A_GOOD_PART = 0.05
-"""A shard of a lane goes as a whole, so only where this part of what is left of it is wanted elsewhere."""
+"""A shard of an option goes as a whole, so only where this part of what is left of it is wanted elsewhere."""
 
 
 def lying(
@@ -26,7 +26,7 @@ def lying(
     later: int = 0,
     claims: tuple[Claim, ...] = (),
 ) -> Open:
-    """A job's open rows and where they are: `rows` by shard, those in `paced` backends at lanes.
+    """A job's open rows and where they are: `rows` by shard, those in `paced` backends at options.
 
     `cancel` says how many seconds it takes at the longest until the rows of a cancelled batch are free.
     """
@@ -49,13 +49,13 @@ def lying(
 
 
 def _back(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
-    """When what was pulled back is free; what takes longer than ever may take half as long again."""
+    """When what was rerouted is free; what takes longer than ever may take half as long again."""
     since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE * since))
 
 
 def to_reroute(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """The shards that a decision takes back: the batches named, and of a lane the newest that hold as many rows."""
+    """The shards that a decision reroutes: the batches named, and of an option the newest that hold as many rows."""
     wanted: dict[str, int] = {}
     for send in found.sends:
         if send.source is not None:

@@ -45,12 +45,12 @@ class _Work:
         return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:
-        """The course that is taken."""
+        """The candidate plan that is taken."""
         ours = self.capacity(terms)
         return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
-        """The cheapest course that holds these terms, if there is one."""
+        """The cheapest candidate plan that holds these terms, if there is one."""
         ours = self.capacity(terms)
         return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 

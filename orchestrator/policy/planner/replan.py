@@ -26,23 +26,23 @@ from orchestrator.policy.planner.setting import (
 from orchestrator.policy.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
-"""Rows leave a lane for a batch where they are more than this part of what it holds, and it saves as much."""
+"""Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""
 SURER = 0.05
 """And where nothing holds, for so much more chance."""
 EVEN = 0.5
-"""In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
+"""In either case only for a batch that is likelier to be done in time than to be rerouted itself."""
 SOONER = 0.2
 """Where it is late anyway, rows change places only for so much less time."""
 HELPS = 0.02
 """And before that for so much more chance."""
 SOONEST, LATEST = 30.0, 1800.0
 WATCHED = DETECTED / 2
-"""How often lanes are looked at that others could take over from."""
+"""How often options are looked at that others could take over from."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Board:
-    """A job as it lies: the ground, the batches it may still use, what is held, and what must leave where it is."""
+    """A job as it lies: the capacity, the batches it may still use, what is held, and what must leave where it is."""
 
     ours: Capacity
     batches: list[BatchOption]
@@ -52,7 +52,7 @@ class _Board:
     terms: Terms
 
     def best(self, position: Position) -> Chosen | None:
-        """The best course from a position."""
+        """The best candidate plan from a position."""
         return best(position, self.batches, self.ours, self.terms, every=False)
 
 
@@ -82,7 +82,7 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 
 
 def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
-    """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
+    """No candidate plan is within the budget: what runs goes on as far as the budget reaches, row by row."""
     at = _position(job, board, job.running, 0, now)
     candidate = CandidatePlan(at.batch_shares, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
     waits = job.waiting + job.rerouted + job.coming > 0
@@ -118,7 +118,7 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 
 
 def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
-    """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
+    """The best candidate plan; where it would reroute within the minute, that is now: the one with most rows left
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
@@ -137,7 +137,7 @@ def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
 
 
 def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """The same, with what lanes will not do in time free to go elsewhere: a batch costs less than a late rescue."""
+    """The same, with what options will not do in time free to move: a batch is cheaper than a late reroute."""
     held, sync_options, horizon = board.held, board.ours.sync_options, board.ours.horizon
     does = [sync.between(0.0, max(0.0, horizon), sync.rate) for sync in sync_options]
     spare = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
@@ -195,7 +195,7 @@ def _batch(board: _Board, running: Running) -> BatchOption:
 
 
 def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
-    """What goes where. Batches take what waits before what leaves a lane, and nothing that was pulled back."""
+    """What goes where. Batches take what waits before what leaves an option, and nothing that was rerouted."""
     pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *candidate.sources, (None, job.rerouted)])
     sends = [send for bet in candidate.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
     for sync, rows in zip(ours.sync_options, candidate.new, strict=True):
@@ -218,7 +218,7 @@ def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from
 
 
 def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
-    """Rows that leave a lane which does not keep up, once the others could not take them over later."""
+    """Rows that leave an option which does not keep up, once the others could not take them over later."""
     candidate = chosen.candidate
     there, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
@@ -248,7 +248,7 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
 
 
 def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
-    """The sends that lead from rows by lane to others; no lane gives more than is `there`."""
+    """The sends that lead from rows by option to others; no option gives more than is `there`."""
     names = [sync.option.backend for sync in ours.sync_options]
     gives = {
         name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most
@@ -272,7 +272,7 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
     if candidate.cancel:
         rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
         why = "later the rest would not surely be done in time" if chosen.holds else "that is likelier than waiting"
-        return f"{rows:,} rows pulled back from {_named(candidate.cancel)}: {why}; {told}"
+        return f"{rows:,} rows rerouted from {_named(candidate.cancel)}: {why}; {told}"
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
         return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"

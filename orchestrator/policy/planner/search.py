@@ -1,4 +1,4 @@
-"""Which courses there are, and the best of them.
+"""Which candidate plans there are, and the best of them.
 
 The choices depend neither on the deadline nor on the budget, so more of either can only help.
 """
@@ -27,16 +27,16 @@ from orchestrator.policy.planner.values import BatchOption, Terms
 PARTS = 8
 """Into how many parts rows are cut to be shared by batches and paced routes."""
 FEW = frozenset(WAITS[::3])
-"""The pulls that are thought of where none is in time."""
+"""The reroutes that are thought of where none is in time."""
 LITTLE = 0.1
 """Less of a chance than this is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds.
+    """Where a job's rows are; `held` by option, `coming` ones are free in `free_in` seconds.
 
-    Those of `sources` wait, but in a lane as yet. See `values.Open` and `courses.Course`.
+    Those of `sources` wait, but in an option as yet. See `values.Open` and `candidate_plans.CandidatePlan`.
     """
 
     waiting: int
@@ -51,7 +51,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A course with its figures; `value` is what is expected, and what being late costs."""
+    """A candidate plan with its figures; `value` is what is expected, and what being late costs."""
 
     candidate: CandidatePlan
     expected: float
@@ -64,10 +64,10 @@ class Chosen:
 def best(
     position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms, *, every: bool = True
 ) -> Chosen | None:
-    """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
+    """The cheapest candidate plan that holds the deadline within the budget; else the likeliest within it, or None.
 
     Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
-    a course may come to need all lanes (fewer matter to the budget alone).
+    a candidate plan may come to need all options (fewer matter to the budget alone).
     """
     full = len(capacity.sync_options)
     fallbacks = range(full + 1) if every or terms.budget is not None else {full, 0}
@@ -77,7 +77,7 @@ def best(
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """The cheapest course that holds the deadline within the budget, if there is one."""
+    """The cheapest candidate plan that holds the deadline within the budget, if there is one."""
     fallbacks = range(len(capacity.sync_options) + 1)
     return _cheapest(_candidates(position, batches, capacity, fallbacks), capacity, terms)
 
@@ -93,7 +93,7 @@ def _cheapest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Te
 
 
 def _with_net(found: Chosen, candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen:
-    """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
+    """The same, with a reroute where it counts on batches alone and the budget pays for one: it will be made."""
     candidate = found.candidate
     if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
         return found
@@ -185,7 +185,7 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...
 
 
 def _sent(position: Position, rows: int, fallback: int, capacity: Capacity) -> Iterator[tuple[Rows, Rows]]:
-    """Rows that go to lanes now, and what the lanes hold then.
+    """Rows that go to options now, and what the options hold then.
 
     As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;
     else what they surely do.

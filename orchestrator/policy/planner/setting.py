@@ -1,4 +1,4 @@
-"""What a planning is about: the options that a job may use, as ground and batches, until its deadline."""
+"""What a planning is about: the options that a job may use, as capacity and batches, until its deadline."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
 
 
 def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Reroute | None:
-    """When what is in batches is pulled back, and where to; None where it never is."""
+    """When what is in batches is rerouted, and where to; None where it never is."""
     if candidate.reroute_after is None or not candidate.batch_shares:
         return None
     burden = candidate.in_batches + candidate.coming
@@ -93,7 +93,7 @@ def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Rerou
 
 
 def _latest(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> float:
-    """The last moment for a pull that is as sure, up to the next one that was thought of."""
+    """The last moment for a reroute that is as sure, up to the next one that was thought of."""
     bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
     while top - bottom > 30.0:
         middle = (bottom + top) / 2
@@ -104,7 +104,7 @@ def _latest(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> f
 
 
 def finish_of(candidate: CandidatePlan, ours: Capacity, chance: float) -> float:
-    """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
+    """Seconds from now by which all of a candidate plan is done with this chance; infinite where nobody can say."""
     usual, spread = ours.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
     sync_options = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
     if not candidate.batch_shares:
@@ -112,7 +112,7 @@ def finish_of(candidate: CandidatePlan, ours: Capacity, chance: float) -> float:
     done = 1.0 if candidate.reroute_after is None else done_by(candidate.batch_shares, candidate.reroute_after)
     if chance <= done:
         return max(sync_options, max(batch_share.within(chance) for batch_share in candidate.batch_shares))
-    # What was pulled back comes last, as slow as the rest of the chance has it.
+    # What was rerouted comes last, as slow as the rest of the chance has it.
     rest = min(0.999, max(0.001, (chance - done) / (1.0 - done)))
     usual, spread = ours.seconds(
         candidate.in_batches + candidate.coming, candidate.held, arrival(candidate), candidate.fallback

@@ -22,7 +22,7 @@ def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[R
         why = (
             "the cheapest"
             if candidate.reroute_after is None
-            else f"pulled back after {duration(candidate.reroute_after)} where it still runs"
+            else f"rerouted after {duration(candidate.reroute_after)} where it still runs"
         )
         found.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
@@ -96,7 +96,7 @@ def _against(
 ) -> str:
     dearer = f"{float(cost.p50) / chosen.expected:.1f}x dearer" if chosen and chosen.expected > 0 else "dearer"
     if kept:
-        return f"kept for the rescue; {dearer} for all rows"
+        return f"kept for the reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {dollars(cost.p95)}, which is over the budget of {dollars(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:

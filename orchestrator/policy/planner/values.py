@@ -35,7 +35,7 @@ class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
     `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
-    share `kept` of them, less where it is pulled back sooner than batches usually are done. `room` rows fit what may
+    share `kept` of them, less where it is rerouted sooner than batches usually are done. `room` rows fit what may
     be enqueued there at once (None: any number), `behind` those that others have there now; fewer than `min_rows` are
     not sent as a batch. One expires after `window` seconds. The provider has been `silent` for so many seconds.
     `objection` says why none may be sent at all.
@@ -130,7 +130,7 @@ class Running:
 class Open:
     """A job's rows without an outcome, and where they are.
 
-    `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
+    `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
     to no other one; `coming` are still in such batches, expected by `coming_at`. `paced` counts
     rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
     are made of the answers to these. `claims` are what other jobs may come to need.
@@ -148,7 +148,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a rescue)."""
+    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a reroute)."""
 
     backend: str
     rows: int
@@ -208,7 +208,7 @@ class PlanVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where the rows go. `at_most` holds for the dearest course that the plan may take; the budget covers it.
+    """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
 
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
 
@@ -228,7 +228,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Rows that go to a backend: from those `waiting` or `pulled` where `source` is None, else from that backend."""
+    """Rows that go to a backend: of those `waiting` or `rerouted` where `source` is None, else from that backend."""
 
     rows: int
     backend: str
@@ -240,8 +240,8 @@ class Decision:
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
     `chance` is P(all rows done by the deadline) and
-    `expected` what the open rows will cost, both if this is done; `rescue` is when batches that run on would be
-    pulled back.
+    `expected` what the open rows will cost, both if this is done; `reroute` is when batches that run on would be
+    rerouted.
     """
 
     cancel: tuple[str, ...]
@@ -255,7 +255,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How a job stands: P(all rows done by the deadline), what the open rows are expected to cost, and the rescue."""
+    """How a job stands: P(all rows done by the deadline), what the open rows should cost, and the reroute."""
 
     chance: float
     expected: Decimal

@@ -1,7 +1,7 @@
 """Which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
 
 Every group of rows with a common prefix has a home among the upstreams, by rendezvous hashing of its prefix, so that
-it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest lane: a
+it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest queue: a
 group, or half of what is left of its last one. So the fast ones do more, and nothing waits for one that is slow or
 dead.
 """
@@ -90,7 +90,7 @@ class UpstreamQueues:
             upstream_queues[chosen].queued += bounds[group + 1] - bounds[group]
 
     def _next_group(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Move a lane on to the next group of its own."""
+        """Move an upstream queue on to the next group of its own."""
         if upstream_queue.next == len(upstream_queue.queue):
             return False
         group = upstream_queue.queue[upstream_queue.next]
@@ -100,7 +100,7 @@ class UpstreamQueues:
         return True
 
     def _take_over(self, upstream_queue: _UpstreamQueue) -> bool:
-        """Give a lane without rows some of the lane that has the most."""
+        """Give an upstream queue without rows some of the one that has the most."""
         if self._shared is not None:
             return False
         other = max(self._upstream_queues.values(), key=lambda each: each.left)

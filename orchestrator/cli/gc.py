@@ -1,4 +1,4 @@
-"""Keeping house: gc, backup."""
+"""gc and backup."""
 
 from __future__ import annotations
 
