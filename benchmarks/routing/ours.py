@@ -116,9 +116,9 @@ class Ours:
         """Between the last answer and the finished job."""
         return observed.finish_seconds(self._finished, rows, now)
 
-    def share_again(self, job: str) -> float:
+    def reask_share(self, job: str) -> float:
         """Which part of a job's answers is asked for once more."""
-        return observed.share_again(self._again[job])
+        return observed.reask_share(self._again[job])
 
 
 class _Books:
@@ -164,7 +164,7 @@ class _Books:
             )
         )
         return self.view.later + int(
-            self._memory.share_again(self.view.job.name) * (open_rows + self.view.later) + 0.5
+            self._memory.reask_share(self.view.job.name) * (open_rows + self.view.later) + 0.5
         )
 
     @property

@@ -68,7 +68,7 @@ class Monitor:
         self._config = config
 
     @property
-    def _ways(self) -> Sequence[Channel]:
+    def _channels(self) -> Sequence[Channel]:
         return channels(self._config) if self._given is None else self._given
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
@@ -128,7 +128,7 @@ class Monitor:
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
-        for way in self._ways:
+        for way in self._channels:
             self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
 
     def _watched(self, job: Job, standstill: Standstill, now: datetime) -> MonitoredJob:
@@ -152,7 +152,7 @@ class Monitor:
 
     def _raise(self, alert: Alert, now: datetime) -> None:
         """Keep an alert, for every way; the first time, it is an event of its job."""
-        for way in self._ways:
+        for way in self._channels:
             key = f"{alert.key}|{way.name}"
             self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
         # Behind those: where this one is known, none of them is missing.
@@ -163,7 +163,7 @@ class Monitor:
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
         """Keep what no job is the matter of, for every way; the first time, it is logged."""
-        for way in self._ways:
+        for way in self._channels:
             key = f"{notice.key}:{home}|{way.name}"
             self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
         told = Told(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
@@ -171,7 +171,7 @@ class Monitor:
             log.warning("%s: %s; %s", notice.kind, notice.message, notice.action)
 
     def _send(self, home: str, now: datetime) -> None:
-        ways = {way.name: way for way in self._ways}
+        ways = {way.name: way for way in self._channels}
         for told in self._store.alerts.unsent(home, now - KEPT):
             way = ways.get(told.key.rpartition("|")[2])
             at, _ = self._again.get(told.key, (now, 0.0))

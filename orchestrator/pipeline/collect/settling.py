@@ -100,7 +100,7 @@ def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
     shard, price = ended.shard, ended.handle.price
     spent, sent = {}, {}
-    for row, said in rest.taken_back:
+    for row, said in rest.not_executed:
         spent[row.seq] = price.of_time(said.upstream_seconds)
         if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
             sent[row.seq] = cost
@@ -177,7 +177,7 @@ def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: Sh
             said = _outcome(ended, row, kind, found)
             if isinstance(said, NotExecuted):
                 if said.upstream_seconds or said.uncertain:
-                    rest.taken_back.append((row, said))
+                    rest.not_executed.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(row.custom_id)
             is_answer = said.status is not None and 200 <= said.status < 300

@@ -124,7 +124,7 @@ class Rest:
     can tell whose they are; they may be about the `doubtful` rows.
     """
 
-    taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
+    not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
@@ -180,7 +180,7 @@ def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally:
             yield _ended(row, RequestState.CANCELLED, code, job.cancel_reason or "the job was cancelled")
         return
     if shard.rerouted_at is not None:
-        # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
+        # An engine that did not keep up may do some of them all the same, and they avoid what they did before;
         # another batch would be as slow.
         if not ended.handle.is_own:
             rest.rerouted.extend(row.seq for row in untold)

@@ -34,7 +34,7 @@ BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
 
-class Run(RowSource):
+class ActiveBatch(RowSource):
     """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last.
 
     `tier` is the service tier of rows that name none.
