@@ -84,11 +84,11 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
-    from orchestrator.engine.lanes import own_lane
+    from orchestrator.engine.lanes import own_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import sending
-    from orchestrator.pipeline.submit.admission import Room
+    from orchestrator.pipeline.submit.admission import BatchRoom
     from orchestrator.settings.backends import LocalBackend
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import Place
@@ -108,9 +108,9 @@ def ours(folder: Path, *, finish: bool) -> None:
             return
         settings = config.backends["local"]
         assert isinstance(settings, LocalBackend)
-        lane = own_lane("local", settings, config, home.root / "none")
+        sync = own_handle("local", settings, config, home.root / "none")
         sending = Sending(DOCUMENTS, "local", None, "bench")
-        shards = sending.plan_shards(store, taken.job, lane, sending, lambda model: Room(50_000, None), now())
+        shards = sending.plan_shards(store, taken.job, sync, sending, lambda model: BatchRoom(50_000, None), now())
         assert sum(shard.rows for shard in shards) == DOCUMENTS
     _answer_all(folder / "orch.db", taken.job.id)
 

@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.server.dispatch.plan import Plan, make_plan
-from orchestrator.server.dispatch.upstream_queue import Lanes
+from orchestrator.server.dispatch.plan import InputRows, make_plan
+from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 
 CHAT = "/v1/chat/completions"
 CACHE_TOKENS = 400_000
@@ -86,25 +86,25 @@ def text(chance: random.Random, tokens: int) -> str:
     return chance.randbytes(tokens * BYTES_PER_TOKEN // 2).hex()
 
 
-def planned(path: Path, *, in_order: bool) -> tuple[Plan, float]:
+def planned(path: Path, *, in_order: bool) -> tuple[InputRows, float]:
     """The plan, and the CPU seconds it took."""
     started = time.process_time()
     plan = make_plan(
         path, CHAT, (), 1_000_000, in_order=in_order, cache_bytes=CACHE_TOKENS * BYTES_PER_TOKEN, spill=path.parent
     )
     seconds = time.process_time() - started
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     return plan, seconds
 
 
-def hit_rate(work: Workload, plan: Plan, prefix_of: list[int]) -> float:
+def hit_rate(work: Workload, plan: InputRows, prefix_of: list[int]) -> float:
     """The part of all prompt tokens that the engines had in their caches; they take rows in turn."""
     engines = {f"http://engine-{number}/v1": Engine(work) for number in range(work.engines)}
-    lanes = Lanes(plan, list(engines))
+    sync_options = UpstreamQueues(plan, list(engines))
     rows = 0
     while rows < len(prefix_of):
         for name, engine in engines.items():
-            row = lanes.take(name)
+            row = sync_options.take(name)
             if row is not None:
                 engine.run(prefix_of[row], row)
                 rows += 1

@@ -27,12 +27,12 @@ class Held(Protocol):
 class Engine:
     """Shares its rate among shards by how soon each is due; one that could be late goes before all others."""
 
-    def __init__(self, lane: LaneNight, deadlines: Mapping[str, float]) -> None:
-        self.lane = lane
+    def __init__(self, sync: LaneNight, deadlines: Mapping[str, float]) -> None:
+        self.sync = sync
         self._deadlines = deadlines
         self._left: dict[int, tuple[Held, float]] = {}
-        self.ahead = lane.ahead
-        self._warm = math.inf if lane.ahead <= 0 else 0.0
+        self.ahead = sync.ahead
+        self._warm = math.inf if sync.ahead <= 0 else 0.0
         """When it can begin; infinite while it is cold and nobody asks anything of it."""
         self._idle_since = -math.inf
 
@@ -49,8 +49,8 @@ class Engine:
         """A shard comes."""
         assert shard.sent is not None
         if not self._left and self.ahead <= 0:
-            cold = shard.sent - self._idle_since > self.lane.cools or math.isinf(self._idle_since)
-            self._warm = shard.sent + (self.lane.start if cold else 1.0)
+            cold = shard.sent - self._idle_since > self.sync.cools or math.isinf(self._idle_since)
+            self._warm = shard.sent + (self.sync.start if cold else 1.0)
         self._left[id(shard)] = (shard, float(shard.rows))
 
     def leave(self, shard: Held) -> int:
@@ -62,11 +62,11 @@ class Engine:
         """When its rate changes, it can begin, or a shard is done if nothing else happens."""
         if not self._left and self.ahead <= 0:
             return math.inf
-        times = [self.lane.next_change(now)]
+        times = [self.sync.next_change(now)]
         if now < self._warm:
             times.append(self._warm)
         elif self.ahead > 0:
-            rate = self.lane.rate_at(now)
+            rate = self.sync.rate_at(now)
             times.append(now + self.ahead / rate if rate > 0 else math.inf)
         else:
             for held, rate in self._shared(now):
@@ -79,7 +79,7 @@ class Engine:
         if a < self._warm or b <= a:
             return []
         if self.ahead > 0:
-            self.ahead = max(0.0, self.ahead - self.lane.rate_at(a) * (b - a))
+            self.ahead = max(0.0, self.ahead - self.sync.rate_at(a) * (b - a))
             return []
         over = []
         for held, rate in self._shared(a):
@@ -99,7 +99,7 @@ class Engine:
 
     def _shared(self, now: float) -> list[tuple[Held, float]]:
         """Rows a second for each shard."""
-        rate = self.lane.rate_at(now)
+        rate = self.sync.rate_at(now)
         here = [(held, left, self._deadlines[held.job] - now) for held, left in self._left.values()]
         urgent = [one for one in here if rate > 0 and one[1] / rate > TIGHT * one[2]] if len(here) > 1 else []
         if urgent:

@@ -127,7 +127,7 @@ class Night:
     number: int
     jobs: tuple[Job, ...]
     batches: tuple[BatchNight, ...]
-    lanes: tuple[LaneNight, ...]
+    sync_options: tuple[LaneNight, ...]
     hour: int = 20
     slow: float = 1.0
 
@@ -177,13 +177,13 @@ def clairvoyant(night: Night) -> list[float | None]:
     He sends each row where it is done in time, the cheapest first. A bound: he also takes from a batch that is not
     done in time the very rows that are, and waits for no look and no merge. Jobs with earlier deadlines go first.
     """
-    used = {lane.name: 0.0 for lane in night.lanes}
+    used = {sync.name: 0.0 for sync in night.sync_options}
     found: dict[str, float | None] = {}
     for job in sorted(night.jobs, key=lambda one: one.deadline):
         routes = [
-            (lane.price, max(0.0, _lane_rows(lane, job) - used[lane.name]), lane.name)
-            for lane in night.lanes
-            if lane.location == "local" or not job.local_only
+            (sync.price, max(0.0, _lane_rows(sync, job) - used[sync.name]), sync.name)
+            for sync in night.sync_options
+            if sync.location == "local" or not job.local_only
         ]
         if not job.local_only:
             routes += [(batch.price, _batch_rows(batch, job), batch.name) for batch in night.batches]
@@ -203,8 +203,8 @@ def all_rows(job: Job) -> int:
     return int((job.rows + job.reduces) / (1.0 - job.again))
 
 
-def _lane_rows(lane: LaneNight, job: Job) -> float:
-    return lane.rows_between(job.at + lane.start, job.deadline) - lane.ahead
+def _lane_rows(sync: LaneNight, job: Job) -> float:
+    return sync.rows_between(job.at + sync.start, job.deadline) - sync.ahead
 
 
 def _batch_rows(batch: BatchNight, job: Job) -> float:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
-from orchestrator.core.model import Job, JobId, JobKind, Progress
+from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed, Speeds
@@ -25,13 +25,13 @@ from orchestrator.policy.planner import (
     Decision,
     Open,
     Option,
-    PacedOption,
+    SynchronousOption,
     Terms,
     observed,
     plan,
     replan,
 )
-from orchestrator.policy.planner.orders import lying, taken_back
+from orchestrator.policy.planner.orders import lying, to_reroute
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200
@@ -49,7 +49,7 @@ class Ours:
     def __init__(self, name: str = "ours") -> None:
         self.name = name
         self._shards: dict[str, list[Shard]] = defaultdict(list)
-        self._progress: dict[str, list[Progress]] = defaultdict(list)
+        self._progress: dict[str, list[ProgressSample]] = defaultdict(list)
         self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -80,12 +80,12 @@ class Ours:
             del kept[:-REMEMBERED]
         by_job: dict[tuple[str, str], list[Seen]] = defaultdict(list)
         for seen in progress:
-            by_job[seen.job, seen.lane].append(seen)
-        for (_, lane), found in by_job.items():
+            by_job[seen.job, seen.sync].append(seen)
+        for (_, sync), found in by_job.items():
             for seen in found[:: 1 + len(found) // MOST_LOOKS]:
-                self._progress[lane].append(progress_of(night, begin, seen))
-        for lane, samples in self._progress.items():
-            self._progress[lane] = [one for one in samples if one.at > begin - timedelta(days=NIGHTS)]
+                self._progress[sync].append(progress_of(night, begin, seen))
+        for sync, samples in self._progress.items():
+            self._progress[sync] = [one for one in samples if one.at > begin - timedelta(days=NIGHTS)]
         for terms in night.jobs:
             mine = [one for one in shards if one.job == terms.name and one.collected is not None]
             last = max((one.ended or 0.0 for one in mine), default=0.0)
@@ -105,11 +105,11 @@ class Ours:
             [*self._progress[backend], *books.progress[backend]],
         )
 
-    def speeds(self, lane: str, books: _Books) -> Speeds:
+    def speeds(self, sync: str, books: _Books) -> Speeds:
         """What earlier nights tell of a lane."""
-        key = (books.view.night.number, lane, books.view.job.name)
+        key = (books.view.night.number, sync, books.view.job.name)
         if key not in self._speeds:
-            past = observed.Sight(lane, self._shards[lane], self._progress[lane])
+            past = observed.Sight(sync, self._shards[sync], self._progress[sync])
             self._speeds[key] = observed.speeds(past, books.view.job.name, books.now)
         return self._speeds[key]
 
@@ -117,9 +117,9 @@ class Ours:
         """Between the last answer and the finished job."""
         return observed.finish_seconds(self._finished, rows, now)
 
-    def share_again(self, job: str) -> float:
+    def reask_share(self, job: str) -> float:
         """Which part of a job's answers is asked for once more."""
-        return observed.share_again(self._again[job])
+        return observed.reask_share(self._again[job])
 
 
 class _Books:
@@ -133,15 +133,15 @@ class _Books:
         self.shards: dict[str, list[Shard]] = defaultdict(list)
         for sent in view.shards:
             self.shards[sent.backend].append(shard_of(sent, night, begin, self.now))
-        self.progress: dict[str, list[Progress]] = defaultdict(list)
+        self.progress: dict[str, list[ProgressSample]] = defaultdict(list)
         for seen in view.progress:
-            self.progress[seen.lane].append(progress_of(night, begin, seen))
+            self.progress[seen.sync].append(progress_of(night, begin, seen))
         self.mine = job_of(night, view.job, begin)
         known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
         self.first = observed.goes_first(known, self.mine) | {JobId(f"{OTHERS}-{night.number}")}
         self.options: list[Option] = [
             *(self._batch(batch) for batch in night.batches),
-            *(self._lane(lane) for lane in night.lanes),
+            *(self._sync(sync) for sync in night.sync_options),
         ]
         self._deadlines = {job.id: job.deadline_at for job in known if job.id in self.first and job.deadline_at}
         job, budget = view.job, None
@@ -157,7 +157,7 @@ class _Books:
         """Rows that are made of answers to come."""
         open_rows = (
             self.view.waiting
-            + self.view.pulled
+            + self.view.rerouted
             + sum(
                 one.rows - one.done
                 for one in self.view.shards
@@ -165,7 +165,7 @@ class _Books:
             )
         )
         return self.view.later + int(
-            self._memory.share_again(self.view.job.name) * (open_rows + self.view.later) + 0.5
+            self._memory.reask_share(self.view.job.name) * (open_rows + self.view.later) + 0.5
         )
 
     @property
@@ -181,7 +181,7 @@ class _Books:
 
     @property
     def _paced(self) -> frozenset[str]:
-        return frozenset(lane.name for lane in self.view.night.lanes)
+        return frozenset(sync.name for sync in self.view.night.sync_options)
 
     @property
     def open(self) -> Open:
@@ -191,24 +191,24 @@ class _Books:
         rows: dict[str, int] = {shard.id: shard.rows for shard in mine if shard.collected_at is None}
         return lying(
             sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
-            waiting=self.view.waiting, pulled=self.view.pulled, later=self.later, claims=self.claims,
+            waiting=self.view.waiting, rerouted=self.view.rerouted, later=self.later, claims=self.claims,
         )  # fmt: skip
 
     def actions(self, decision: Decision) -> Iterator[Action]:
         """A decision as orders. What lanes lose waits first, and is sent at the next look."""
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
-        for shard in taken_back(decision, mine):
+        for shard in to_reroute(decision, mine):
             yield Cancel(shard.number)
-        waiting, pulled = self.view.waiting, self.view.pulled
+        waiting, rerouted = self.view.waiting, self.view.rerouted
         for send in decision.sends:
             if send.source is not None:
                 continue
-            most = waiting + pulled if send.backend in self._paced else waiting
+            most = waiting + rerouted if send.backend in self._paced else waiting
             if rows := min(send.rows, most):
                 yield Send(send.backend, rows)
                 if send.backend in self._paced:
-                    back = min(rows, pulled)
-                    pulled -= back
+                    back = min(rows, rerouted)
+                    rerouted -= back
                     waiting -= rows - back
                 else:
                     waiting -= rows
@@ -229,17 +229,17 @@ class _Books:
             slips=observed.slips(sight.shards, self.now, cancel),
         )
 
-    def _lane(self, lane: LaneNight) -> PacedOption:
+    def _sync(self, sync: LaneNight) -> SynchronousOption:
         asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
         assumed = Assumed(UNKNOWN_RATE, UNKNOWN_SPREAD)
-        if lane.nominal is not None:
-            assumed = Assumed(lane.nominal, STATED_SPREAD, "stated")
-        known = self._memory.speeds(lane.name, self)
-        sight = self._memory.sight(lane.name, self)
-        starts = observed.ASSUMED_START if lane.location == "local" else observed.QUICK_START
+        if sync.nominal is not None:
+            assumed = Assumed(sync.nominal, STATED_SPREAD, "stated")
+        known = self._memory.speeds(sync.name, self)
+        sight = self._memory.sight(sync.name, self)
+        starts = observed.ASSUMED_START if sync.location == "local" else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
-        return PacedOption(lane.name, lane.location, _cost(lane.price), pace, cancel_seconds=leaves)
+        return SynchronousOption(sync.name, sync.location, _cost(sync.price), pace, cancel_seconds=leaves)
 
 
 def begin_of(night: Night) -> datetime:
@@ -267,7 +267,7 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
     if sent.ended is not None:
         state = ShardState.ENDED
         status = (
-            BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.pulled else BatchStatus.EXPIRED
+            BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.rerouted else BatchStatus.EXPIRED
         )
     if sent.collected is not None:
         state = ShardState.COLLECTED
@@ -275,15 +275,15 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
         ShardId(f"{night.number}.{sent.number}"), JobId(f"{sent.job}-{night.number}"), sent.number, sent.backend,
         "/v1", "m", state, "", sent.rows, 0, begin + timedelta(seconds=sent.created),
         provider_status=status, provider_completed=sent.done, submitted_at=at(sent.sent), first_at=at(sent.first),
-        seen_at=at(sent.seen), pulled_at=at(sent.pulled), ended_at=at(sent.ended),
+        seen_at=at(sent.seen), rerouted_at=at(sent.rerouted), ended_at=at(sent.ended),
         collected_at=at(sent.collected),
     )  # fmt: skip
 
 
-def progress_of(night: Night, begin: datetime, seen: Seen) -> Progress:
+def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a lane as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
-    return Progress(job_id, seen.job, seen.lane, begin + timedelta(seconds=seen.at), seen.done, seen.left)
+    return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
 
 
 def _cost(price: float) -> Cost:

@@ -21,7 +21,7 @@ class Fixed:
 
     def look(self, view: View) -> Look:
         """Send what waits."""
-        rows = view.waiting + view.pulled
+        rows = view.waiting + view.rerouted
         return Look([Send(self._route(view), rows)] if rows else [], 3600.0)
 
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
@@ -29,11 +29,11 @@ class Fixed:
 
 
 class PullBack:
-    """Batch first; what is not done at deadline - 1.6 x the time that the sure route needs for it is pulled back."""
+    """Batch first; what is not done at deadline - 1.6 x the time that the sure route needs for it is rerouted."""
 
-    def __init__(self, lane: str) -> None:
-        self.name = f"pull back 1.6x to {lane}"
-        self._lane = lane
+    def __init__(self, sync: str) -> None:
+        self.name = f"pull back 1.6x to {sync}"
+        self._sync = sync
         self._rates: list[float] = []
 
     def look(self, view: View) -> Look:
@@ -42,10 +42,12 @@ class PullBack:
         mine = [one for one in view.shards if one.job == view.job.name]
         if not mine:
             actions.append(Send(view.night.batches[0].name, view.waiting))
-        elif view.waiting + view.pulled:
-            actions.append(Send(self._lane, view.waiting + view.pulled))
-        lanes = {lane.name for lane in view.night.lanes}
-        running = [one for one in mine if one.ended is None and one.pulled is None and one.backend not in lanes]
+        elif view.waiting + view.rerouted:
+            actions.append(Send(self._sync, view.waiting + view.rerouted))
+        sync_options = {sync.name for sync in view.night.sync_options}
+        running = [
+            one for one in mine if one.ended is None and one.rerouted is None and one.backend not in sync_options
+        ]
         left = sum(one.rows - one.done for one in running)
         wait = view.job.deadline - MARGIN * left / self._rate(view.night) - view.now
         if running and wait <= 0:
@@ -55,17 +57,17 @@ class PullBack:
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember how fast the sure route was."""
         for one in shards:
-            if one.backend == self._lane and one.sent is not None and one.ended is not None and one.done > 100:
+            if one.backend == self._sync and one.sent is not None and one.ended is not None and one.done > 100:
                 self._rates.append(one.done / max(1.0, one.ended - one.sent))
 
     def _rate(self, night: Night) -> float:
         rates = self._rates[-50:]
-        nominal = next(lane.nominal for lane in night.lanes if lane.name == self._lane)
+        nominal = next(sync.nominal for sync in night.sync_options if sync.name == self._sync)
         return sum(rates) / len(rates) if rates else nominal or UNKNOWN_RATE
 
 
 def _by_class(view: View) -> str:
-    names = [lane.name for lane in view.night.lanes]
+    names = [sync.name for sync in view.night.sync_options]
     left = view.job.deadline - view.job.at
     if left < 3600.0:
         return "realtime"
@@ -77,16 +79,16 @@ def _by_class(view: View) -> str:
 def rules(night: Night) -> list[Policy]:
     """The rules that such nights have the routes for."""
     local_only = any(job.local_only for job in night.jobs)
-    lanes = {lane.name for lane in night.lanes if lane.location == "local" or not local_only}
+    sync_options = {sync.name for sync in night.sync_options if sync.location == "local" or not local_only}
     found: list[Policy] = []
     if not local_only and night.batches:
         found.append(Fixed("always batch", lambda view: view.night.batches[0].name))
-    if "local" in lanes:
+    if "local" in sync_options:
         found.append(Fixed("always local", lambda view: "local"))
-    if "realtime" in lanes:
+    if "realtime" in sync_options:
         found.append(Fixed("always realtime", lambda view: "realtime"))
         if night.batches:
             found.append(Fixed("by deadline class", _by_class))
     if not local_only and night.batches:
-        found += [PullBack(lane) for lane in ("local", "realtime") if lane in lanes]
+        found += [PullBack(sync) for sync in ("local", "realtime") if sync in sync_options]
     return found

@@ -120,7 +120,7 @@ def one(
     rows: int,
     deadline: float,
     batches: tuple[BatchNight, ...],
-    lanes: tuple[LaneNight, ...],
+    sync_options: tuple[LaneNight, ...],
     *,
     hour: int = 20,
     slow: float = 1.0,
@@ -131,7 +131,7 @@ def one(
 ) -> Night:
     """A night of one job."""
     job = Job("job", rows, deadline, budget=budget, local_only=local_only, reduces=reduces, again=again)
-    return Night(number, (job,), batches, lanes, hour, slow)
+    return Night(number, (job,), batches, sync_options, hour, slow)
 
 
 def _evening(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -165,13 +165,13 @@ def _bad_nights(chance: random.Random, at: int, count: int, state: float) -> Nig
 def _outages(chance: random.Random, at: int, count: int, state: float) -> Night:
     # The whole provider stands still: its batches and its realtime API.
     down = outage(chance, 0.15, 5 * HOUR, 0.5 * HOUR, 2.5 * HOUR)
-    lanes = (local(chance, 0.0009, 0.8), realtime(chance, down=down))
-    return one(at, 8_000, 5 * HOUR, (batch(chance, down=down),), lanes)
+    sync_options = (local(chance, 0.0009, 0.8), realtime(chance, down=down))
+    return one(at, 8_000, 5 * HOUR, (batch(chance, down=down),), sync_options)
 
 
 def _quota(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0008, 1.0), realtime(chance))
-    return one(at, 8_000, 6 * HOUR, (batch(chance, room=2_000, median=1200.0),), lanes)
+    sync_options = (local(chance, 0.0008, 1.0), realtime(chance))
+    return one(at, 8_000, 6 * HOUR, (batch(chance, room=2_000, median=1200.0),), sync_options)
 
 
 def _price_change(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -200,8 +200,8 @@ def _failing_gpu(chance: random.Random, at: int, count: int, state: float) -> Ni
 def _growing(chance: random.Random, at: int, count: int, state: float) -> Night:
     part = at / count
     rows = int(4_000 + 14_000 * part)
-    lanes = (local(chance, 0.0003, 1.0, ahead=6_000 * part * chance.uniform(0.7, 1.3)), realtime(chance))
-    return one(at, rows, 4 * HOUR, (batch(chance),), lanes)
+    sync_options = (local(chance, 0.0003, 1.0, ahead=6_000 * part * chance.uniform(0.7, 1.3)), realtime(chance))
+    return one(at, rows, 4 * HOUR, (batch(chance),), sync_options)
 
 
 def _slow_sure(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -209,17 +209,17 @@ def _slow_sure(chance: random.Random, at: int, count: int, state: float) -> Nigh
 
 
 def _local_only(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (
+    sync_options = (
         local(chance, 0.0008, 1.0, speed=stands(outage(chance, 0.02, 2 * HOUR, HOUR, 4 * HOUR))),
         realtime(chance),
     )
-    return one(at, 8_000, 6 * HOUR, (batch(chance),), lanes, local_only=True)
+    return one(at, 8_000, 6 * HOUR, (batch(chance),), sync_options, local_only=True)
 
 
 def _tight_budget(chance: random.Random, at: int, count: int, state: float) -> Night:
     # Realtime would cost $8: what the budget pays for is the batch, and the GPU in time.
-    lanes = (local(chance, 0.0006, 1.2), realtime(chance))
-    return one(at, 8_000, 5 * HOUR, (batch(chance),), lanes, budget=6.0)
+    sync_options = (local(chance, 0.0006, 1.2), realtime(chance))
+    return one(at, 8_000, 5 * HOUR, (batch(chance),), sync_options, budget=6.0)
 
 
 def _two_providers(chance: random.Random, at: int, count: int, state: float) -> Night:

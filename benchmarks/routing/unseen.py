@@ -13,15 +13,15 @@ MINUTE = 60.0
 
 def _day_users(chance: random.Random, at: int, count: int, state: float) -> Night:
     speed = ((0.0, 1.0), (6 * HOUR, 0.3))
-    lanes = (local(chance, 0.0003, 0.42, speed=speed), realtime(chance))
-    return one(at, 9_000, 8 * HOUR, (batch(chance),), lanes, hour=22)
+    sync_options = (local(chance, 0.0003, 0.42, speed=speed), realtime(chance))
+    return one(at, 9_000, 8 * HOUR, (batch(chance),), sync_options, hour=22)
 
 
 def _some_day_users(chance: random.Random, at: int, count: int, state: float) -> Night:
     begin = 6 * HOUR + chance.gauss(0.0, 20 * MINUTE)
     speed = ((0.0, 1.0), (begin, 0.3)) if chance.random() < 0.6 else ((0.0, 1.0),)
-    lanes = (local(chance, 0.0003, 0.42, speed=speed), realtime(chance))
-    return one(at, 9_000, 8 * HOUR, (batch(chance, median=2 * HOUR),), lanes, hour=22)
+    sync_options = (local(chance, 0.0003, 0.42, speed=speed), realtime(chance))
+    return one(at, 9_000, 8 * HOUR, (batch(chance, median=2 * HOUR),), sync_options, hour=22)
 
 
 def _only_engine_slows(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -33,8 +33,8 @@ def _gpu_dies(chance: random.Random, at: int, count: int, state: float) -> Night
     speed: Speed = ((0.0, 1.0),)
     if chance.random() < 0.25:
         speed = ((0.0, 1.0), (chance.uniform(0.0, 5 * HOUR), 0.0))
-    lanes = (local(chance, 0.0002, 0.8, speed=speed), realtime(chance, rate=4.0))
-    return one(at, 8_000, 5 * HOUR, (batch(chance),), lanes)
+    sync_options = (local(chance, 0.0002, 0.8, speed=speed), realtime(chance, rate=4.0))
+    return one(at, 8_000, 5 * HOUR, (batch(chance),), sync_options)
 
 
 def _two_rescues(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -77,19 +77,21 @@ def _flex_alone(chance: random.Random, at: int, count: int, state: float) -> Nig
 def _cold(chance: random.Random, at: int, count: int, state: float) -> Night:
     rate = 10 ** chance.uniform(-0.4, 0.6)
     start = chance.uniform(20.0, 300.0)
-    lanes = (local(chance, 0.0003, rate, start=start, nominal=None), realtime(chance))
-    return one(at, 8_000, 6 * HOUR, (batch(chance, bad=0.15),), lanes, slow=chance.uniform(1.0, 6.0))
+    sync_options = (local(chance, 0.0003, rate, start=start, nominal=None), realtime(chance))
+    return one(at, 8_000, 6 * HOUR, (batch(chance, bad=0.15),), sync_options, slow=chance.uniform(1.0, 6.0))
 
 
 def _cold_engine(chance: random.Random, at: int, count: int, state: float) -> Night:
     rate = 10 ** chance.uniform(-0.1, 0.8)
-    lanes = (local(chance, 0.0010, rate, start=chance.uniform(20.0, 300.0), nominal=None),)
-    return one(at, 8_000, 6 * HOUR, (batch(chance, bad=0.1),), lanes, slow=chance.uniform(1.0, 6.0))
+    sync_options = (local(chance, 0.0010, rate, start=chance.uniform(20.0, 300.0), nominal=None),)
+    return one(at, 8_000, 6 * HOUR, (batch(chance, bad=0.1),), sync_options, slow=chance.uniform(1.0, 6.0))
 
 
 def _second_stage(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0008, 1.0), realtime(chance))
-    return one(at, 8_000, 5 * HOUR, (batch(chance, bad=0.15),), lanes, reduces=600, again=chance.uniform(0.0, 0.1))
+    sync_options = (local(chance, 0.0008, 1.0), realtime(chance))
+    return one(
+        at, 8_000, 5 * HOUR, (batch(chance, bad=0.15),), sync_options, reduces=600, again=chance.uniform(0.0, 0.1)
+    )
 
 
 def _second_stage_local(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -106,8 +108,8 @@ def _silence(chance: random.Random) -> Windows:
 
 
 def _silent(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0008, 1.0), realtime(chance))
-    return one(at, 8_000, 6 * HOUR, (batch(chance, silent=_silence(chance)),), lanes)
+    sync_options = (local(chance, 0.0008, 1.0), realtime(chance))
+    return one(at, 8_000, 6 * HOUR, (batch(chance, silent=_silence(chance)),), sync_options)
 
 
 def _bimodal(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -128,15 +130,15 @@ def _walk(chance: random.Random, count: int, keeps: float, step: float) -> list[
 def _autocorrelated(chance: random.Random, at: int, count: int, state: float) -> Night:
     median = 25 * MINUTE * math.exp(state)
     batches = (batch(chance, median=median, spread=0.15, bad=0.0, stuck=0.01),)
-    lanes = (local(chance, 0.0008, math.exp(-state / 3), spread=0.05), realtime(chance))
-    return one(at, 8_000, 4 * HOUR, batches, lanes)
+    sync_options = (local(chance, 0.0008, math.exp(-state / 3), spread=0.05), realtime(chance))
+    return one(at, 8_000, 4 * HOUR, batches, sync_options)
 
 
 def _regime(chance: random.Random, at: int, count: int, state: float) -> Night:
     is_new = at >= count // 2
     batches = (batch(chance, median=3 * HOUR if is_new else 12 * MINUTE, spread=0.4),)
-    lanes = (local(chance, 0.0003, 0.5 if is_new else 1.0), realtime(chance))
-    return one(at, 10_000, 5 * HOUR, batches, lanes)
+    sync_options = (local(chance, 0.0003, 0.5 if is_new else 1.0), realtime(chance))
+    return one(at, 10_000, 5 * HOUR, batches, sync_options)
 
 
 def _hidden(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -157,13 +159,13 @@ def _odd_cancel(chance: random.Random, at: int, count: int, state: float) -> Nig
 
 def _loading(chance: random.Random, at: int, count: int, state: float) -> Night:
     start = chance.uniform(8.0, 20.0) * MINUTE
-    lanes = (local(chance, 0.0009, 2.0, start=start, cools=20 * MINUTE),)
-    return one(at, 8_000, 4 * HOUR, (batch(chance, bad=0.15),), lanes)
+    sync_options = (local(chance, 0.0009, 2.0, start=start, cools=20 * MINUTE),)
+    return one(at, 8_000, 4 * HOUR, (batch(chance, bad=0.15),), sync_options)
 
 
 def _slow_machine(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0003, 0.5), realtime(chance))
-    return one(at, 8_000, 4 * HOUR, (batch(chance, bad=0.15),), lanes, slow=chance.uniform(8.0, 20.0))
+    sync_options = (local(chance, 0.0003, 0.5), realtime(chance))
+    return one(at, 8_000, 4 * HOUR, (batch(chance, bad=0.15),), sync_options, slow=chance.uniform(8.0, 20.0))
 
 
 def _drifting(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -171,13 +173,13 @@ def _drifting(chance: random.Random, at: int, count: int, state: float) -> Night
     for step in range(40):
         level = 0.9 * level + chance.gauss(0.0, 0.18)
         marks.append((step * 15 * MINUTE, math.exp(level)))
-    lanes = (local(chance, 0.0003, 0.5, speed=tuple(marks)), realtime(chance, rate=5.0))
-    return one(at, 9_000, 6 * HOUR, (batch(chance, median=2 * HOUR),), lanes)
+    sync_options = (local(chance, 0.0003, 0.5, speed=tuple(marks)), realtime(chance, rate=5.0))
+    return one(at, 9_000, 6 * HOUR, (batch(chance, median=2 * HOUR),), sync_options)
 
 
 def _short(chance: random.Random, at: int, count: int, state: float) -> Night:
-    lanes = (local(chance, 0.0004, 1.2, spread=0.1), realtime(chance, rate=3.0))
-    return one(at, 2_000, 25 * MINUTE, (batch(chance),), lanes)
+    sync_options = (local(chance, 0.0004, 1.2, spread=0.1), realtime(chance, rate=3.0))
+    return one(at, 2_000, 25 * MINUTE, (batch(chance),), sync_options)
 
 
 def _quota_shared(chance: random.Random, at: int, count: int, state: float) -> Night:
@@ -188,8 +190,8 @@ def _quota_shared(chance: random.Random, at: int, count: int, state: float) -> N
 
 def _engine_waves(chance: random.Random, at: int, count: int, state: float) -> Night:
     down = outage(chance, 0.5, 3 * HOUR, 20 * MINUTE, 80 * MINUTE)
-    lanes = (local(chance, 0.0003, 0.7, speed=stands(down)), realtime(chance, rate=4.0))
-    return one(at, 8_000, 5 * HOUR, (batch(chance, median=HOUR),), lanes)
+    sync_options = (local(chance, 0.0003, 0.7, speed=stands(down)), realtime(chance, rate=4.0))
+    return one(at, 8_000, 5 * HOUR, (batch(chance, median=HOUR),), sync_options)
 
 
 UNSEEN: dict[str, Scenario] = {

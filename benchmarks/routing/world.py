@@ -34,7 +34,7 @@ class Seen:
 
     at: float
     job: str
-    lane: str
+    sync: str
     done: int
     left: int
 
@@ -56,7 +56,7 @@ class Sent:
     first: float | None = None
     seen: float | None = None
     done: int = 0
-    pulled: float | None = None
+    rerouted: float | None = None
     ended: float | None = None
     whole: bool = False
     collected: float | None = None
@@ -79,7 +79,7 @@ class View:
     night: Night
     job: Job
     waiting: int
-    pulled: int
+    rerouted: int
     later: int
     shards: list[Sent]
     progress: list[Seen]
@@ -88,7 +88,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were pulled back."""
+    """Send rows to a backend: to a batch of those that wait, to a lane also of those that were rerouted."""
 
     backend: str
     rows: int
@@ -133,7 +133,7 @@ class _Job:
 
     terms: Job
     waiting: int
-    pulled: int = 0
+    rerouted: int = 0
     finished: int = 0
     owed: float = 0.0
     reduces: int = 0
@@ -178,11 +178,11 @@ class World:
         self._batches: dict[int, _Batch] = {}
         self._nights = {batch.name: batch for batch in night.batches}
         deadlines = {job.name: job.deadline for job in night.jobs}
-        self._engines = {lane.name: Engine(lane, deadlines) for lane in night.lanes}
+        self._engines = {sync.name: Engine(sync, deadlines) for sync in night.sync_options}
         self._collecting: list[tuple[float, int]] = []
-        for lane in night.lanes:
-            if lane.ahead:  # others' rows, which go first
-                self.shards.append(Sent(len(self.shards), OTHERS, lane.name, int(lane.ahead), 0.0, 0.0, seen=0.0))
+        for sync in night.sync_options:
+            if sync.ahead:  # others' rows, which go first
+                self.shards.append(Sent(len(self.shards), OTHERS, sync.name, int(sync.ahead), 0.0, 0.0, seen=0.0))
         self._sample = 0.0
 
     def live(self, policy: Policy) -> list[Score]:
@@ -206,7 +206,7 @@ class World:
             self.night,
             job.terms,
             job.waiting,
-            job.pulled,
+            job.rerouted,
             job.reduces,
             self.shards,
             self.progress,
@@ -237,15 +237,15 @@ class World:
 
     def _take(self, job: _Job, rows: int, backend: str) -> None:
         if backend in self._nights:
-            assert rows <= job.waiting, "what was pulled back goes to no batch"
+            assert rows <= job.waiting, "what was rerouted goes to no batch"
             assert not job.terms.local_only
             job.waiting -= rows
             return
-        assert rows <= job.waiting + job.pulled
-        assert self._engines[backend].lane.location == "local" or not job.terms.local_only
-        pulled = min(rows, job.pulled)
-        job.pulled -= pulled
-        job.waiting -= rows - pulled
+        assert rows <= job.waiting + job.rerouted
+        assert self._engines[backend].sync.location == "local" or not job.terms.local_only
+        rerouted = min(rows, job.rerouted)
+        job.rerouted -= rerouted
+        job.waiting -= rows - rerouted
 
     def _send(self, job: _Job, backend: str, rows: int) -> None:
         shard = Sent(len(self.shards), job.terms.name, backend, rows, self.now)
@@ -257,9 +257,9 @@ class World:
             self._batches[shard.number] = _Batch(shard, self._nights[backend])
 
     def _pull(self, shard: Sent) -> None:
-        if shard.pulled is not None or shard.ended is not None:
+        if shard.rerouted is not None or shard.ended is not None:
             return
-        shard.pulled = self.now
+        shard.rerouted = self.now
         batch = self._batches.get(shard.number)
         if batch is None:
             self._over(shard, self._engines[shard.backend].leave(shard))
@@ -375,11 +375,11 @@ class World:
         job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
         self._answered(job, shard.done)
         left = shard.rows - shard.done
-        if shard.pulled is not None and shard.backend in self._nights:
-            job.pulled += left
+        if shard.rerouted is not None and shard.backend in self._nights:
+            job.rerouted += left
         else:
             job.waiting += left
-        if job.waiting + job.pulled:
+        if job.waiting + job.rerouted:
             job.look = min(job.look, self.now + REACTS)
         self._finish(job)
 
@@ -398,9 +398,9 @@ class World:
 
     def _finish(self, job: _Job) -> None:
         mine = (one for one in self.shards if one.job == job.terms.name)
-        if not (job.waiting or job.pulled or job.reduces) and all(one.collected is not None for one in mine):
+        if not (job.waiting or job.rerouted or job.reduces) and all(one.collected is not None for one in mine):
             job.done_at = self.now + self.night.merges(job.terms)
 
     def _price(self, backend: str) -> float:
-        routes: Iterable[BatchNight | LaneNight] = (*self.night.batches, *self.night.lanes)
+        routes: Iterable[BatchNight | LaneNight] = (*self.night.batches, *self.night.sync_options)
         return next(route.price for route in routes if route.name == backend)

@@ -25,6 +25,7 @@ def upgrade() -> None:
     _backends()
     _plans()
     _codes()
+    _words()
     _statistics()
 
 
@@ -90,6 +91,16 @@ def _plans() -> None:
         sa.PrimaryKeyConstraint("job_id", "backend", "at", name=op.f("pk_progress")),
     )
     op.create_index(op.f("ix_progress_backend_at"), "progress", ["backend", "at"], unique=False)
+
+
+def _words() -> None:
+    """The words for what was cancelled to be rerouted, asked once more, or asked of a stronger model."""
+    op.execute("ALTER TABLE shards RENAME COLUMN pulled_at TO rerouted_at")
+    op.execute("ALTER TABLE shards RENAME COLUMN pulled_for TO rerouted_for")
+    op.execute("UPDATE events SET kind = 'rerouted' WHERE kind = 'rescued'")
+    op.execute("UPDATE ledger SET kind = 'rerouted' WHERE kind = 'taken_back'")
+    op.execute("UPDATE ledger SET kind = 'reasked' WHERE kind = 'asked_again'")
+    op.execute("UPDATE ledger SET kind = 'escalated' WHERE kind = 'climbed'")
 
 
 def _indexes() -> None:

@@ -68,7 +68,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BatchOrder:
     """A batch to be made: the input file as `upload` named it, and our own id, which the batch carries if it can."""
 
     shard: str
@@ -115,7 +115,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One thing that `orch doctor` looked at, without spending anything."""
 
     name: str
@@ -136,7 +136,7 @@ class Backend(Protocol):
     def upload(self, path: Path, name: str) -> str:
         """Upload an input file under a name; its id. A file of that name that is there already is taken."""
 
-    def create(self, order: Order) -> RemoteBatch:
+    def create(self, order: BatchOrder) -> RemoteBatch:
         """Create a batch. Never tried again by itself. Raises NotSent, BackendRefused or Uncertain, nothing else."""
 
     def find(self, intent: Intent) -> Sighting:
@@ -175,7 +175,7 @@ class Backend(Protocol):
     def files(self) -> Iterator[RemoteFile]:
         """Every batch input file of the account."""
 
-    def check(self, models: Sequence[str]) -> Iterator[Check]:
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         """Whether it can be reached with the key that there is, and knows these models; nothing is spent."""
 
     def close(self) -> None:

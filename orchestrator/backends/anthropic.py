@@ -21,11 +21,11 @@ import msgspec
 
 from orchestrator.backends import (
     BATCH_GONE,
-    Check,
+    BatchOrder,
+    DoctorCheck,
     Download,
     Intent,
     LineProblem,
-    Order,
     RemoteBatch,
     RemoteFile,
     Sighting,
@@ -113,7 +113,7 @@ def _batch(told: object, asked: str | None = None) -> _Batch:
 _decode_row = msgspec.json.Decoder(_Row).decode
 
 
-class AnthropicBackend:
+class AnthropicBatches:
     """The verbs of a Batch API on an `anthropic` client. `max_tokens` is for rows that name none.
 
     A row that cannot be translated is not sent: it stands in the error file, with the field's name. A batch all of
@@ -148,7 +148,7 @@ class AnthropicBackend:
             log.warning("%s: %s: left out, as Anthropic has no counterpart: %s", self._name, name, fields)
         return inline.file_id(path)
 
-    def create(self, order: Order) -> RemoteBatch:
+    def create(self, order: BatchOrder) -> RemoteBatch:
         path = inline.path_of(order.input_file_id)
         if inline.refused_rows(path) == order.rows:
             return _all_refused(order.shard, order.rows)
@@ -211,7 +211,7 @@ class AnthropicBackend:
         untagged = None
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
-                with suppress(*wire.NO_JSON):
+                with suppress(*wire.JSON_ERRORS):
                     if (tag := inline.tag_of(_decode_row(line).custom_id)) is not None:
                         return tag
                     untagged = ""
@@ -312,20 +312,20 @@ class AnthropicBackend:
         """Delete what `upload` has left; results go away by themselves, 29 days after the batch was made."""
         inline.forget(file_id)
 
-    def check(self, models: Sequence[str]) -> Iterator[Check]:
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         try:
             next(self._pages(), None)
         except OrchError as error:
-            yield Check("batches", False, str(error))
+            yield DoctorCheck("batches", False, str(error))
             return
-        yield Check("batches", True, f"can be listed, as {self.account()}")
+        yield DoctorCheck("batches", True, f"can be listed, as {self.account()}")
         for model in models:
             try:
                 with self._translated(f"look {model} up"):
                     found = f"is there: {self._client.models.retrieve(model).display_name}"
-                yield Check(f"model {model}", True, found)
+                yield DoctorCheck(f"model {model}", True, found)
             except OrchError as error:
-                yield Check(f"model {model}", False, str(error))
+                yield DoctorCheck(f"model {model}", False, str(error))
 
     @contextmanager
     def _translated(
@@ -364,7 +364,7 @@ def _result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
     """A line of the results in OpenAI's shape, and the file it belongs to; what is no row stays as it is."""
     try:
         row = _decode_row(line)
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         return "output", line
     theirs = lenient.text(row.custom_id)
     return result_line(ids.ours(theirs), theirs, row.result)

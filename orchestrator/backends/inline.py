@@ -87,7 +87,7 @@ def _request(line: _Line, theirs: str, max_tokens: int) -> tuple[bytes, tuple[st
 def _request_line(raw: bytes, path: Path, number: int) -> _Line:
     try:
         return _decode_line(raw)
-    except wire.NO_JSON as error:
+    except wire.JSON_ERRORS as error:
         raise InputError(f"is no request: {error}", file=path, line=number) from None
 
 

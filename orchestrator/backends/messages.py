@@ -177,7 +177,7 @@ class _Translation:
         arguments = _text(function.get("arguments"), f"{where}.function.arguments")
         try:
             given = msgspec.json.decode(arguments.encode() or b"{}")
-        except wire.NO_JSON:
+        except wire.JSON_ERRORS:
             given = None
         if not isinstance(given, dict):
             raise InputError("must be a JSON object", field=f"{where}.function.arguments")

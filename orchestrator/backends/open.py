@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import ANTHROPIC, PROFILES, Limits, Profile, profile_of, with_limits
+from orchestrator.backends.profiles import ANTHROPIC, PROFILES, BatchLimits, Profile, profile_of, with_limits
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from orchestrator.settings.backends import Backend as AnyBackend
@@ -39,10 +39,10 @@ def open_backend(
             # A header of its own goes along to wherever a redirect leads.
             http_client=calls.bounded(anthropic.DefaultHttpxClient(timeout=timeout), stay=True),
         )
-        return messages.AnthropicBackend(name, claude, settings.max_tokens, silent)
+        return messages.AnthropicBatches(name, claude, settings.max_tokens, silent)
     import openai
 
-    from orchestrator.backends.openai import OpenAIBackend
+    from orchestrator.backends.openai import OpenAIBatches
 
     profile = profile_for(settings)
     client = openai.OpenAI(
@@ -55,7 +55,7 @@ def open_backend(
     # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
     client.organization, client.project = settings.organization, settings.project
     extra = {"include_provenance": True} if profile.is_orch else None
-    return OpenAIBackend(name, client, profile, extra, silent)
+    return OpenAIBatches(name, client, profile, extra, silent)
 
 
 def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
@@ -77,7 +77,7 @@ def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
     )
 
 
-def limits_of(settings: AnyBackend, profile: Profile) -> Limits:
+def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
     """What a batch there may hold: what orch.toml says, and what the profile says of the rest."""
     return with_limits(profile, **settings.limits.model_dump())
 

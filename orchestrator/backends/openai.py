@@ -16,10 +16,10 @@ import openai
 from openai import HttpxBinaryResponseContent
 
 from orchestrator.backends import (
-    Check,
+    BatchOrder,
+    DoctorCheck,
     Download,
     Intent,
-    Order,
     RemoteBatch,
     RemoteFile,
     Sighting,
@@ -70,7 +70,7 @@ def over_unix_socket(socket: Path) -> openai.OpenAI:
     )
 
 
-class OpenAIBackend:
+class OpenAIBatches:
     """The verbs of a Batch API on an `openai` client. `extra` goes into each create, beside the standard fields.
 
     `silent` is for how many seconds a transfer may bring nothing, None for as long as any other call.
@@ -133,7 +133,7 @@ class OpenAIBackend:
             raise BackendError(f"{self._name}: the upload of {name} was answered with another file, {made.name}")
         return made.id
 
-    def create(self, order: Order) -> RemoteBatch:
+    def create(self, order: BatchOrder) -> RemoteBatch:
         with self._translated("create a batch", creating=True):
             answer = self._client.batches.with_raw_response.create(
                 input_file_id=order.input_file_id,
@@ -287,24 +287,24 @@ class OpenAIBackend:
                 if error.status_code not in GONE:
                     raise
 
-    def check(self, models: Sequence[str]) -> Iterator[Check]:
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         try:
             with self._translated("list batches"):
                 answer = self._client.batches.with_raw_response.list(limit=1)
                 lenient.entries(_json(answer))
-            yield Check("batches", True, f"can be listed, as {self.account()}")
+            yield DoctorCheck("batches", True, f"can be listed, as {self.account()}")
         except OrchError as error:
-            yield Check("batches", False, str(error))
+            yield DoctorCheck("batches", False, str(error))
             return
         skew = read.clock_check(date_of(answer.headers.get("date")), now())
         if skew is not None:
             yield skew
         yield from self._check_models(models)
 
-    def _check_models(self, models: Sequence[str]) -> Iterator[Check]:
+    def _check_models(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         if models and not self._profile.lists_models:
             for model in models:
-                yield Check(f"model {model}", True, "is a deployment's name, which no list tells")
+                yield DoctorCheck(f"model {model}", True, "is a deployment's name, which no list tells")
             return
         try:
             with self._translated("list models"):
@@ -313,12 +313,12 @@ class OpenAIBackend:
                 )
                 known = sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in told)))
         except OrchError as error:
-            yield Check("models", False, str(error))
+            yield DoctorCheck("models", False, str(error))
             return
         for model in models:
             near = ", ".join(difflib.get_close_matches(model, known, 3))
             found = "is there" if model in known else "is not there" + (f"; near to it: {near}" if near else "")
-            yield Check(f"model {model}", model in known, found)
+            yield DoctorCheck(f"model {model}", model in known, found)
 
     @contextmanager
     def _translated(

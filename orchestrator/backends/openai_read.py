@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from orchestrator.backends import SHARD_KEY, Check, LineProblem, RemoteBatch, RemoteFile, lenient
+from orchestrator.backends import SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
 from orchestrator.core.wire import BatchStatus
 
 ORDER_SLACK = timedelta(minutes=1)
@@ -162,10 +162,10 @@ class Listing:
         return self._first - self._lowest > ORDER_SLACK
 
 
-def clock_check(date: datetime | None, now: datetime) -> Check | None:
+def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:
     """What to say of a clock that differs from the backend's by more than a minute; None of one that does not."""
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"
     found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines are kept by the one here"
-    return Check("clock", False, found)
+    return DoctorCheck("clock", False, found)

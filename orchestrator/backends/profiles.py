@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """What one batch, and all of them together, may hold; None is no limit that is known.
 
     `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are prompt tokens that may wait at the
@@ -59,7 +59,7 @@ class Profile:
 
     name: str
     windows: tuple[str, ...] = ("24h",)
-    limits: Limits = Limits()
+    limits: BatchLimits = BatchLimits()
     provider: str | None = None
     discount: Decimal | None = Decimal("0.5")
     poll_seconds: float = 60.0
@@ -74,12 +74,12 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("openai", limits=Limits(max_inputs=50_000, batches_per_hour=2_000), provider="openai"),
+        Profile("openai", limits=BatchLimits(max_inputs=50_000, batches_per_hour=2_000), provider="openai"),
         # Files that go away by themselves lift Azure's cap of 500 files to 10,000; two weeks are its least. Rows name
         # deployments, its list of models does not.
         Profile(
             "azure",
-            limits=Limits(max_rows=100_000, max_bytes=200 * MB),
+            limits=BatchLimits(max_rows=100_000, max_bytes=200 * MB),
             provider="azure",
             overruns=True,
             expires_after=14 * DAY,
@@ -88,20 +88,20 @@ PROFILES = {
         Profile(
             "groq",
             windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),
-            limits=Limits(max_bytes=100 * MB),
+            limits=BatchLimits(max_bytes=100 * MB),
             provider="groq",
         ),
         # Its prices are a list by tier, not a share of another one.
         Profile(
             "doubleword",
             windows=("1h", "24h"),
-            limits=Limits(max_bytes=200 * MB),
+            limits=BatchLimits(max_bytes=200 * MB),
             provider="doubleword",
             discount=None,
         ),
-        Profile("parasail", limits=Limits(max_bytes=500 * MB)),
+        Profile("parasail", limits=BatchLimits(max_bytes=500 * MB)),
         # It takes 5,000,000 rows in 10 GB; a batch of ours is held in memory by its ids while it is collected.
-        Profile("nebius", limits=Limits(max_rows=200_000, max_bytes=2 * GB)),
+        Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
         # Our own server: any window, and a batch shows in its list from the moment in which it is made.
         Profile("orch", windows=(), discount=None, poll_seconds=1.0, appear_seconds=1.0, is_orch=True),
@@ -121,7 +121,7 @@ _HOSTS = {
 }
 
 # Its cap is 256 MB of its own request, which may be a little longer than the rows that it is made of.
-ANTHROPIC = Profile("anthropic", limits=Limits(max_rows=100_000, max_bytes=240 * MB), provider="anthropic")
+ANTHROPIC = Profile("anthropic", limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB), provider="anthropic")
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
@@ -143,7 +143,7 @@ def with_limits(
     max_inputs: int | None = None,
     enqueued_tokens: int | dict[str, int] | None = None,
     batches_per_hour: int | None = None,
-) -> Limits:
+) -> BatchLimits:
     """The limits of a profile with those that orch.toml overrules."""
     enqueued = {"": enqueued_tokens} if isinstance(enqueued_tokens, int) else enqueued_tokens
     given: dict[str, Any] = {

@@ -13,7 +13,7 @@ from orchestrator.core.shards import Shard, ShardState
 INPUT_SUFFIX = ".jsonl"
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """How a batch or a file differs from what we know of it."""
 
     UNKNOWN = "unknown"  # a batch that carries an id of ours, which no shard here has
@@ -29,14 +29,14 @@ class Kind(StrEnum):
     @property
     def is_fault(self) -> bool:
         """Whether somebody has to look at it."""
-        return self not in (Kind.FOREIGN, Kind.UNADOPTED, Kind.FILE)
+        return self not in (FindingKind.FOREIGN, FindingKind.UNADOPTED, FindingKind.FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One difference. `id` is the batch's or the file's, `shard` ours where it is known; `text` is for people."""
 
-    kind: Kind
+    kind: FindingKind
     id: str
     shard: str | None
     text: str
@@ -60,7 +60,7 @@ class Comparison:
     @property
     def files(self) -> tuple[Finding, ...]:
         """The input files that may go."""
-        return tuple(finding for finding in self.findings if finding.kind is Kind.FILE)
+        return tuple(finding for finding in self.findings if finding.kind is FindingKind.FILE)
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/reference/json.md."""
@@ -116,20 +116,20 @@ def _is_missed(shard: Shard, seen: set[str]) -> bool:
 
 
 def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
-    def found(kind: Kind, text: str) -> Finding:
+    def found(kind: FindingKind, text: str) -> Finding:
         return Finding(kind, batch.id, shard.id, text)
 
     if batch.rows is not None and batch.rows != shard.rows:
-        yield found(Kind.COUNTS, f"has {batch.rows:,} rows there, and shard {shard.id} has {shard.rows:,}")
+        yield found(FindingKind.COUNTS, f"has {batch.rows:,} rows there, and shard {shard.id} has {shard.rows:,}")
     if shard.state is ShardState.SUBMITTED:
         return  # it still moves
     if not batch.status.is_final:
-        yield found(Kind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
+        yield found(FindingKind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
         return
     here, there = (shard.provider_completed, shard.provider_failed), (batch.completed, batch.failed)
     if here != there:
         yield found(
-            Kind.COUNTS,
+            FindingKind.COUNTS,
             f"has {there[0]:,} rows done and {there[1]:,} failed there; {here[0]:,} and {here[1]:,} were noted",
         )
 
@@ -138,25 +138,25 @@ def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
     size = "" if batch.rows is None else f" of {batch.rows:,} rows"
     told = f"a batch{size} that is {batch.status}"
     if batch.shard is None:
-        return Finding(Kind.FOREIGN, batch.id, None, f"{told}, made by something else")
+        return Finding(FindingKind.FOREIGN, batch.id, None, f"{told}, made by something else")
     if shard is None:
         text = f"{told}, for shard {batch.shard}, which is not in this database: another home's, or a lost one's"
-        return Finding(Kind.UNKNOWN, batch.id, batch.shard, text)
+        return Finding(FindingKind.UNKNOWN, batch.id, batch.shard, text)
     if shard.state is ShardState.SUBMITTING:
         text = f"{told}; shard {shard.id} was cut off when it made it, and the engine's next step takes it up"
-        return Finding(Kind.UNADOPTED, batch.id, shard.id, text)
+        return Finding(FindingKind.UNADOPTED, batch.id, shard.id, text)
     other = f"has {shard.batch_id}" if shard.batch_id else f"is {shard.state} without one"
     advice = "may have been paid twice" if batch.status.is_final else "are paid twice unless it is cancelled"
     text = f"{told}, for shard {shard.id}, which {other}: its rows {advice}"
-    return Finding(Kind.DOUBLE, batch.id, shard.id, text)
+    return Finding(FindingKind.DOUBLE, batch.id, shard.id, text)
 
 
 def _missing(shard: Shard, account: str) -> Finding:
     assert shard.batch_id is not None
     if shard.account not in (None, account):
         text = f"the batch of shard {shard.id} belongs to {shard.account}, and the key now to {account}"
-        return Finding(Kind.ACCOUNT, shard.batch_id, shard.id, text)
-    return Finding(Kind.GONE, shard.batch_id, shard.id, f"the batch of shard {shard.id} is not there any more")
+        return Finding(FindingKind.ACCOUNT, shard.batch_id, shard.id, text)
+    return Finding(FindingKind.GONE, shard.batch_id, shard.id, f"the batch of shard {shard.id} is not there any more")
 
 
 def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterator[Finding]:
@@ -165,4 +165,4 @@ def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterato
         if shard is not None and shard.state.is_final:
             size = "" if file.size is None else f" of {file.size:,} bytes"
             text = f"input file {file.name}{size}, whose shard is {shard.state}"
-            yield Finding(Kind.FILE, file.id, shard.id, text)
+            yield Finding(FindingKind.FILE, file.id, shard.id, text)

@@ -52,7 +52,7 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         try:
             _decode_result(line)
             yield line
-        except wire.NO_JSON:
+        except wire.JSON_ERRORS:
             yield _as_result(line)
 
 
@@ -117,7 +117,7 @@ def _is_json(line: bytes) -> bool:
         # What is skipped is not looked into: half of a surrogate pair shows only where text is read.
         msgspec.json.decode(line, type=Any if _HALF.search(line) else msgspec.Raw)
         line.decode()
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         return False
     return True
 

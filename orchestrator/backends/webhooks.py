@@ -24,10 +24,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.core.connections import Connections, Patience
+from orchestrator.core.connections import ClientTimeouts, Connections
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.guarded_server import Server, guarded
-from orchestrator.core.wire import NO_JSON, BatchStatus
+from orchestrator.core.wire import JSON_ERRORS, BatchStatus
 from orchestrator.settings.backends import HostedBackend
 from orchestrator.settings.config import Config
 
@@ -38,7 +38,7 @@ MAX_BODY = 128 * 1024
 """An event has some hundred bytes."""
 MOST_CONNECTIONS = 256
 """One more takes the place of the one that has kept us waiting longest: an event comes at once and whole."""
-PATIENCE = Patience(head=10.0, body=10.0, answer=10.0)
+PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Events that are known again. A signature holds for ten minutes; no account ends as many batches in that time."""
 STOP_SECONDS = 1
@@ -98,7 +98,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def listening(
-    host: str, port: int, secrets: Mapping[str, str], push: Push, patience: Patience = PATIENCE
+    host: str, port: int, secrets: Mapping[str, str], push: Push, patience: ClientTimeouts = PATIENCE
 ) -> Iterator[str]:
     """Take webhooks in a thread of this process until the block ends; gives the URL, but for the backend's name.
 
@@ -195,7 +195,7 @@ class _Webhooks:
         self._known.append((backend, event_id))
         try:
             event = _decode_event(body)
-        except NO_JSON:
+        except JSON_ERRORS:
             return
         if event.type in ENDS:
             log.info("%s tells %s of batch %s", backend, event.type, event.data.id)

@@ -42,8 +42,8 @@ COMMANDS = {
     "doctor": ("check", "Check settings, home, database and all backends."),
     "reconcile": ("reconcile", "Compare hosted backends with what is known here."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),
-    "gc": ("house", "Remove what finished jobs left behind."),
-    "backup": ("house", "Back up the home into one file, or check a backup."),
+    "gc": ("gc", "Remove what finished jobs left behind."),
+    "backup": ("gc", "Back up the home into one file, or check a backup."),
     "keys": ("keys", "Manage the API keys of `orch serve`."),
     "schedule": ("schedule", "Run job files every night."),
     "up": ("up", "Run the engine: queued jobs and schedules."),
@@ -75,7 +75,7 @@ class _Lazy(click.Group):
             drop_output(1, 2)
             return 0
         except KeyboardInterrupt:
-            raise failures.Interrupted("stopped") from None
+            raise failures.CommandInterrupted("stopped") from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -107,7 +107,7 @@ def run(argv: list[str] | None = None) -> int:
             return failures.misused(error, as_json=as_json)
         except OrchError as error:
             return failures.failed(error, as_json=as_json)
-        except failures.Interrupted as error:
+        except failures.CommandInterrupted as error:
             return failures.interrupted(error, as_json=as_json)
         return result if isinstance(result, int) else 0
 

@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
-from orchestrator.policy.budgets import Standing, dollars
+from orchestrator.policy.budgets import BudgetStanding, dollars
 
 
 @click.command()
@@ -29,7 +29,7 @@ def budget(as_json: bool) -> int:
     return 0
 
 
-def standing_json(standing: Standing) -> dict[str, Any]:
+def standing_json(standing: BudgetStanding) -> dict[str, Any]:
     """The stable form of a budget; documented in docs/reference/json.md."""
     terms = standing.budget
     return {
@@ -50,7 +50,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _show(standing: Standing) -> None:
+def _show(standing: BudgetStanding) -> None:
     terms, until = standing.budget, standing.period.renews
     whose = "all jobs" if terms.tag is None else f"jobs tagged {terms.tag}"
     share = f"{standing.share:.0%} of {dollars(terms.amount)}"

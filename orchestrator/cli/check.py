@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 import click
 
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
-from orchestrator.backends.profiles import Limits
+from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
 from orchestrator.cli.context import say_keys
 from orchestrator.cli.options import scope_options
@@ -212,7 +212,7 @@ def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Fo
             yield f"{name}: price of {model}", False, str(error), error.exit_code
 
 
-def _words(limits: Limits) -> str:
+def _words(limits: BatchLimits) -> str:
     said = [f"{limits.max_rows:,} rows and {limits.max_bytes:,} bytes a batch"]
     if limits.max_inputs is not None:
         said.append(f"{limits.max_inputs:,} embedding inputs a batch")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cli.layout import Line, Span
+from orchestrator.cli.layout import Line, StyledText
 from orchestrator.cli.terminal import safe_output, under, width_of
 from orchestrator.core.sanitize import escape_controls
 
@@ -23,7 +23,7 @@ View = Callable[[int | None], Sequence[Line]]
 """The lines of a view in so many columns; None: as many as it takes."""
 
 
-class Output:
+class OutputStream:
     """A stream that lines are printed to, with styles where it is a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -39,19 +39,19 @@ class Output:
         console.print(_drawn(lines), crop=False)
 
 
-def out() -> Output:
+def out() -> OutputStream:
     """Results."""
-    return Output(sys.stdout)
+    return OutputStream(sys.stdout)
 
 
-def err() -> Output:
+def err() -> OutputStream:
     """Messages."""
-    return Output(sys.stderr)
+    return OutputStream(sys.stderr)
 
 
 def text_line(text: str, style: str = "") -> Line:
     """A line of one text."""
-    return (Span(text, style),)
+    return (StyledText(text, style),)
 
 
 def _console(stream: TextIO) -> Console:

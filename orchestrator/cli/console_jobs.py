@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.layout import Cell, Column, Line, Span, pairs, sentence, table
+from orchestrator.cli.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
@@ -67,8 +67,8 @@ def _when(at: datetime | None) -> str:
     return "—" if at is None else at.astimezone().strftime("%m-%d %H:%M")
 
 
-def _state(state: JobState) -> Span:
-    return Span(state.value, STATE_STYLE.get(state, ""))
+def _state(state: JobState) -> StyledText:
+    return StyledText(state.value, STATE_STYLE.get(state, ""))
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
@@ -128,18 +128,18 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
 def _outlook(outlook: Outlook, *, dated: bool) -> str:
     told = [f"{chance(outlook.chance)} in time"] if dated else []
     told.append(f"{money(outlook.expected)} more expected")
-    if outlook.rescue is not None:
-        told.append(f"what still runs at {_clock(outlook.rescue.at)} goes to {' and '.join(outlook.rescue.to)}")
+    if outlook.reroute is not None:
+        told.append(f"what still runs at {_clock(outlook.reroute.at)} goes to {' and '.join(outlook.reroute.to)}")
     return "; ".join(told)
 
 
-def _quality(found: Quality) -> Span:
+def _quality(found: Quality) -> StyledText:
     told = f"{found.hits:,} of {found.fields:,} known fields are right"
     if found.share is not None:
         told = f"{found.share:.1%}: {told}"
     if found.withheld is None:
-        return Span(told)
-    return Span(f"{told}; not delivered: {found.withheld}", "red")
+        return StyledText(told)
+    return StyledText(f"{told}; not delivered: {found.withheld}", "red")
 
 
 def _shards(detail: JobDetail, width: int | None) -> list[Line]:
@@ -208,18 +208,18 @@ def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list
         Column("reason", prose=True),
     )
 
-    def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[Span]:
+    def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[StyledText]:
         cost = "—" if one.cost is None else _span(one.cost)
         likely = [] if deadline is None else ["—" if one.chance is None else chance(one.chance)]
         told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
-        return [Span(text, style) for text in told]
+        return [StyledText(text, style) for text in told]
 
     rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
     rows += [cells("✗", refused, "—", "dim") for refused in plan.refused]
     lines = table(columns, rows, width)
-    if plan.rescue is not None and deadline is not None:
-        what = f"what still runs at {_clock(plan.rescue.at)} goes to {' and '.join(plan.rescue.to)}"
-        lines += sentence(f"rescue: {what}; needed {chance(plan.rescue.needed)}", width)
+    if plan.reroute is not None and deadline is not None:
+        what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
+        lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"

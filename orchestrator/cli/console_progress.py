@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.cli.console import Screen, View, err, text_line
-from orchestrator.cli.layout import Line, Span, cell_width, paragraph, sentence, wrap
+from orchestrator.cli.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.cli.terminal import width_of
 from orchestrator.core.durations import duration
 from orchestrator.reports.status import JobDetail, RateWindow
@@ -19,7 +19,7 @@ DRAW_SECONDS = 0.1
 BAR = 40
 
 
-class Progress:
+class LiveProgress:
     """A live view of work on a terminal; elsewhere a line now and then, and nothing when `quiet`."""
 
     def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,11 +117,16 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
     name = f"{line.job.id}  "
     room = width - cell_width(name) - len(line.state) - len(count) - 4
     if room < BAR // 4:
-        lines += [(Span(part, "bold"),) for part in wrap(line.job.id, width)]
+        lines += [(StyledText(part, "bold"),) for part in wrap(line.job.id, width)]
         name, room = "", width - len(line.state) - len(count) - 4
     bar = _bar(line.processed, line.counts.total, min(BAR, max(4, room)))
     lines.append(
-        (Span(name, "bold"), Span(f"{line.state}  ", STATE_STYLE.get(line.state, "")), *bar, Span(f"  {count}"))
+        (
+            StyledText(name, "bold"),
+            StyledText(f"{line.state}  ", STATE_STYLE.get(line.state, "")),
+            *bar,
+            StyledText(f"  {count}"),
+        )
     )
     facts = f"{rate:,.1f} rows/s   ETA {eta}   {tokens(detail.usage)}   {money(line.cost)} so far"
     lines += sentence(facts, width)
@@ -134,15 +139,15 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
     return lines
 
 
-def _bar(done: int, total: int, width: int) -> Sequence[Span]:
+def _bar(done: int, total: int, width: int) -> Sequence[StyledText]:
     full = width * done // max(1, total)
-    return Span("━" * full, "green"), Span("─" * (width - full), "dim")
+    return StyledText("━" * full, "green"), StyledText("─" * (width - full), "dim")
 
 
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Progress]:
+def progress(*, quiet: bool) -> Iterator[LiveProgress]:
     """A progress view for the length of a block."""
-    view = Progress(quiet=quiet)
+    view = LiveProgress(quiet=quiet)
     view.start()
     try:
         yield view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.cli.layout import Cell, Column, Line, Span, sentence, table
+from orchestrator.cli.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.core.durations import moment_words
 from orchestrator.policy.calibration import Calibration
 from orchestrator.policy.diff import Difference
@@ -28,7 +28,7 @@ def cost_lines(report: CostReport, width: int | None) -> list[Line]:
     """A cost report; what there is no room for is named below it."""
     (by, *numbers), *lines, total = cost_cells(report)
     columns = [Column(by), *(Column(name, right=True, rank=COST_RANKS.get(name, 0)) for name in numbers)]
-    rows: list[Sequence[Cell]] = [*lines, [Span(cell, "bold") for cell in total]]
+    rows: list[Sequence[Cell]] = [*lines, [StyledText(cell, "bold") for cell in total]]
     notes = [line for note in cost_notes(report) for line in sentence(note, width)]
     return [*sentence(cost_title(report), width, "bold"), (), *table(columns, rows, width), (), *notes]
 
@@ -78,7 +78,7 @@ def _block(block: Block, width: int | None) -> list[Line]:
 def _item(text: str, width: int | None) -> list[Line]:
     """A point of a list."""
     first, *rest = sentence(text, None if width is None else width - 2)
-    return [(Span("• "), *first), *((Span("  "), *line) for line in rest)]
+    return [(StyledText("• "), *first), *((StyledText("  "), *line) for line in rest)]
 
 
 def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:

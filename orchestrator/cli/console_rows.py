@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.cli.layout import Cell, Line, Span, pairs, sentence
+from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.reports.exchanges import Exchange
 from orchestrator.reports.words import money, tokens
@@ -47,7 +47,7 @@ def _exchange(found: Exchange, width: int | None) -> list[Line]:
 
 def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
     row, told = found.row, list[tuple[str, list[Cell] | Cell]]()
-    state: list[Cell] = [Span(row.state.value, _ROW_STYLE.get(row.state, ""))]
+    state: list[Cell] = [StyledText(row.state.value, _ROW_STYLE.get(row.state, ""))]
     if row.carried_from is not None:
         state.append(f"the answer is that of {row.carried_from}")
     told.append(("state", state))
@@ -95,4 +95,4 @@ def _words(value: Any, indent: int | None = 2) -> str:
 def _text(text: str, width: int | None) -> list[Line]:
     """A text of several lines, indented."""
     room = None if width is None else width - 2
-    return [(Span("  "), *line) for line in sentence(text.replace("\r\n", "\n"), room)]
+    return [(StyledText("  "), *line) for line in sentence(text.replace("\r\n", "\n"), room)]

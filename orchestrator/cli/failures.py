@@ -17,7 +17,7 @@ from orchestrator.core.sanitize import escape_controls
 INTERRUPTED = 130
 
 
-class Interrupted(Exception):
+class CommandInterrupted(Exception):
     """Somebody pressed Ctrl-C; the message says what that stopped, and what goes on."""
 
 
@@ -47,7 +47,7 @@ def misused(error: click.ClickException, *, as_json: bool) -> int:
     return 2
 
 
-def interrupted(error: Interrupted, *, as_json: bool) -> int:
+def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
     """Tell that a command was stopped; its exit code."""
     message = str(error)
     _say(f"orch: {message}")

@@ -12,7 +12,7 @@ import click
 
 from orchestrator.cli.console import out
 from orchestrator.cli.console_jobs import job_detail, plan_lines
-from orchestrator.cli.console_progress import Progress, progress
+from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.context import Context, opened, ready, say_exposure
 from orchestrator.cli.options import FILE, FORCE, fail_on_option, job_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
@@ -105,7 +105,7 @@ def submit(
         return 0
 
 
-def _taken_in(context: Context, file: Path, options: Options, view: Progress) -> Intake:
+def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Intake:
     """The job that a file is now; where its output is a file that orch did not write, whoever is there is asked."""
     try:
         return take_in(context.store, context.home, context.config, file, options, now, view.reading)
@@ -118,13 +118,13 @@ def _taken_in(context: Context, file: Path, options: Options, view: Progress) ->
     )
 
 
-def _say_taken_in(view: Progress, intake: Intake) -> None:
+def _say_taken_in(view: LiveProgress, intake: Intake) -> None:
     view.say(f"orch: {intake.reason}")
     if (plan := intake.plan) is not None:
         view.show(lambda width: plan_lines(plan, intake.job.deadline_at, width))
 
 
-def _say_queued(context: Context, view: Progress, intake: Intake, as_json: bool) -> None:
+def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: bool) -> None:
     holder = running_engine(context.home)
     settings = differences(context.home, holder, context.config.path)
     if as_json:
@@ -269,7 +269,7 @@ def retry(
         return 0
 
 
-def _try_again(context: Context, view: Progress, job: Job, failed: bool, task: str | None) -> int | None:
+def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
     """Make a job's rows pending again; how many. None for a job that failed while it was built: it is built again."""
     _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
@@ -285,7 +285,7 @@ def _try_again(context: Context, view: Progress, job: Job, failed: bool, task: s
     return number
 
 
-def _deliver_again(context: Context, view: Progress, job: Job) -> int | None:
+def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None:
     """Let a finished job be merged and delivered once more: None; 0 where its file names no place for its rows."""
     if job.finished_at is None or output_of(job) is None:
         view.say(f"orch: job {job.id} has nothing to deliver")

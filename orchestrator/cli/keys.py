@@ -16,8 +16,8 @@ import msgspec
 from orchestrator.cli.layout import Column, table
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.server.database import FILE_NAME, Database
-from orchestrator.server.keys import Key, Keys, Limits
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.keys import Key, KeyLimits, Keys
 from orchestrator.settings.discovery import locate, serve_folder
 
 UNITS = {"": 1} | {
@@ -93,7 +93,7 @@ def add(
 
     A tenant's files and batches are seen with its keys alone; a second key of the same NAME opens the same ones.
     """
-    limits = Limits(
+    limits = KeyLimits(
         max_rows=max_rows,
         max_bytes=max_bytes,
         max_batches=max_batches,
@@ -160,7 +160,7 @@ def _root(folder: Path | None) -> Path:
 
 @contextmanager
 def _opened(root: Path) -> Iterator[Keys]:
-    database = Database(root / FILE_NAME)
+    database = ServerDatabase(root / FILE_NAME)
     try:
         yield Keys(database)
     finally:

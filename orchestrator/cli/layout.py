@@ -22,15 +22,15 @@ NOTHING = ("", "—")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StyledText:
     """A piece of a line, and how it is drawn."""
 
     text: str
     style: str = ""
 
 
-Line = tuple[Span, ...]
-Cell = str | Span
+Line = tuple[StyledText, ...]
+Cell = str | StyledText
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,33 +119,33 @@ def pairs(rows: Sequence[tuple[str, Sequence[Cell] | Cell]], width: int | None) 
     lead = max((cell_width(name) for name, _ in rows), default=0) + GAP
     lines: list[Line] = []
     for name, told in rows:
-        spans = [_span(cell) for cell in ([told] if isinstance(told, str | Span) else told)]
+        spans = [_span(cell) for cell in ([told] if isinstance(told, str | StyledText) else told)]
         room = None if width is None else max(WORD, width - lead)
         if room is None or _total([cell_width(span.text) for span in spans]) <= room:
             apart = [replace(span, text=span.text + " " * GAP) for span in spans[:-1]]
-            lines.append((Span(f"{name:<{lead}}"), *apart, *spans[-1:]))
+            lines.append((StyledText(f"{name:<{lead}}"), *apart, *spans[-1:]))
             continue
-        parts = [Span(part, span.style) for span in spans for part in wrap(span.text, room)]
-        lines += [(Span(f"{name if not number else '':<{lead}}"), part) for number, part in enumerate(parts)]
+        parts = [StyledText(part, span.style) for span in spans for part in wrap(span.text, room)]
+        lines += [(StyledText(f"{name if not number else '':<{lead}}"), part) for number, part in enumerate(parts)]
     return lines
 
 
-def _span(cell: Cell) -> Span:
-    return Span(one_line(cell)) if isinstance(cell, str) else replace(cell, text=one_line(cell.text))
+def _span(cell: Cell) -> StyledText:
+    return StyledText(one_line(cell)) if isinstance(cell, str) else replace(cell, text=one_line(cell.text))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
     """A table in at most `width` columns; None: as wide as it is. What is left out is named below it."""
     spans = [[_span(cell) for cell in row] for row in rows]
     fit = _fit(columns, spans, width)
-    head = [Span(column.name, "bold") for column in columns]
+    head = [StyledText(column.name, "bold") for column in columns]
     lines: list[Line] = []
     for number, row in enumerate([head, *spans]):
         lines += _row(columns, row, fit)
         if number and fit.below >= 0 and row[fit.below].text not in NOTHING:
             room = max(WORD, (width or 0) - INDENT)
             below = row[fit.below]
-            lines += [(Span(" " * INDENT), replace(below, text=part)) for part in wrap(below.text, room)]
+            lines += [(StyledText(" " * INDENT), replace(below, text=part)) for part in wrap(below.text, room)]
     if fit.left_out:
         lines += sentence(
             f"no room here for: {', '.join(fit.left_out)} (a wider terminal and --json have it)", width, "dim"
@@ -156,31 +156,31 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
 def sentence(text: str, width: int | None, style: str = "") -> list[Line]:
     """A sentence on as many lines as it takes."""
     told = escape_controls(text)
-    return [(Span(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
+    return [(StyledText(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
 
 
-def _row(columns: Sequence[Column], row: Sequence[Span], fit: _Fit) -> list[Line]:
+def _row(columns: Sequence[Column], row: Sequence[StyledText], fit: _Fit) -> list[Line]:
     cells = [wrap(row[place].text, size) for place, size in zip(fit.shown, fit.widths, strict=True)]
     lines: list[Line] = []
     for number in range(max(map(len, cells), default=0)):
-        line: list[Span] = []
+        line: list[StyledText] = []
         for place, size, parts in zip(fit.shown, fit.widths, cells, strict=True):
             text = parts[number] if number < len(parts) else ""
             pad = " " * (size - cell_width(text))
             text = pad + text if columns[place].right else text + pad
-            line.append(Span(text if place == fit.shown[-1] else text + " " * GAP, row[place].style))
+            line.append(StyledText(text if place == fit.shown[-1] else text + " " * GAP, row[place].style))
         lines.append(_trimmed(line))
     return lines
 
 
-def _trimmed(line: list[Span]) -> Line:
+def _trimmed(line: list[StyledText]) -> Line:
     """Without the blanks at its end."""
     while line and not line[-1].text.strip():
         line.pop()
     return (*line[:-1], replace(line[-1], text=line[-1].text.rstrip(" "))) if line else ()
 
 
-def _fit(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: int | None) -> _Fit:
+def _fit(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width: int | None) -> _Fit:
     natural = [
         max([cell_width(column.name), *(cell_width(row[place].text) for row in rows)])
         for place, column in enumerate(columns)
@@ -212,7 +212,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _empty(columns: Sequence[Column], rows: Sequence[Sequence[Span]], shown: Sequence[int]) -> int | None:
+def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], shown: Sequence[int]) -> int | None:
     """A column that may be left out and says nothing."""
     places = (place for place in shown if columns[place].rank and all(row[place].text in NOTHING for row in rows))
     return next(places, None) if len(shown) > 1 else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.context import Context, Settings, opened
-from orchestrator.cli.failures import Interrupted
+from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
@@ -132,7 +132,7 @@ def _watch(context: Context, name: str | None) -> int:
                     return 0
                 time.sleep(WATCH_SECONDS)  # a view is refreshed by the clock
     except KeyboardInterrupt:
-        raise Interrupted("the watch has ended") from None
+        raise CommandInterrupted("the watch has ended") from None
 
 
 @click.command(epilog=JOB_HELP)

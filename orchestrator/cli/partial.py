@@ -6,20 +6,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.context import Context, say_keys
-from orchestrator.cli.rows import Fetched, form_of, style_of, write_lines
+from orchestrator.cli.rows import WrittenRows, form_of, style_of, write_lines
 from orchestrator.core.model import Job
-from orchestrator.engine.lanes import hosted_lane, own_lane
+from orchestrator.engine.lanes import hosted_handle, own_handle
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import checks_of
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.partial import OpenLane, partial_lines
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.outputs import Format
 from orchestrator.server.host import socket_path
 from orchestrator.settings.backends import LocalBackend, SyncBackend
 
 
-def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> Fetched:
+def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> WrittenRows:
     """Write the rows that have a result by now, also those in batches that still run.
 
     The servers of the engine that runs are asked; where none runs, they are started for this, and send no row.
@@ -28,35 +28,35 @@ def write_partial(context: Context, job: Job, output: str | Path | None, form: F
     say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(engine_lock(context.home))
-        lanes = _own(context, stack) if holder is None else _running(context, stack)
+        handles = _own(context, stack) if holder is None else _running(context, stack)
         lines = stack.enter_context(
             partial_lines(
                 context.store,
                 context.home,
                 job,
                 checks_of(job),
-                lanes,
+                handles,
                 style=style_of(form),
             )
         )
         return write_lines(lines, job, output, form)
 
 
-def _own(context: Context, stack: ExitStack) -> OpenLane:
+def _own(context: Context, stack: ExitStack) -> OpenHandle:
     return stack.enter_context(Engine(context.config, context.store, dispatch=False)).open
 
 
-def _running(context: Context, stack: ExitStack) -> OpenLane:
-    opened: dict[str, Lane] = {}
+def _running(context: Context, stack: ExitStack) -> OpenHandle:
+    opened: dict[str, BackendHandle] = {}
 
-    def lane(name: str) -> Lane:
+    def handle(name: str) -> BackendHandle:
         if name not in opened:
             settings = context.config.backends[name]
             if isinstance(settings, LocalBackend | SyncBackend):
-                opened[name] = own_lane(name, settings, context.config, socket_path(context.home.server(name)))
+                opened[name] = own_handle(name, settings, context.config, socket_path(context.home.server(name)))
             else:
-                opened[name] = hosted_lane(name, settings, context.config)
+                opened[name] = hosted_handle(name, settings, context.config)
             stack.callback(opened[name].api.close)
         return opened[name]
 
-    return lane
+    return handle

@@ -59,8 +59,8 @@ def plan_json(found: Plan) -> dict[str, Any]:
              "chance": None if one.chance is None else round(one.chance, 4)}
             for one in found.refused
         ],
-        "rescue": None if found.rescue is None else {
-            "at": _iso(found.rescue.at), "to": list(found.rescue.to), "needed": round(found.rescue.needed, 4),
+        "reroute": None if found.reroute is None else {
+            "at": _iso(found.reroute.at), "to": list(found.reroute.to), "needed": round(found.reroute.needed, 4),
         },
         "expected_usd": f"{found.expected:f}",
         "at_most_usd": f"{found.at_most:f}",

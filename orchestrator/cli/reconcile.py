@@ -8,7 +8,7 @@ import click
 
 from orchestrator.backends import BATCH_GONE, Backend, RemoteBatch
 from orchestrator.backends.open import open_backend
-from orchestrator.backends.reconcile import Comparison, Kind, compare, is_open
+from orchestrator.backends.reconcile import Comparison, FindingKind, compare, is_open
 from orchestrator.cli.context import Context, opened, say_keys
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import UsageError
@@ -88,7 +88,7 @@ def _show(comparison: Comparison) -> None:
     )
     foreign = 0
     for finding in comparison.findings:
-        if finding.kind is Kind.FOREIGN:
+        if finding.kind is FindingKind.FOREIGN:
             foreign += 1
             continue
         show(f"  {finding.kind}: {finding.id}: {finding.text}")

@@ -156,7 +156,7 @@ def _night(context: Context, which: str | None) -> NightReport:
 
 
 def _built(context: Context, by: str, since: datetime | None, job_id: str | None, compare: str) -> CostReport:
-    from orchestrator.reports.cost import Facts, cost_report, estimates
+    from orchestrator.reports.cost import CostFacts, cost_report, estimates
 
     ledger = context.store.ledger
     job = context.job(job_id, tell=False).id if job_id else None
@@ -164,7 +164,7 @@ def _built(context: Context, by: str, since: datetime | None, job_id: str | None
     # A line of several tags is in several groups, and once in the total.
     whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
     found = estimates(by, context.store.forecasts.since(since), whole) if by in ("job", "day") else {}
-    facts = Facts(lines, whole, ledger.documents(by, since, job), found)
+    facts = CostFacts(lines, whole, ledger.documents(by, since, job), found)
     return cost_report(by, facts, compare, _list_prices(context), now())
 
 
@@ -172,12 +172,12 @@ def _list_prices(context: Context) -> Listed:
     """What the models of the backends of orch.toml cost at once."""
     from orchestrator.core.errors import InputError
     from orchestrator.pipeline.plan.prices import ByToken, prices_of
-    from orchestrator.policy.pricing import Rates, Tier, rates
+    from orchestrator.policy.pricing import Tier, TierPrice, rates
 
     settings = context.config
     known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
 
-    def listed(backend: str, model: str, at: datetime) -> Rates:
+    def listed(backend: str, model: str, at: datetime) -> TierPrice:
         prices = known.get(backend)
         if not isinstance(prices, ByToken):
             raise InputError(f"{backend} has no prices by the token")

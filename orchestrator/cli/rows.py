@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class WrittenRows:
     """How many rows were written, as what, and that in words."""
 
     rows: int
@@ -43,7 +43,7 @@ def write_rows(
     progress: Progress | None = None,
     *,
     is_merged: bool = False,
-) -> Fetched:
+) -> WrittenRows:
     """Write every row. `progress` is told what is done, how much of it, of how much, and the unit.
 
     With `is_merged` the job has just come to its end, and the rows in the home are those that it ended with.
@@ -121,12 +121,12 @@ def style_of(form: Format) -> str:
     return "batch" if form == "batch" else "jsonl"
 
 
-def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> Fetched:
+def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format) -> WrittenRows:
     """Write rows as a format."""
     if output is not None:
         written = outputs.write(output, form, job, lines)
-        return Fetched(written.rows, form, str(written))
-    counted = outputs.Counted(lines)
+        return WrittenRows(written.rows, form, str(written))
+    counted = outputs.CountedLines(lines)
     # A program gets the bytes as they are; a terminal would act on what a model or a document put there.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
@@ -137,7 +137,7 @@ def write_lines(lines: Iterator[bytes], job: Job, output: str | Path | None, for
     except OSError as error:
         drop_output(1)
         raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
-    return Fetched(counted.rows, form, f"{counted.rows:,} rows")
+    return WrittenRows(counted.rows, form, f"{counted.rows:,} rows")
 
 
 class _Shown(io.RawIOBase):

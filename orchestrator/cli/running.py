@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator.cli.console_progress import Progress
+from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.context import Context, log_to
-from orchestrator.cli.failures import Interrupted
+from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.core import interrupts
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
@@ -21,7 +21,7 @@ from orchestrator.reports import status
 FOLLOW_SECONDS = 0.5
 
 
-def finish(context: Context, job: Job, view: Progress) -> status.JobDetail:
+def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
     """Until the job is over: be the engine, or follow the one that runs. Gives the job's end."""
     rate = status.RateWindow()
 
@@ -79,7 +79,7 @@ def until_over(
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
         if interrupted() and not is_over():
             goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to go on"
-            raise Interrupted(f"stopped; {goes_on}")
+            raise CommandInterrupted(f"stopped; {goes_on}")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def see_it_end(context: Context, job: Job, view: Progress) -> None:
+def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
     """Until a cancelled job is over: end it here, sending no row, or wait for the engine that does."""
     rate = status.RateWindow()
 

@@ -124,7 +124,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     """The job's name, of a file that can be run, as far as that can be told beforehand. Raises InputError."""
     from orchestrator.pipeline.build.intake import Options, draft
     from orchestrator.pipeline.build.validate import check_file
-    from orchestrator.pipeline.plan.routes import route_for
+    from orchestrator.pipeline.plan.routes import check_eligible
 
     finding = check_file(file, context.config, now, context.store)
     for warning in finding.warnings:
@@ -132,7 +132,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     for problem in finding.problems:
         say(f"orch: {problem}")
     job = draft(file, context.config, context.home, Options(), now())
-    route_for(context.config, job)
+    check_eligible(context.config, job)
     spec = spec_of(job)
     if deadline is None and spec is not None and spec.deadline is not None:
         try:

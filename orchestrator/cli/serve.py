@@ -227,10 +227,10 @@ def _doors(
 
 
 def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
-    from orchestrator.server.database import FILE_NAME, Database
+    from orchestrator.server.database import FILE_NAME, ServerDatabase
     from orchestrator.server.keys import Keys
 
-    with closing(Database(root / FILE_NAME)) as database:
+    with closing(ServerDatabase(root / FILE_NAME)) as database:
         if any(key.revoked_at is None for key in Keys(database).all()):
             return
     option = "" if folder is None else f" --dir {folder}"

@@ -65,7 +65,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
-            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.looks.push))
+            url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
             for name in secrets:
                 say(f"orch: webhooks of {name} are taken at {url}{name}")
         scheduler = Scheduler(context.store, context.home, context.config, now)
@@ -79,7 +79,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
 
         def tick(engine: Engine) -> None:
             nights()
-            with engine.notices.apart("keeping house"):
+            with engine.notices.apart("gc"):
                 daily.tick(now())
             with engine.notices.apart("progress"):
                 told.tick(engine)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from orchestrator.core.wire import NO_BODY, NO_JSON, BatchUsage, InputTokensDetails, OutputTokensDetails
+from orchestrator.core.wire import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
 
 MOST_TOKENS = 10**8
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
@@ -96,7 +96,7 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
     """A usage whose numbers may be told as text; None for any other shape."""
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     return usage
 
@@ -160,5 +160,5 @@ def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
     """The value, or `unreadable` where Python has none for it, as for a number beyond all floats."""
     try:
         return msgspec.json.decode(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return unreadable

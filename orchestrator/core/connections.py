@@ -20,7 +20,7 @@ from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientTimeouts:
     """How long a client may keep the server waiting, in seconds.
 
     `head` is for a whole request head, from the connection or its first byte on. A body, and an answer that is being
@@ -34,7 +34,7 @@ class Patience:
     least_rate: float = 500.0
 
 
-PATIENCE = Patience()
+PATIENCE = ClientTimeouts()
 
 
 class Closed(StrEnum):
@@ -75,7 +75,7 @@ class Connection:
         """Bytes of answers that it was given to send."""
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> ClientTimeouts:
         """How long it may keep the server waiting."""
         return self._guard.patience
 
@@ -175,7 +175,7 @@ class Connections:
         self,
         most: int,
         reserved: int = 0,
-        patience: Patience = PATIENCE,
+        patience: ClientTimeouts = PATIENCE,
         buffered: int = 256 * 1024 * 1024,
     ) -> None:
         self.most = most

@@ -36,7 +36,7 @@ class EventKind(StrEnum):
     HELD = "held"
     RECOVERED = "recovered"
     DOUBLE = "double"  # another batch of the same shard was found
-    RESCUED = "rescued"  # its rows are taken back
+    RESCUED = "rerouted"  # its rows are taken back
     SPLIT = "split"  # it was given up before it was sent
     ENDED = "ended"
     COLLECTED = "collected"

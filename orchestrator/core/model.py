@@ -232,7 +232,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressSample:
     """How far a job was at a backend of ours at a time: rows done there, their tokens, and rows `left` there.
 
     `series` is its job file.

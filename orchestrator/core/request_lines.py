@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.core.wire import ENDPOINTS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, NO_JSON, LineError
+from orchestrator.core.wire import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
 
 
 class RequestLine(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def find_custom_id(raw: bytes) -> msgspec.Raw | None:
         elif first in b"]}":
             depth -= 1
         elif depth == 1 and token[0] == b'"custom_id"' and (found := _TEXT_VALUE.match(raw, token.end())):
-            with contextlib.suppress(*NO_JSON):
+            with contextlib.suppress(*JSON_ERRORS):
                 found[1].decode()
                 msgspec.json.decode(found[1], type=str)
                 return msgspec.Raw(found[1])
@@ -118,7 +118,7 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         raw.decode()  # the JSON decoder does not look into strings that it skips
     except RecursionError:
         return TOO_DEEP
-    except NO_JSON:
+    except JSON_ERRORS:
         return LineError("invalid_json_line", "This line is not parseable as valid JSON.")
     if is_too_deep(raw):
         return TOO_DEEP
@@ -126,7 +126,7 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         return fault
     try:
         head = _decode_head(line.body)
-    except NO_JSON:
+    except JSON_ERRORS:
         return LineError("invalid_request", "The body must be a JSON object.", "body")
     if fault := _check_body(head, line.url):
         return fault

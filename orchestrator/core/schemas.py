@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
-from orchestrator.core.bounded.process import Limits, Trip, Tripped
+from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
 
@@ -25,7 +25,7 @@ STEPS_A_BYTE = 20
 """What a check may take, a microsecond or so each: so many, and so many more for each byte of the answer."""
 MAX_SUBSCHEMAS = 50_000
 
-WORKER = Single(Limits(memory=1_000_000_000, seconds=10, patience=60.0))
+WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
 Place = tuple[str | int, ...]
 Keyword = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
@@ -138,7 +138,7 @@ def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]
             yield sub, resolver
 
 
-class Check:
+class SchemaCheck:
     """Whether answers fit a schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:

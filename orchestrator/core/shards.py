@@ -49,8 +49,8 @@ class Shard:
     shard from going on now, for people. `intended_at` is when the intent to send it was committed last, `account`
     whose batch it is. `status_at` is when `provider_status` was first seen as it is, `started_at` when it was first
     in progress, `first_at` when its first row was seen done, `seen_at` when the backend last answered for its batch.
-    `sends` counts the times it was asked for. `pulled_at` is when it was decided to take its rows back, and
-    `pulled_for` why. `owed` counts the rows that were let go though their answers may exist there: these are looked
+    `sends` counts the times it was asked for. `rerouted_at` is when it was decided to take its rows back, and
+    `rerouted_for` why. `owed` counts the rows that were let go though their answers may exist there: these are looked
     for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is how long the batch took
     by the provider's own clock. `failing` counts rows that failed while the batch runs, by `new` or `known` and by
     code; None where its results cannot be read before its end.
@@ -79,8 +79,8 @@ class Shard:
     started_at: datetime | None = None
     seen_at: datetime | None = None
     sends: int = 0
-    pulled_at: datetime | None = None
-    pulled_for: str | None = None
+    rerouted_at: datetime | None = None
+    rerouted_for: str | None = None
     provider_completed: int = 0
     provider_failed: int = 0
     provider_input_tokens: int = 0

@@ -15,12 +15,12 @@ from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, meta, no
 from jinja2 import Template as Compiled
 from jinja2.sandbox import SandboxedEnvironment
 
-from orchestrator.core.bounded.process import Limits, Trip, Tripped
+from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
 MAX_PROMPT = 64_000_000
 """Characters that a template may give."""
-WORKER = Single(Limits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
+WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
 MOST_TRIPS = 3
 """A template that so many documents have tripped over is not tried with the next."""
 MOST_STEPS = 100

@@ -23,7 +23,7 @@ MAX_DEPTH = 500
 """How deep lists and objects may be nested in a line or an answer. A decoder goes as deep as the stack of its thread
 allows, so without a limit of its own, what one thread accepts another one could not read."""
 NO_BODY = msgspec.Raw(b"null")
-NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are no JSON of the wanted shape, too deep (a model may repeat `[` to its end),
 or no UTF-8."""
 

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from orchestrator.documents import files, tables
-from orchestrator.documents.files import File
+from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
@@ -24,8 +24,8 @@ Plain = tuple[object, ...]
 
 
 def file(*about: object) -> Iterator[list[Plain]]:
-    """The document of a `File`, or its problem."""
-    yield [_plain(files.read(File(*about)))]  # type: ignore[arg-type]
+    """The document of a `DocumentFile`, or its problem."""
+    yield [_plain(files.read(DocumentFile(*about)))]  # type: ignore[arg-type]
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 
 from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
-from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -40,7 +40,7 @@ class CsvTable:
             raise bad_row(f"The table has {len(header):,} columns, more than {MOST_COLUMNS:,}; exclude it.")
         self.columns = tuple(name.strip() for name in header)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         feed = _Feed(self._lines(), self._limit)
         reader = csv.reader(feed, delimiter=self._delimiter)
         number = -1  # the header is row 0
@@ -50,11 +50,11 @@ class CsvTable:
                 cells = next(reader, None)
             except _TooLarge as error:
                 number += 1
-                yield Row(number, None, error.size, too_large(error.size, self._limit))
+                yield TableRow(number, None, error.size, too_large(error.size, self._limit))
                 continue
             except csv.Error as error:
                 number += 1
-                yield Row(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; mend it."))
+                yield TableRow(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; mend it."))
                 continue
             number += feed.passed
             if cells is None:
@@ -63,9 +63,9 @@ class CsvTable:
                 continue
             number += 1
             if number and not _is_blank(cells):
-                yield Row(number, cells, feed.size, self._misfit(number, cells, feed))
+                yield TableRow(number, cells, feed.size, self._misfit(number, cells, feed))
 
-    def cells(self, row: Row) -> Mapping[str, object]:
+    def cells(self, row: TableRow) -> Mapping[str, object]:
         # Spreadsheets leave nameless columns behind.
         return {name: cell for name, cell in zip(self.columns, row.raw, strict=True) if name}
 

@@ -32,7 +32,7 @@ Open = Callable[[str, str | None], tuple[int, os.stat_result]]
 _loaded: dict[str, Extract] = {}
 
 
-class File(NamedTuple):
+class DocumentFile(NamedTuple):
     """A file and how to make a document of it.
 
     `path` is for the system, `relative` and `key` are the document's; `kind` is a value of SUFFIXES, or
@@ -53,12 +53,12 @@ class File(NamedTuple):
         return self.encoding is None and (self.kind == "text" or self.kind == "unknown")
 
 
-def read(file: File) -> Document | UnreadableDocument:
+def read(file: DocumentFile) -> Document | UnreadableDocument:
     """The document of a file. Never raises for what the file holds, but MemoryError."""
     return _read(file, extractor(file.kind), open_file)
 
 
-def read_plain(file: File, opener: Opener) -> Document | UnreadableDocument | None:
+def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocument | None:
     """The document of a file that is plain text in UTF-8, which takes little more than its bytes; None for others."""
     try:
         return _read(file, _utf8, opener.open)
@@ -70,7 +70,7 @@ class _NotPlain(Exception):
     """The text is in another encoding, or none at all."""
 
 
-def _read(file: File, extract: Extract, open_it: Open) -> Document | UnreadableDocument:
+def _read(file: DocumentFile, extract: Extract, open_it: Open) -> Document | UnreadableDocument:
     folder, _, name = file.relative.rpartition("/")
     stem, suffix = split_name(name)
     size = None

@@ -13,7 +13,7 @@ MOST_NAMES = 20
 OTHER = "other"
 
 
-class Reason(StrEnum):
+class IgnoredReason(StrEnum):
     """Why something is not a document."""
 
     KIND = "kind"  # a kind of file that is not read here
@@ -31,16 +31,16 @@ class Ignored:
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
-        self.counts: Counter[Reason] = Counter()
+        self.counts: Counter[IgnoredReason] = Counter()
         self.names: list[str] = []
 
-    def add(self, reason: Reason, key: str, ending: str) -> None:
+    def add(self, reason: IgnoredReason, key: str, ending: str) -> None:
         """Count one."""
         self.counts[reason] += 1
-        if reason is Reason.KIND:
+        if reason is IgnoredReason.KIND:
             ending = ending.lower()
             self.kinds[ending if ending in self.kinds or len(self.kinds) < MOST_KINDS else OTHER] += 1
-        elif reason is not Reason.LOCK and len(self.names) < MOST_NAMES:
+        elif reason is not IgnoredReason.LOCK and len(self.names) < MOST_NAMES:
             self.names.append(key)
 
     def to_json(self) -> dict[str, Any]:
@@ -48,9 +48,9 @@ class Ignored:
         return {
             "total": self.counts.total(),
             "kinds": dict(sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))),
-            "lock_files": self.counts[Reason.LOCK],
-            "links": self.counts[Reason.LINK],
-            "special_files": self.counts[Reason.SPECIAL],
+            "lock_files": self.counts[IgnoredReason.LOCK],
+            "links": self.counts[IgnoredReason.LINK],
+            "special_files": self.counts[IgnoredReason.SPECIAL],
             "first": list(self.names),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
-from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
@@ -23,7 +23,7 @@ class JsonlTable:
         self._limit = limit
         self._decode = msgspec.json.Decoder().decode
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         pieces = utf8_chunks(chunks(self._path, self._within), self._encoding, checked=False)
         number = 0
         for line in lines(pieces, self._limit):
@@ -31,11 +31,11 @@ class JsonlTable:
             if isinstance(line, Blanks):
                 continue
             if isinstance(line, TooLong):
-                yield Row(number, None, line.size, too_large(line.size, self._limit))
+                yield TableRow(number, None, line.size, too_large(line.size, self._limit))
             elif line and not line.isspace():
-                yield Row(number, line, len(line))
+                yield TableRow(number, line, len(line))
 
-    def cells(self, row: Row) -> Mapping[str, object]:
+    def cells(self, row: TableRow) -> Mapping[str, object]:
         line: bytes = row.raw
         if b"\0" in line:
             line = line.replace(b"\0", b"")

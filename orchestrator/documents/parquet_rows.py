@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.documents.opening import open_file
-from orchestrator.documents.rows import Row, bad_row
+from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 BATCH_BYTES = 8_000_000  # aim of one batch, by the average size of a row
@@ -29,11 +29,11 @@ class ParquetTable:
         with _opened(path, within) as file:
             self.columns: tuple[str, ...] = tuple(file.schema_arrow.names)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         only = self._only if self._only is None else [name for name in self._only if name in self.columns]
         with _opened(self._path, self._within) as file:
             if only == []:  # pyarrow gives no rows where there are no columns
-                yield from (Row(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
+                yield from (TableRow(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
                 return
             number = 0
             for batch in file.iter_batches(_batch_rows(file.metadata), columns=only, use_threads=False):
@@ -42,11 +42,11 @@ class ParquetTable:
                     number += 1
                     if isinstance(value, Exception):
                         message = f"A value of row {number} cannot be read ({value}); write it anew."
-                        yield Row(number, None, share, bad_row(message))
+                        yield TableRow(number, None, share, bad_row(message))
                     else:
-                        yield Row(number, value, share)
+                        yield TableRow(number, value, share)
 
-    def cells(self, row: Row) -> Mapping[str, object]:
+    def cells(self, row: TableRow) -> Mapping[str, object]:
         cells: Mapping[str, object] = row.raw
         return cells
 

@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from orchestrator.core import interrupts
-from orchestrator.core.bounded.pool import Call, Pool, Task
-from orchestrator.core.bounded.process import Limits, Trip, Tripped
+from orchestrator.core.bounded.pool import WorkerCall, WorkerPool, WorkerTask
+from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.documents.confined import from_plain, unreadable
-from orchestrator.documents.files import File, read_plain
+from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.opening import Opener
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 if TYPE_CHECKING:
-    from orchestrator.settings.config import Reading
+    from orchestrator.settings.config import ReadingSettings
 
 _HERE = "orchestrator.documents.confined:"
 _PLAIN_AHEAD = 64
@@ -32,14 +32,14 @@ Documents = Iterator[Document | UnreadableDocument]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table to read; of its rows those alone whose keys are `wanted`, unless that is None."""
 
     table: TableFile
     wanted: frozenset[str] | None = None
 
 
-Order = File | Rows | UnreadableDocument
+Order = DocumentFile | TableRows | UnreadableDocument
 """What is to be read; an UnreadableDocument is known to be none already."""
 
 
@@ -51,17 +51,17 @@ class Readers:
     """
 
     def __init__(
-        self, workers: int | None = None, limits: Limits | None = None, check: Callable[[], None] = lambda: None
+        self, workers: int | None = None, limits: WorkerLimits | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
-        self._limits = limits or Limits()
-        self._pool = Pool(workers, self._limits, check)
+        self._limits = limits or WorkerLimits()
+        self._pool = WorkerPool(workers, self._limits, check)
         self._opener = Opener()
         self._odd = 0
 
     @classmethod
-    def of(cls, settings: Reading) -> Readers:
+    def of(cls, settings: ReadingSettings) -> Readers:
         """As orch.toml has it; reading ends where this process is asked to end."""
-        limits = Limits(memory=settings.max_memory, seconds=settings.max_seconds)
+        limits = WorkerLimits(memory=settings.max_memory, seconds=settings.max_seconds)
         return cls(settings.workers, limits, interrupts.check)
 
     def __enter__(self) -> Readers:
@@ -84,7 +84,7 @@ class Readers:
         in its own place, and no other does.
         """
         self._odd = 0
-        under_way: deque[tuple[Order, Task | None]] = deque()
+        under_way: deque[tuple[Order, WorkerTask | None]] = deque()
         for order in orders:
             under_way.append((order, self._begun(order)))
             while under_way and (len(under_way) > _PLAIN_AHEAD or not self._pool.has_room):
@@ -92,58 +92,60 @@ class Readers:
         while under_way:
             yield self._documents(*under_way.popleft())
 
-    def rows(self, rows: Rows, first: int) -> Documents:
+    def rows(self, rows: TableRows, first: int) -> Documents:
         """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
         return self._given(rows, self._pool.call(_call(rows, first)))
 
     def columns(self, table: TableFile) -> tuple[str, ...] | None:
         """The names of a table's columns; None where only its rows can tell, or it cannot be opened."""
         try:
-            return next((tuple(names) for names in self._pool.call(Call(_HERE + "columns", tuple(table)))), None)
+            return next(
+                (tuple(names) for names in self._pool.call(WorkerCall(_HERE + "columns", tuple(table)))), None
+            )
         except Tripped:
             return None
 
     def keys(self, table: TableFile) -> Iterator[str]:
         """The keys of a table's rows, as far as it can be read."""
         try:
-            for some in self._pool.call(Call(_HERE + "keys", tuple(table))):
+            for some in self._pool.call(WorkerCall(_HERE + "keys", tuple(table))):
                 yield from some
         except Tripped:
             return
 
-    def _begun(self, order: Order) -> Task | None:
+    def _begun(self, order: Order) -> WorkerTask | None:
         if isinstance(order, UnreadableDocument):
             return None
-        if isinstance(order, File) and order.may_be_plain and self._odd < _MOST_ODD:
+        if isinstance(order, DocumentFile) and order.may_be_plain and self._odd < _MOST_ODD:
             return None
         return self._pool.submit(_call(order))
 
-    def _documents(self, order: Order, task: Task | None) -> Documents:
+    def _documents(self, order: Order, task: WorkerTask | None) -> Documents:
         if isinstance(order, UnreadableDocument):
             return iter((order,))
         if task is not None:
             return self._given(order, self._pool.results(task))
-        assert isinstance(order, File)
+        assert isinstance(order, DocumentFile)
         found = read_plain(order, self._opener)
         self._odd = self._odd + 1 if found is None else 0
         return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
 
-    def _given(self, order: File | Rows, values: Iterator[list[tuple[object, ...]]]) -> Documents:
-        key = order.key if isinstance(order, File) else order.table.key
+    def _given(self, order: DocumentFile | TableRows, values: Iterator[list[tuple[object, ...]]]) -> Documents:
+        key = order.key if isinstance(order, DocumentFile) else order.table.key
         try:
             for some in values:
                 yield from map(from_plain, some)
         except Tripped as tripped:
-            yield unreadable(key, problem_of(tripped, self._limits, is_table=isinstance(order, Rows)))
+            yield unreadable(key, problem_of(tripped, self._limits, is_table=isinstance(order, TableRows)))
 
 
-def _call(order: File | Rows, first: int = 0) -> Call:
-    if isinstance(order, File):
-        return Call(_HERE + "file", tuple(order))
-    return Call(_HERE + "rows", (tuple(order.table), order.wanted, first))
+def _call(order: DocumentFile | TableRows, first: int = 0) -> WorkerCall:
+    if isinstance(order, DocumentFile):
+        return WorkerCall(_HERE + "file", tuple(order))
+    return WorkerCall(_HERE + "rows", (tuple(order.table), order.wanted, first))
 
 
-def problem_of(tripped: Tripped, limits: Limits, *, is_table: bool) -> ExtractionError:
+def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> ExtractionError:
     """What is told of a document that a reader died of. The same each time, so that it is known again."""
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:

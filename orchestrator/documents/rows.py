@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row as it was cut from the table; `Table.cells` parses `raw`. `problem` is set if it cannot be."""
 
     number: int  # from 1; for JSONL the line, otherwise the record after the header
@@ -24,10 +24,10 @@ class Table(Protocol):
     def columns(self) -> tuple[str, ...] | None:
         """Names of the columns; None where every row has its own."""
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """The rows in order; blank lines are left out but not forgotten in the numbers of JSONL."""
 
-    def cells(self, row: Row) -> Mapping[str, object]:
+    def cells(self, row: TableRow) -> Mapping[str, object]:
         """Column -> value. Raises ExtractionError (bad_row, encoding)."""
 
 

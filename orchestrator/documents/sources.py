@@ -19,11 +19,11 @@ from orchestrator.documents import files, stamps, tables
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.globs import Globs
-from orchestrator.documents.ignored import Ignored, Reason, told
+from orchestrator.documents.ignored import Ignored, IgnoredReason, told
 from orchestrator.documents.opening import is_system
-from orchestrator.documents.readers import Order, Readers, Rows
+from orchestrator.documents.readers import Order, Readers, TableRows
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.documents.walk import Found, Skipped, Unlisted, Walk
+from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
 
 if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
@@ -74,7 +74,7 @@ def fields_of(source: DocumentSource, base: Path, readers: Readers) -> frozenset
     opened = _Opened(source, base)
     known: set[str] = set()
     for entry in opened.entries():
-        if not isinstance(entry, Found):
+        if not isinstance(entry, FoundFile):
             continue
         kind = _kind_of(entry)
         if kind not in tables.KINDS:
@@ -119,17 +119,17 @@ class _Opened:
         # A lone file is the one that was named, wherever a link may lead.
         self.within = None if self.is_file else self._walk.within
 
-    def entries(self) -> Iterator[Found | Unlisted | Skipped]:
+    def entries(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         """What was found, in order. Raises InputError when the root cannot be listed."""
         if self.is_file:
-            return iter([Found(self.path, os.path.basename(self.path))])
+            return iter([FoundFile(self.path, os.path.basename(self.path))])
         return iter(self._walk)
 
     def key(self, relative: str) -> str:
         key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
         return key if len(key) < MOST_KEY // 4 else _shortened(key)
 
-    def table(self, found: Found, kind: str) -> tables.TableFile:
+    def table(self, found: FoundFile, kind: str) -> tables.TableFile:
         """A file that is a table, of a kind in tables.KINDS. Raises UsageError where nothing here reads it."""
         name, spec = printable(found.relative), self.source
         if kind == "parquet" and spec.text_column is not None:
@@ -146,13 +146,13 @@ class _Opened:
             within=self.within,
         )
 
-    def file(self, found: Found, kind: str, relative: str, key: str) -> files.File:
+    def file(self, found: FoundFile, kind: str, relative: str, key: str) -> files.DocumentFile:
         """A file that is no table; `relative` is the name it goes by."""
         spec = self.source
-        return files.File(found.path, relative, key, kind, spec.encoding, spec.max_bytes, self.within)
+        return files.DocumentFile(found.path, relative, key, kind, spec.encoding, spec.max_bytes, self.within)
 
 
-def _kind_of(found: Found) -> str:
+def _kind_of(found: FoundFile) -> str:
     """A kind of table or file, or "unknown"."""
     ending = files.split_name(found.relative)[1].lower()
     return tables.SUFFIXES.get(ending) or files.SUFFIXES.get(ending, "unknown")
@@ -179,7 +179,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
             # Which rows a sample holds, only the table itself can tell.
             stamp = stamps.stamp(entry.path, way, now_ns) if wanted is None else None
             rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
-            yield Listed(key, stamp, is_table=True, order=Rows(table, rows))
+            yield Listed(key, stamp, is_table=True, order=TableRows(table, rows))
         elif wanted is None or key in wanted:
             stamp = stamps.stamp(entry.path, way, now_ns)
             yield Listed(key, stamp, is_table=False, order=opened.file(entry, kind, relative, key))
@@ -190,7 +190,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
 def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
     """The keys of all documents, with no more reading than they need."""
     for entry in opened.entries():
-        if not isinstance(entry, Found):
+        if not isinstance(entry, FoundFile):
             continue
         kind = _kind_of(entry)
         if kind in tables.KINDS:
@@ -275,7 +275,7 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
         hint = "braces are no wildcard; write one pattern for each alternative"
     elif words := told(ignored.to_json()):
         hint = f"there is only what is not read: {words}"
-        if ignored.counts[Reason.LINK]:
+        if ignored.counts[IgnoredReason.LINK]:
             hint += "; `follow_links: true` follows links"
     return InputError(
         f"There are no documents in {opened.path}: looked for {wanted}{but}; add files or correct `include`.",

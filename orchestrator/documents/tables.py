@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lines import too_large
-from orchestrator.documents.rows import Row, Table, bad_row
+from orchestrator.documents.rows import Table, TableRow, bad_row
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
 SUFFIXES = {
@@ -51,7 +51,7 @@ class TableFile(NamedTuple):
 class _Keyed(NamedTuple):
     key: str
     name: str
-    row: Row
+    row: TableRow
     cells: Mapping[str, object] | None  # parsed already when the key needed it
     problem: ExtractionError | None
 
@@ -146,7 +146,7 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
         yield _Keyed(f"{file.key}#{ident}", f"{file.name}#{ident}", row, cells, problem)
 
 
-def _ident(cells: Mapping[str, object], column: str, row: Row) -> str:
+def _ident(cells: Mapping[str, object], column: str, row: TableRow) -> str:
     value = cells.get(column)
     if isinstance(value, bool | dict | list | bytes | None):
         raise bad_row(f"Row {row.number} has no text or number in the id column {column!r}; give it one.")
@@ -175,7 +175,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     return Document(keyed.key, keyed.name, text, hashlib.sha256(canonical).hexdigest(), len(canonical), fields)
 
 
-def _cells(table: Table, row: Row) -> Mapping[str, object]:
+def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
     """Raises ExtractionError, also for a row that the memory does not hold: the others are read."""
     try:
         return table.cells(row)
@@ -188,7 +188,7 @@ def _cells(table: Table, row: Row) -> Mapping[str, object]:
         ) from None
 
 
-def _canonical(cells: Mapping[str, object], row: Row) -> bytes:
+def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
     """The row's one form as JSON. Raises ExtractionError where it has none, or is too large a structure."""
     import msgspec
 
@@ -202,7 +202,7 @@ def _canonical(cells: Mapping[str, object], row: Row) -> bytes:
     return canonical
 
 
-def _measure(values: Iterable[object], row: Row, so_far: list[int], depth: int) -> None:
+def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: int) -> None:
     """Raises ExtractionError for lists and objects of too many values, or in each other too deep."""
     if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
         most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
@@ -213,7 +213,7 @@ def _measure(values: Iterable[object], row: Row, so_far: list[int], depth: int) 
             _measure(value.values() if isinstance(value, dict) else value, row, so_far, depth + 1)
 
 
-def _text(cells: Mapping[str, object], column: str, row: Row) -> str:
+def _text(cells: Mapping[str, object], column: str, row: TableRow) -> str:
     value = cells.get(column)
     if value is None:
         raise bad_row(f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row.")

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
-from orchestrator.documents.ignored import Reason, is_lock
+from orchestrator.documents.ignored import IgnoredReason, is_lock
 from orchestrator.documents.opening import is_inside, is_system, open_folder
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file to read: its path for the system, and relative to the source with `/` (a lone file: its name)."""
 
     path: str
@@ -32,7 +32,7 @@ class Skipped(NamedTuple):
     """Something that the patterns let through and that is not a document."""
 
     relative: str
-    reason: Reason
+    reason: IgnoredReason
 
 
 class _Folder(NamedTuple):
@@ -62,7 +62,7 @@ class Walk:
         self._is_wanted = is_wanted
         self.within = None if follow_links else self._real_root
 
-    def __iter__(self) -> Iterator[Found | Unlisted | Skipped]:
+    def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         entered: set[tuple[int, int]] = set()
         root = _Folder(self._root, "", self._include.start, self._exclude.start)
         try:
@@ -89,7 +89,7 @@ class Walk:
             if inner is None:
                 continue
             if linked and self._leads_away(inner.path):
-                yield Skipped(folder.prefix + name, Reason.LINK)
+                yield Skipped(folder.prefix + name, IgnoredReason.LINK)
                 continue
             if linked and not self._include.names(folder.include, name) and self._leads_back(inner.path):
                 continue
@@ -97,14 +97,14 @@ class Walk:
                 pending.append(iter(self._names(inner.path, entered)))
                 folders.append(inner)
             except ExtractionError:
-                yield Skipped(folder.prefix + name, Reason.LINK)
+                yield Skipped(folder.prefix + name, IgnoredReason.LINK)
             except OSError as error:
                 yield Unlisted(folder.prefix + name, listing_problem(error))
 
-    def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[Found | Unlisted | Skipped]:
+    def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[FoundFile | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
-        found = Found(f"{folder.path}/{name}", folder.prefix + name)
+        found = FoundFile(f"{folder.path}/{name}", folder.prefix + name)
         reason = self._reason(found, name, kind, linked)
         if reason is not None:
             yield Skipped(found.relative, reason)
@@ -115,15 +115,15 @@ class Walk:
             message = "The link leads nowhere; mend it or exclude it."
             yield Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
 
-    def _reason(self, found: Found, name: str, kind: str, linked: bool) -> Reason | None:
+    def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
         """Why a file that the patterns let through is not a document; None where it is one."""
         if is_lock(name):
-            return Reason.LOCK
+            return IgnoredReason.LOCK
         if kind == "special":
-            return Reason.SPECIAL
+            return IgnoredReason.SPECIAL
         if not self._is_wanted(name):
-            return Reason.KIND
-        return Reason.LINK if linked and self._leads_away(found.path) else None
+            return IgnoredReason.KIND
+        return IgnoredReason.LINK if linked and self._leads_away(found.path) else None
 
     def _inner(self, folder: _Folder, name: str) -> _Folder | None:
         """A folder below one, None where nothing in it can match."""

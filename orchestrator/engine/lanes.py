@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
-from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.settings import Settings
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, OwnBackend
@@ -27,12 +27,12 @@ def check(config: Config) -> None:
         prices_of(backend, config, now)
 
 
-def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> Lane:
+def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
     """A backend whose server, one of ours, listens on a socket."""
     profile = PROFILES["orch"]
-    return Lane(
+    return BackendHandle(
         name=name,
-        api=OpenAIBackend(name, over_unix_socket(socket), profile, {"include_provenance": True}),
+        api=OpenAIBatches(name, over_unix_socket(socket), profile, {"include_provenance": True}),
         profile=profile,
         limits=limits_of(settings, profile),
         poll_seconds=0.0,
@@ -42,10 +42,10 @@ def own_lane(name: str, settings: OwnBackend, config: Config, socket: Path) -> L
     )
 
 
-def hosted_lane(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> Lane:
+def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config: Config) -> BackendHandle:
     """A provider's Batch API. Raises UsageError where its key is not set."""
     profile = profile_for(settings)
-    return Lane(
+    return BackendHandle(
         name=name,
         api=open_backend(name, settings, os.environ),
         profile=profile,

@@ -33,23 +33,23 @@ from orchestrator.core.model import Job, JobFault
 from orchestrator.engine.health import fetch_health as fetch_health
 from orchestrator.engine.health import lost
 from orchestrator.engine.in_force import digest_of, keep
-from orchestrator.engine.lanes import check, hosted_lane, own_lane, server_settings
+from orchestrator.engine.lanes import check, hosted_handle, own_handle, server_settings
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import Problem, Standstill, Watch
+from orchestrator.engine.monitor import Monitor, Problem, Standstill
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import Lane, Lanes, down_for
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles, down_for
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.gc import disk
-from orchestrator.pipeline.plan.options import Memory
+from orchestrator.pipeline.plan.options import ObservationMemory
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import models_of
-from orchestrator.pipeline.provider_calls import Crew, Threads
+from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.pipeline.submit.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
@@ -72,11 +72,13 @@ TIDY_SECONDS = 3.0
 class Engine:
     """Runs jobs of a home; make it only while holding the home's lock.
 
-    `dispatch=False` serves what is there and cancels batches, but sends no row. The `crew` asks the providers;
+    `dispatch=False` serves what is there and cancels batches, but sends no row. `provider_calls` ask the providers;
     without one, threads of its own do. `problem` is what keeps rows from being run now, for people.
     """
 
-    def __init__(self, config: Config, store: Store, *, dispatch: bool = True, crew: Crew | None = None) -> None:
+    def __init__(
+        self, config: Config, store: Store, *, dispatch: bool = True, provider_calls: ProviderCalls | None = None
+    ) -> None:
         self._config = config
         self._store = store
         self._home = Home(config.home)
@@ -95,8 +97,8 @@ class Engine:
         self._problems: dict[str, Problem] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
-        memory = Memory()
-        lanes = Lanes(
+        memory = ObservationMemory()
+        handles = BackendHandles(
             open=self.open,
             planning=lambda job: Planning(
                 store, self._config, job, now(), budgets.left, down=down_for(self._health), memory=memory
@@ -108,9 +110,9 @@ class Engine:
             leaves=self._backends.leaves,
             reading=lambda: self._config.documents,
         )
-        self._crew = crew or Threads()
-        self.pipeline = Pipeline(store, self._home, lanes, budgets, now, self._crew)
-        self._watch = Watch(store, config)
+        self._provider_calls = provider_calls or Threads()
+        self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
+        self._watch = Monitor(store, config)
 
     def __enter__(self) -> Engine:
         return self
@@ -118,7 +120,7 @@ class Engine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._crew.close()
+        self._provider_calls.close()
         self._watch.close()
         self._stack.close()
 
@@ -143,7 +145,7 @@ class Engine:
             began = time.monotonic()
             self._reload()
             moved = self._round(only, mine)
-            self.pipeline.chores.tick()
+            self.pipeline.remote_cleanup.tick()
             self._look(mine)
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
@@ -156,14 +158,16 @@ class Engine:
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self._crew.wait(wait)  # a batch is asked how it is by the clock; it cannot call
+                self._provider_calls.wait(wait)  # a batch is asked how it is by the clock; it cannot call
         self.tidy_up()
 
     def tidy_up(self) -> None:
         """Do what is left to do at backends, as far as a moment reaches; the next start does the rest."""
         over = time.monotonic() + TIDY_SECONDS
-        while self.pipeline.chores.tick() and self.pipeline.chores.is_busy and time.monotonic() < over:
-            self._crew.wait(SHORTEST_WAIT)
+        while (
+            self.pipeline.remote_cleanup.tick() and self.pipeline.remote_cleanup.is_busy and time.monotonic() < over
+        ):
+            self._provider_calls.wait(SHORTEST_WAIT)
 
     def _round(self, only: Job | None, mine: Job | None) -> bool:
         moved = False
@@ -342,26 +346,26 @@ class Engine:
         """The last answer of each server that was opened."""
         return self._health
 
-    def open(self, name: str) -> Lane:
+    def open(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError."""
-        return self._backends.lane(name)
+        return self._backends.handle(name)
 
     def _make(self, name: str, settings: Backend) -> Opened:
         if not isinstance(settings, LocalBackend | SyncBackend):
-            return Opened(self._closing(hosted_lane(name, settings, self._config)), settings)
+            return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
         told = server_settings(name, settings, dispatch=self._dispatch)
         server = self._stack.enter_context(ServerThread(self._home.server(name), told))
-        lane = self._closing(own_lane(name, settings, self._config, server.socket))
-        return Opened(lane, settings, server, told)
+        handle = self._closing(own_handle(name, settings, self._config, server.socket))
+        return Opened(handle, settings, server, told)
 
     def _serves(self, name: str, settings: Backend) -> Settings | None:
         if not isinstance(settings, LocalBackend | SyncBackend):
             return None
         return server_settings(name, settings, dispatch=self._dispatch)
 
-    def _closing(self, lane: Lane) -> Lane:
-        self._stack.callback(lane.api.close)
-        return lane
+    def _closing(self, handle: BackendHandle) -> BackendHandle:
+        self._stack.callback(handle.api.close)
+        return handle
 
 
 def _code_of(error: OrchError) -> str:

@@ -22,7 +22,7 @@ from orchestrator.engine.health import lost
 from orchestrator.pipeline.backend_handles import down_for
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import alerts
-from orchestrator.policy.alerts import Alert, AlertKind, Notice, Trouble, Watched
+from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
 from orchestrator.reports.night import night_of
 from orchestrator.reports.night_pages import headline, markdown, page, subject_of
 from orchestrator.reports.night_reader import night_report
@@ -62,7 +62,7 @@ class Standstill:
     notices: Sequence[Notice] = ()
 
 
-class Watch:
+class Monitor:
     """Looks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
 
     def __init__(self, store: Store, config: Config, ways: Sequence[Channel] | None = None) -> None:
@@ -79,7 +79,7 @@ class Watch:
         self._config = config
 
     @property
-    def _ways(self) -> Sequence[Channel]:
+    def _channels(self) -> Sequence[Channel]:
         return channels(self._config) if self._given is None else self._given
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
@@ -120,7 +120,7 @@ class Watch:
     def _look_at(self, job: Job, standstill: Standstill, now: datetime) -> None:
         # Of one that is not built only its events say anything.
         watched = self._watched(job, standstill, now) if job.built_at is not None else None
-        watched = watched or Watched(job, Counts(), events=self._store.jobs.events(job.id))
+        watched = watched or MonitoredJob(job, Counts(), events=self._store.jobs.events(job.id))
         for alert in alerts.due(watched, self._config.alerts, now):
             self._raise(alert, now)
 
@@ -136,20 +136,20 @@ class Watch:
         """Keep what there is to tell of a job that is over, its report for every way."""
         quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
-        watched = Watched(job, *self._counts(job), events=self._store.jobs.events(job_id))
+        watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
-        for way in self._ways:
+        for way in self._channels:
             self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
 
-    def _watched(self, job: Job, standstill: Standstill, now: datetime) -> Watched:
+    def _watched(self, job: Job, standstill: Standstill, now: datetime) -> MonitoredJob:
         shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
         at = {shard.backend for shard in shards if not shard.state.is_final}
         told = (trouble_at(name, health) for name, health in standstill.servers.items() if name in at)
         troubles = [trouble for trouble in told if trouble is not None]
         if (problem := standstill.jobs.get(job.id)) is not None:
             troubles.append(Trouble(problem.code, problem.text, (now - problem.since).total_seconds()))
-        return Watched(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
+        return MonitoredJob(job, *self._counts(job), shards, events, self._chance(job, standstill, now), troubles)
 
     def _counts(self, job: Job) -> tuple[Counts, Failing]:
         return self._store.jobs.counts([job.id])[job.id], self._store.failures.of_jobs([job.id])[job.id]
@@ -162,7 +162,7 @@ class Watch:
 
     def _raise(self, alert: Alert, now: datetime) -> None:
         """Keep an alert, for every way; the first time, it is an event of its job."""
-        for way in self._ways:
+        for way in self._channels:
             key = f"{alert.key}|{way.name}"
             self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
         # Behind those: where this one is known, none of them is missing.
@@ -173,7 +173,7 @@ class Watch:
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
         """Keep what no job is the matter of, for every way; the first time, it is logged."""
-        for way in self._ways:
+        for way in self._channels:
             key = f"{notice.key}:{home}|{way.name}"
             self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
         told = Told(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
@@ -181,7 +181,7 @@ class Watch:
             log.warning("%s: %s; %s", notice.kind, notice.message, notice.action)
 
     def _send(self, home: str, now: datetime) -> None:
-        ways = {way.name: way for way in self._ways}
+        ways = {way.name: way for way in self._channels}
         for told in self._store.alerts.unsent(home, now - KEPT):
             way = ways.get(told.key.rpartition("|")[2])
             at, _ = self._again.get(told.key, (now, 0.0))

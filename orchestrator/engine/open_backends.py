@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.backends.open import limits_of
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -23,9 +23,9 @@ nothing but time when they run again. A provider's are billed, and waited for as
 
 @dataclass(slots=True)
 class Opened:
-    """A backend in use: its lane, the settings that it was opened with, and its server where that is ours."""
+    """A backend in use: its handle, the settings that it was opened with, and its server where that is ours."""
 
-    lane: Lane
+    handle: BackendHandle
     settings: Backend
     server: ServerThread | None = None
     runs_under: Settings | None = None
@@ -47,16 +47,16 @@ class OpenBackends:
         self._opened: dict[str, Opened] = {}
         self._lock = threading.RLock()
 
-    def lane(self, name: str) -> Lane:
+    def handle(self, name: str) -> BackendHandle:
         """A backend, its server started at the first use. Raises BackendError, UsageError.
 
         One that is no longer in orch.toml is there for what it has, as long as it is open. May be called from any
         thread.
         """
         with self._lock:
-            return self._lane(name)
+            return self._handle(name)
 
-    def _lane(self, name: str) -> Lane:
+    def _handle(self, name: str) -> BackendHandle:
         found = self._opened.get(name)
         if found is not None and found.ending is not None:
             if found.ending.is_alive():
@@ -70,7 +70,7 @@ class OpenBackends:
             if settings is None:
                 raise BackendError(f"backend {name} is no longer in {self._config.path}", hint="put it back")
             found = self._opened[name] = self._make(name, settings)
-        return found.lane
+        return found.handle
 
     def servers(self) -> Iterator[tuple[str, LocalBackend | SyncBackend]]:
         """The servers of ours that run, and their settings."""
@@ -103,7 +103,9 @@ class OpenBackends:
         elif found.server is None and settings != found.settings:
             del self._opened[name]
         else:
-            self._opened[name] = replace(found, settings=settings, lane=_relaned(found.lane, settings, self._config))
+            self._opened[name] = replace(
+                found, settings=settings, handle=_reopened(found.handle, settings, self._config)
+            )
 
     def _end(self, server: ServerThread, found: Opened, name: str) -> None:
         settings = found.settings
@@ -115,11 +117,11 @@ class OpenBackends:
         found.ending.start()
 
 
-def _relaned(lane: Lane, settings: Backend, config: Config) -> Lane:
+def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> BackendHandle:
     """The same API under the prices and limits that hold now."""
     return replace(
-        lane,
-        limits=limits_of(settings, lane.profile),
-        poll_seconds=0.0 if lane.is_own else settings.poll_seconds or lane.profile.poll_seconds,
+        handle,
+        limits=limits_of(settings, handle.profile),
+        poll_seconds=0.0 if handle.is_own else settings.poll_seconds or handle.profile.poll_seconds,
         price=prices_of(settings, config, now),
     )

@@ -153,7 +153,7 @@ class Scheduler:
         return [f"{schedule.name}, night of {night.name}: {text}" for text in said]
 
     def _begin(self, schedule: Schedule, night: Night) -> list[str]:
-        now, due = self._now(), nights.Due(night.night, night.due_at, night.slot)
+        now, due = self._now(), nights.DueNight(night.night, night.due_at, night.slot)
         verdict = nights.verdict(
             schedule,
             due,
@@ -173,12 +173,12 @@ class Scheduler:
         self._store.schedules.waits(night, verdict.reason)
         return [verdict.reason]
 
-    def _newest(self, schedule: Schedule, now: datetime) -> nights.Due | None:
+    def _newest(self, schedule: Schedule, now: datetime) -> nights.DueNight | None:
         """The schedule's latest night whose time has come."""
         if schedule.after is None:
             return nights.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
-        return nights.Due(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
+        return nights.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
 
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
         """When a night must be done: what the schedule says, or the job file. Raises OrchError."""

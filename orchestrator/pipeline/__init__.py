@@ -1,12 +1,12 @@
 """`advance(job)`: one idempotent step of a job through its stages. One file a stage:
 
     build    documents → requests
-    batches  one shard through all that follows, what asks a provider by the `crew`:
-      submit   requests → shards → batches, as far as `governor` lets them go
+    batches  one shard through all that follows, what asks a provider by `provider_calls`:
+      submit   requests → shards → batches, as far as `admission_control` lets them go
       track    batches looked at until they are over
       fetch    result files, until they are whole
       collect  result files → outcomes; `leftovers` says what becomes of the others
-    chores   what is left at backends: files to delete, and answers that come `late`
+    remote_cleanup   what is left at backends: files to delete, and answers that come `late`
     stages   outcomes of a long document's parts → the request for its answer
     merge    outcomes → one file in input order
 
@@ -24,10 +24,10 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.after import AFTER
-from orchestrator.pipeline.backend_handles import Lanes
+from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
-from orchestrator.pipeline.collect.remote_cleanup import Chores
+from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
@@ -35,10 +35,10 @@ from orchestrator.pipeline.finish.output_check import Gate
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
-from orchestrator.pipeline.plan.replan_timer import Guard
-from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.plan.replan_timer import ReplanTimer
+from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.shard_steps import Batches
+from orchestrator.pipeline.shard_steps import ShardSteps
 from orchestrator.pipeline.submit import budget, canary, prerequisites, sending
 from orchestrator.policy import row_errors
 from orchestrator.policy.planner.observed import silence
@@ -48,41 +48,41 @@ from orchestrator.store import Store
 
 
 class Pipeline:
-    """Takes jobs of one home through their stages. The `crew` carries out what asks a provider something."""
+    """Takes jobs of one home through their stages. `provider_calls` carries out what asks a provider."""
 
     def __init__(
         self,
         store: Store,
         home: Home,
-        lanes: Lanes,
+        handles: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: Crew | None = None,
+        provider_calls: ProviderCalls | None = None,
     ) -> None:
         self._store = store
         self._home = home
-        self._lanes = lanes
+        self._handles = handles
         self._budgets = budgets
         self._now = now
-        self._batches = Batches(ShardWork(store, home, lanes, budgets, now, crew or Inline()))
-        self._guard = Guard()
+        self._batches = ShardSteps(ShardWork(store, home, handles, budgets, now, provider_calls or Inline()))
+        self._replan_timer = ReplanTimer()
         self._samples = Samples(store)
         self._gate = Gate(store, now)
         self.finisher = finisher.Finisher(store, home, now)
 
     def settings_changed(self) -> None:
         """Every job is planned again at its next step."""
-        self._guard = Guard()
+        self._replan_timer = ReplanTimer()
 
     @property
-    def looks(self) -> track.Looks:
+    def polls(self) -> track.PollSchedule:
         """When batches are looked at."""
-        return self._batches.looks
+        return self._batches.polls
 
     @property
-    def chores(self) -> Chores:
+    def remote_cleanup(self) -> RemoteCleanup:
         """What is left to do at backends for shards that are over."""
-        return self._batches.chores
+        return self._batches.remote_cleanup
 
     def unreachable(self, job: Job) -> str | None:
         """Why nothing can be done about a job's batches now; None where something can."""
@@ -131,7 +131,7 @@ class Pipeline:
             if job.options.get("dry_run"):
                 builder.discard(self._store, self._home, job)  # a kill cut it off; nobody asked for it to be run
                 return True
-            asked, reading = self._lanes.asked(job), self._lanes.reading()
+            asked, reading = self._handles.asked(job), self._handles.reading()
             report = builder.build(self._store, self._home, job, self._now(), asked=asked, reading=reading)
             # One that others may wait for ends as itself, though nothing is to be asked.
             if AFTER not in job.options and builder.same_as(self._store, job, report) is not None:
@@ -162,7 +162,7 @@ class Pipeline:
             self._batches.give_up(shard)
 
     def _plan(self, job: Job, *, moved: bool) -> bool:
-        """Send rows that wait, and take back batches that would be late, as the planner says."""
+        """Send rows that wait, and cancel and reroute batches that would be late, as the planner says."""
         if job.cancel_requested_at is not None:
             return False
         now = self._now()
@@ -172,18 +172,18 @@ class Pipeline:
         goes_first, moved = stage is canary.Stage.RUNS, moved or stage is canary.Stage.FOLLOWS
         waiting = self._store.rows.has_waiting(job.id, canary=goes_first)
         trouble = self._trouble(job, now)
-        if not self._guard.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
+        if not self._replan_timer.is_due(job, now, waiting=waiting, moved=moved, trouble=trouble):
             return False
-        planning = self._lanes.planning(job)
+        planning = self._handles.planning(job)
         orders = canary.orders(self._store, job, planning, now) if goes_first else planning.orders()
         if orders is None:
             return True
         if orders.sends and not prerequisites.may_ask(self._store, self._gate, job, now):
             return True
-        self._guard.looked(job, orders.next_look, trouble)
+        self._replan_timer.looked(job, orders.next_look, trouble)
         acted = False
-        for shard in orders.pulls:
-            acted |= self._pull(job, shard, orders.reason)
+        for shard in orders.reroutes:
+            acted |= self._reroute(job, shard, orders.reason)
         for order in orders.sends:
             acted |= self._route(job, order, planning)
         return acted
@@ -193,39 +193,44 @@ class Pipeline:
         shards = [shard for shard in self._store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED]
         at = {shard.backend for shard in shards}
         silent = {name for name in at if silence([one for one in shards if one.backend == name], now)}
-        return frozenset(silent | (at & self._lanes.down()))
+        return frozenset(silent | (at & self._handles.down()))
 
     def _is_own(self, shard: Shard) -> bool:
         try:
-            return self._batches.lane(shard).is_own
+            return self._batches.handle(shard).is_own
         except (BackendError, UsageError):
             return False  # orch.toml has its backend no more
 
     def _route(self, job: Job, order: Sending, planning: Planning) -> bool:
-        lane = self._lanes.open(order.backend)
+        handle = self._handles.open(order.backend)
         added = sending.plan_shards(
-            self._store, job, lane, order, lambda model: self._batches.governor.room(lane, model), self._now()
+            self._store,
+            job,
+            handle,
+            order,
+            lambda model: self._batches.admission_control.room(handle, model),
+            self._now(),
         )
         self._store.forecasts.made(planning.turnarounds(added))
         for shard in added:
             self._note(job, EventKind.ROUTED, f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
         return bool(added)
 
-    def _pull(self, job: Job, shard: Shard, reason: str) -> bool:
+    def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
         """Take the rows of a shard back: what is not done there goes on elsewhere."""
-        if shard.pulled_at is not None:
+        if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:
             self._batches.dissolve(job, shard, reason)
         elif shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED):
-            self._store.shards.note(shard, pulled_at=self._now(), pulled_for=reason)
+            self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False
-        self._note(job, EventKind.RESCUED, f"its rows are taken back: {reason}", shard)
+        self._note(job, EventKind.RESCUED, f"its rows are rerouted: {reason}", shard)
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:
-        if (why := self._lanes.leaves(shard.backend)) is not None and self._pull(job, shard, why):
+        if (why := self._handles.leaves(shard.backend)) is not None and self._reroute(job, shard, why):
             return True
         return self._batches.advance(job, shard)
 
@@ -237,7 +242,7 @@ class Pipeline:
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
         reason = budget.used_up(
-            job, shards, self._store.ledger.spent(job.id), self._batches.lane, self._batches.model
+            job, shards, self._store.ledger.spent(job.id), self._batches.handle, self._batches.model
         )
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
@@ -249,7 +254,7 @@ class Pipeline:
         ended = self.finisher.step(job)
         if ended is None:
             return False
-        self._guard.forget(job)
+        self._replan_timer.forget(job)
         self._gate.forget(job)
         self._samples.forget(job)
         self._note(

@@ -17,7 +17,7 @@ AFTER = "after"
 """The option of a job that names the one it comes after, by its id."""
 
 
-class Before(StrEnum):
+class Predecessor(StrEnum):
     """How what comes before stands."""
 
     OPEN = "open"  # not over yet
@@ -25,20 +25,20 @@ class Before(StrEnum):
     NOT_WELL = "not well"
 
 
-def standing(store: Store, job: Job | None) -> tuple[Before, str]:
+def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
     """How a job stands for what comes after it, and why."""
     if job is None:
-        return Before.NOT_WELL, "it was removed"
+        return Predecessor.NOT_WELL, "it was removed"
     if job.error is not None:
-        return Before.NOT_WELL, f"{job.error_code}: {job.error}".partition("\n")[0]
+        return Predecessor.NOT_WELL, f"{job.error_code}: {job.error}".partition("\n")[0]
     if job.finished_at is None:
-        return Before.OPEN, "it is not over yet"
+        return Predecessor.OPEN, "it is not over yet"
     if job.cancel_requested_at is not None:
-        return Before.NOT_WELL, f"it was cancelled: {job.cancel_reason}"
+        return Predecessor.NOT_WELL, f"it was cancelled: {job.cancel_reason}"
     quality = store.checked.quality(job.id)
     if quality is not None and quality.withheld is not None:
-        return Before.NOT_WELL, f"its output was not delivered: {quality.withheld}"
-    return Before.WELL, "it has finished well"
+        return Predecessor.NOT_WELL, f"its output was not delivered: {quality.withheld}"
+    return Predecessor.WELL, "it has finished well"
 
 
 def named(store: Store, home: str, text: str) -> Job:
@@ -51,14 +51,14 @@ def named(store: Store, home: str, text: str) -> Job:
     )
 
 
-def require(store: Store, home: str, text: str) -> tuple[Job, Before]:
+def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
     """The job that another is to come after, and how it stands.
 
     Raises UsageError where there is none, RefusedError where it has not finished well.
     """
     job = named(store, home, text)
     found, why = standing(store, job)
-    if found is Before.NOT_WELL:
+    if found is Predecessor.NOT_WELL:
         raise RefusedError(f"job {job.id}, which this one comes after, has not finished well: {why}")
     return job, found
 
@@ -105,6 +105,6 @@ def _of(store: Store, night: Night) -> tuple[NightState, str]:
         return NightState.SKIPPED, f"the night that it comes after was {night.state}: {night.reason}"
     job = None if night.job_id is None else store.jobs.find(night.job_id)
     found, why = standing(store, job)
-    if found is Before.NOT_WELL:
+    if found is Predecessor.NOT_WELL:
         return NightState.SKIPPED, f"the job of the night that it comes after: {why}"
     return NightState.DUE, "what it comes after has finished well"

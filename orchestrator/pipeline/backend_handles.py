@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import Limits, Profile
+from orchestrator.backends.profiles import BatchLimits, Profile
 from orchestrator.core.model import Job, Outcome, Price, Usage
-from orchestrator.settings.config import Reading
+from orchestrator.settings.config import ReadingSettings
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.build.reuse import Asked
@@ -38,7 +38,7 @@ class Prices(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class BackendHandle:
     """A backend: its API, what it takes, and what a row costs there.
 
     `is_own` marks our own server: it is asked as often as we like, and tries rows again by itself. `upstreams` counts
@@ -48,7 +48,7 @@ class Lane:
     name: str
     api: Backend
     profile: Profile
-    limits: Limits
+    limits: BatchLimits
     poll_seconds: float
     price: Prices
     is_own: bool
@@ -56,7 +56,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class BackendHandles:
     """Every backend by name, opened at its first use; the planner's view of a job, and what its models are called.
 
     `shortage` says why nothing more may be stored, None where there is room; `down` names the backends none of whose
@@ -64,14 +64,14 @@ class Lanes:
     None where they may stay; `reading` what documents may take.
     """
 
-    open: Callable[[str], Lane]
+    open: Callable[[str], BackendHandle]
     planning: Callable[[Job], Planning]
     models: Callable[[Job], Models]
     asked: Callable[[Job], Asked]
     shortage: Callable[[], str | None] = lambda: None
     down: Callable[[], frozenset[str]] = frozenset
     leaves: Callable[[str], str | None] = lambda name: None
-    reading: Callable[[], Reading] = Reading
+    reading: Callable[[], ReadingSettings] = ReadingSettings
 
 
 def last_to_fail(health: Mapping[str, Any]) -> Mapping[str, Any] | None:

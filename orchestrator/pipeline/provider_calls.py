@@ -32,7 +32,7 @@ class Done(Generic[T]):
     value: T
 
 
-class Crew(Protocol):
+class ProviderCalls(Protocol):
     """Who carries stages out."""
 
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
@@ -110,7 +110,7 @@ class Threads:
         self._over = threading.Event()
 
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
-        """See `Crew`."""
+        """See `ProviderCalls`."""
         with self._lock:
             task = self._tasks.get(key)
             if task is None:
@@ -140,23 +140,23 @@ class Threads:
         return any(task.alone and not task.is_over and task.backend == gang.name for task in self._tasks.values())
 
     def is_busy(self, key: str) -> bool:
-        """See `Crew`."""
+        """See `ProviderCalls`."""
         with self._lock:
             return key in self._tasks
 
     def busy_for(self, key: str) -> float:
-        """See `Crew`."""
+        """See `ProviderCalls`."""
         with self._lock:
             task = self._tasks.get(key)
             return 0.0 if task is None or task.is_over else time.monotonic() - task.begun
 
     def wait(self, seconds: float) -> None:
-        """See `Crew`."""
+        """See `ProviderCalls`."""
         self._over.wait(seconds)
         self._over.clear()
 
     def close(self) -> None:
-        """See `Crew`."""
+        """See `ProviderCalls`."""
         with self._lock:
             self._is_closed = True
             for gang in self._gangs.values():

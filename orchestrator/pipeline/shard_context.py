@@ -1,4 +1,4 @@
-"""What the stages of a shard share: backends, the crew that calls them, and what is said of a shard that waits."""
+"""What the stages of a shard share: backends, the threads that call them, and what is said of a shard that waits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, Ba
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane, Lanes
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.collect import track
-from orchestrator.pipeline.provider_calls import Crew, Done, Inline
+from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
 from orchestrator.pipeline.submit import budget
-from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.policy import evidence, poll_schedule
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.home import Home
@@ -32,33 +32,33 @@ class ShardWork:
         self,
         store: Store,
         home: Home,
-        lanes: Lanes,
+        handles: BackendHandles,
         budgets: budget.SharedBudgets,
         now: Callable[[], datetime],
-        crew: Crew,
+        provider_calls: ProviderCalls,
     ) -> None:
         self.store = store
         self.home = home
-        self.lanes = lanes
+        self.handles = handles
         self.budgets = budgets
         self.now = now
-        self.crew = crew
-        self.governor = Governor(store, now)
-        self.looks = track.Looks()
+        self.provider_calls = provider_calls
+        self.admission_control = AdmissionControl(store, now)
+        self.polls = track.PollSchedule()
         self._inline = Inline()
         self._begun: dict[ShardId, ShardState] = {}
 
-    def lane(self, shard: Shard) -> Lane:
+    def handle(self, shard: Shard) -> BackendHandle:
         """The backend of a shard."""
-        return self.lanes.open(shard.backend)
+        return self.handles.open(shard.backend)
 
     def model(self, job: Job, shard: Shard) -> str:
         """What a shard's model is called at its backend."""
-        return resolve_model(shard.model, shard.backend, self.lanes.models(job)) or shard.model
+        return resolve_model(shard.model, shard.backend, self.handles.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
         """Until when answers of a batch that exist are waited for."""
-        if shard.pulled_at is not None or job.cancel_requested_at is not None:
+        if shard.rerouted_at is not None or job.cancel_requested_at is not None:
             return ended + evidence.NO_ANSWER
         usual = poll_schedule.usual_of(self.store.shards.durations(shard.backend))
         takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
@@ -66,17 +66,19 @@ class ShardWork:
 
     # --- calls
 
-    def ask(self, lane: Lane, shard: Shard, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+    def ask(
+        self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
+    ) -> Done[T] | None:
         """What came of a stage that asks the backend; None while it is under way. Raises what the stage raised."""
-        if lane.is_own:
-            return self._inline.do(lane.name, shard.id, stage)
-        if not self.crew.is_busy(shard.id):
+        if handle.is_own:
+            return self._inline.do(handle.name, shard.id, stage)
+        if not self.provider_calls.is_busy(shard.id):
             self._begun[shard.id] = shard.state
-        return self.crew.do(lane.name, shard.id, stage, alone=alone)
+        return self.provider_calls.do(handle.name, shard.id, stage, alone=alone)
 
     def is_asking(self, shard: Shard) -> bool:
         """Whether a stage of a shard is under way, or over and not picked up."""
-        return self.crew.is_busy(shard.id)
+        return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
         """The state whose stage comes next: what has begun is picked up first, though it has moved the shard."""
@@ -84,15 +86,17 @@ class ShardWork:
 
     # --- waits
 
-    def failed(self, shard: Shard, lane: Lane, error: BackendError) -> None:
+    def failed(self, shard: Shard, handle: BackendHandle, error: BackendError) -> None:
         """A call brought an error: look again later."""
         after = error.retry_after if isinstance(error, BackendRefused) else None
-        self.looks.failed(shard, lane, self.now(), after, is_busy=isinstance(error, BackendBusy))
+        self.polls.failed(shard, handle, self.now(), after, is_busy=isinstance(error, BackendBusy))
 
-    def refused_account(self, job: Job, shard: Shard, lane: Lane, error: AccountError, what: Asked) -> bool:
+    def refused_account(
+        self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
+    ) -> bool:
         """An account that is refused is tried again slowly, before it is told as an error."""
-        self.governor.stop(lane, error.message, what)
-        held = self.governor.check_account(lane) or error.message
+        self.admission_control.stop(handle, error.message, what)
+        held = self.admission_control.check_account(handle) or error.message
         return self.hold(job, self.store.shards.get(shard.id), held)
 
     def hold(self, job: Job, shard: Shard, why: str) -> bool:

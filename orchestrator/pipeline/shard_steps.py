@@ -1,6 +1,6 @@
 """One shard at a time: from its rows to a batch, until the batch is over and its rows are settled.
 
-What asks a hosted backend something is carried out by the crew, off the engine's thread; our own server is asked at
+What asks a hosted backend is carried out by `provider_calls`, off the engine's thread; our own server is asked at
 once. Whatever goes wrong at a backend, the shard waits, says what for, and has an end to it.
 """
 
@@ -13,37 +13,37 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
-from orchestrator.pipeline.collect.remote_cleanup import Chores
-from orchestrator.pipeline.collect.watch import Watch
+from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
+from orchestrator.pipeline.collect.watch import BatchPolling
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.admission import Asked, Governor
+from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
 
 UNREACHABLE = timedelta(seconds=30)
 """A backend that has not answered for so long is told as one that does not."""
 
 
-class Batches:
+class ShardSteps:
     """Takes the shards of a home's jobs through their states."""
 
     def __init__(self, work: ShardWork) -> None:
         self._store = work.store
         self._home = work.home
         self._work = work
-        self.looks = work.looks
-        self.lane = work.lane
+        self.polls = work.polls
+        self.handle = work.handle
         self.model = work.model
         self._dispatch = Dispatch(work, self.dissolve)
-        self._watch = Watch(work)
-        self._gather = Gather(work, lambda shard: self.chores.add(shard.id))
-        self.chores = Chores(
-            work.store, work.home, work.lanes.open, work.crew, work.now, work.note, self._gather.take_late
+        self._watch = BatchPolling(work)
+        self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
+        self.remote_cleanup = RemoteCleanup(
+            work.store, work.home, work.handles.open, work.provider_calls, work.now, work.note, self._gather.take_late
         )
 
     @property
-    def governor(self) -> Governor:
+    def admission_control(self) -> AdmissionControl:
         """What backends let be sent."""
-        return self._work.governor
+        return self._work.admission_control
 
     def advance(self, job: Job, shard: Shard) -> bool:
         """One step of a shard, or what came of the one that was begun; whether something moved. Raises OrchError."""
@@ -63,14 +63,14 @@ class Batches:
         """Give up a shard that was not sent: its rows wait for another one."""
         settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
-        self.chores.add(shard.id)
+        self.remote_cleanup.add(shard.id)
         self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """Let a shard that was not sent come to its end; its rows get it from whoever calls this."""
         settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
-        self.chores.add(shard.id)
+        self.remote_cleanup.add(shard.id)
 
     def unreachable(self, job: Job) -> str | None:
         """Why nothing can be done about a job, as no backend that has batches of it answers; None where one does."""
@@ -84,9 +84,9 @@ class Batches:
         return why
 
     def _is_unreachable(self, shard: Shard) -> bool:
-        work, lane = self._work, self._work.lane(shard)
-        failing, now = work.looks.of(shard, work.now()).failing_since, work.now()
+        work, handle = self._work, self._work.handle(shard)
+        failing, now = work.polls.of(shard, work.now()).failing_since, work.now()
         is_failing = failing is not None and now >= failing + UNREACHABLE
-        is_refused = work.governor.refused_for(lane, Asked.LOOK) >= UNREACHABLE
-        is_hanging = work.crew.busy_for(shard.id) >= UNREACHABLE.total_seconds()
-        return not lane.is_own and (is_failing or is_refused or is_hanging)
+        is_refused = work.admission_control.refused_for(handle, CallKind.LOOK) >= UNREACHABLE
+        is_hanging = work.provider_calls.busy_for(shard.id) >= UNREACHABLE.total_seconds()
+        return not handle.is_own and (is_failing or is_refused or is_hanging)

@@ -14,7 +14,7 @@ from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.settings.config import Alerts
+from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.spec_of import expires
 
 PATIENCE = 2 * MINUTE
@@ -82,7 +82,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MonitoredJob:
     """What is known of a job that runs. `chance` is P(done by the deadline), None where it is not known.
 
     `failing` says which of the failed rows that `counts` has are new.
@@ -97,7 +97,7 @@ class Watched:
     troubles: Sequence[Trouble] = ()
 
 
-def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
+def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[Alert]:
     """What there is to tell of a job now, whether or not it was told before."""
     return [
         *_deadline(watched, settings, now),
@@ -108,7 +108,7 @@ def due(watched: Watched, settings: Alerts, now: datetime) -> list[Alert]:
     ]
 
 
-def at_end(watched: Watched, settings: Alerts, withheld: str | None) -> list[Alert]:
+def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None) -> list[Alert]:
     """What there is to tell of a job that is over: it may have ended between two looks.
 
     `withheld` is why its output was not delivered, None where it was.
@@ -135,18 +135,18 @@ def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
 
 
-def _deadline(watched: Watched, settings: Alerts, now: datetime) -> Iterator[Alert]:
+def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> Iterator[Alert]:
     job = watched.job
     if job.deadline_at is None or not watched.counts.pending:
         return
     at = moment_words(job.deadline_at)
-    rescues = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
+    reroutes = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
     if job.deadline_at <= now:
         action = "open rows are given up" if expires(job) else "the job is finished late"
         left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
-        action = rescues[-1] if rescues else "nothing yet: no other route is better; what becomes better is taken"
+        action = reroutes[-1] if reroutes else "nothing yet: no other route is better; what becomes better is taken"
         message = f"the deadline of {at} is at risk: it is kept with {watched.chance:.0%}"
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
@@ -166,7 +166,7 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             yield Alert(AlertKind.ENGINE, job, event.code or "fault", event.reason, action)
 
 
-def _backend(watched: Watched) -> Iterator[Alert]:
+def _backend(watched: MonitoredJob) -> Iterator[Alert]:
     for trouble in watched.troubles:
         if trouble.seconds >= PATIENCE:
             text = trouble.text.partition("\n")[0]
@@ -176,13 +176,13 @@ def _backend(watched: Watched) -> Iterator[Alert]:
             )
 
 
-def _stall(watched: Watched, now: datetime) -> Iterator[Alert]:
+def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
     for shard in watched.shards:
-        if shard.held is None or shard.pulled_at is not None or shard.state.is_final:
+        if shard.held is None or shard.rerouted_at is not None or shard.state.is_final:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
         if _is_slow(shard, now):
-            action = "it is waited for; its rows are taken back where the deadline asks for it"
+            action = "it is waited for; its rows are rerouted where the deadline asks for it"
             message = f"{where} takes longer than usual: {shard.held}"
             yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
         elif (since := _held_since(watched, shard)) is not None and (
@@ -209,20 +209,20 @@ _WAITS = {
     ),
     ShardState.SUBMITTED: (
         "has been waited for",
-        "it is asked again; its rows are taken back where the deadline asks",
+        "it is asked again; its rows are rerouted where the deadline asks",
     ),
     ShardState.ENDED: ("is over, and its answers have not come", "they are waited for as long as the deadline lets"),
 }
 
 
-def _held_since(watched: Watched, shard: Shard) -> datetime | None:
+def _held_since(watched: MonitoredJob, shard: Shard) -> datetime | None:
     held = (
         event.at for event in reversed(watched.events) if event.kind == EventKind.HELD and event.shard_id == shard.id
     )
     return next(held, None)
 
 
-def _quality(watched: Watched, settings: Alerts) -> Iterator[Alert]:
+def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     counts, job = watched.counts, watched.job
     running = [shard for shard in watched.shards if shard.state is ShardState.SUBMITTED and shard.failing is not None]
     done = counts.succeeded + counts.failed + sum(one.provider_completed + one.provider_failed for one in running)

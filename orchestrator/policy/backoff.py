@@ -13,7 +13,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RepeatedFault:
     """The same job has failed so often, the last time `at` and for this reason; it is tried again at `next_at`.
 
     `kind` is what was raised and where: the same of a defect, whatever its message says.
@@ -45,7 +45,7 @@ class Faults:
     """The jobs and other things that fail in a way that nobody foresaw. In memory: a start tries all of them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Fault] = {}
+        self._known: dict[str, RepeatedFault] = {}
 
     def is_due(self, what: str, now: datetime, *, hurry: bool = False) -> bool:
         """Whether something may be tried now; one that somebody waits for is tried at the shortest pace."""
@@ -56,14 +56,14 @@ class Faults:
         # A clock that was set back keeps nothing waiting for longer than it would have.
         return not fault.at <= now < due
 
-    def caught(self, what: str, error: Exception, now: datetime, code: str = JobFault.INTERNAL) -> Fault:
+    def caught(self, what: str, error: Exception, now: datetime, code: str = JobFault.INTERNAL) -> RepeatedFault:
         """Something failed once more."""
         before = self._known.get(what)
         times = 1 if before is None else before.times + 1
         # 15 s, 1 min, 4 min, 16 min, then every hour.
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 4 ** min(times - 1, 8))
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"[:300]
-        fault = self._known[what] = Fault(code, f"{code}:{raised(error)}", reason, times, now, now + pause)
+        fault = self._known[what] = RepeatedFault(code, f"{code}:{raised(error)}", reason, times, now, now + pause)
         return fault
 
     def __contains__(self, what: str) -> bool:

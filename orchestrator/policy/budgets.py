@@ -17,7 +17,7 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.settings.config import Budget
 
 
-class Mark(StrEnum):
+class BudgetMark(StrEnum):
     """How a budget stands."""
 
     OK = "ok"
@@ -65,7 +65,7 @@ def _months(today: date) -> Iterable[date]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BudgetStanding:
     """How a budget stands in its period: dollars booked or run up, and what batches in flight may still cost at most.
 
     What is paid by the hour has run up what it has run, and may still cost what it does until it is stopped.
@@ -94,14 +94,14 @@ class Standing:
         return self.spent / self.budget.amount
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> BudgetMark:
         """How it stands, in a word."""
         if not self.left:
-            return Mark.STOPPED
-        return Mark.WARNING if self.share >= self.budget.warn_at else Mark.OK
+            return BudgetMark.STOPPED
+        return BudgetMark.WARNING if self.share >= self.budget.warn_at else BudgetMark.OK
 
 
-def no_room(standing: Standing, wanted: Decimal) -> str | None:
+def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
     """Why a batch that may cost `wanted` dollars has to wait; None where it may be sent.
 
     Raises RefusedError where it never fits.
@@ -123,12 +123,12 @@ def no_room(standing: Standing, wanted: Decimal) -> str | None:
     )
 
 
-def no_time(standing: Standing, more: Decimal) -> str | None:
+def no_time(standing: BudgetStanding, more: Decimal) -> str | None:
     """Why upstreams paid by the hour, which cost `more` dollars to stop, must not start; None where they may."""
     return _waits(standing) if standing.unbounded else used_up(standing, more)
 
 
-def used_up(standing: Standing, more: Decimal = Decimal(0)) -> str | None:
+def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
     """Why what is paid by the hour has to stop now; None where it may go on."""
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
@@ -138,7 +138,7 @@ def used_up(standing: Standing, more: Decimal = Decimal(0)) -> str | None:
     )
 
 
-def warning(standing: Standing) -> str | None:
+def warning(standing: BudgetStanding) -> str | None:
     """What to tell once the warning mark is passed."""
     if standing.share < standing.budget.warn_at:
         return None
@@ -146,7 +146,7 @@ def warning(standing: Standing) -> str | None:
     return f"{which}: of {_named(standing)} ${standing.spent:.4f} are spent ({standing.share:.0%})"
 
 
-def warning_code(standing: Standing) -> str:
+def warning_code(standing: BudgetStanding) -> str:
     """A budget and its period, for programs: by this it is known that a warning was told."""
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
 
@@ -156,16 +156,16 @@ def dollars(amount: Decimal) -> str:
     return f"${amount.normalize():f}"
 
 
-def _waits(standing: Standing) -> str:
+def _waits(standing: BudgetStanding) -> str:
     return f"budget {standing.budget.name}: {standing.unbounded}; this batch waits for its end"
 
 
-def _named(standing: Standing) -> str:
+def _named(standing: BudgetStanding) -> str:
     budget = standing.budget
     stop = f", stopped at {budget.stop_at:.0%}" if budget.stop_at != 1 else ""
     return f"the {dollars(budget.amount)} of budget {budget.name} for the {budget.period}{stop}"
 
 
-def _gone(standing: Standing) -> str:
+def _gone(standing: BudgetStanding) -> str:
     flying = f" and up to ${standing.in_flight:.4f} in flight" if standing.in_flight else ""
     return f"${standing.spent:.4f} are spent{flying}"

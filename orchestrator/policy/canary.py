@@ -15,7 +15,7 @@ MOST_CODES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CanaryLimits:
     """What the canary must keep: the share of its rows that may fail, and what they may cost, times the forecast."""
 
     max_failed: float
@@ -23,7 +23,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CanaryFigures:
     """What came of the canary's rows: how many there are, how many failed by code, and their cost in dollars.
 
     `foreseen` is what they were to cost, None where nothing says so.
@@ -36,7 +36,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CanaryVerdict:
     """Whether the other rows follow, and why."""
 
     passed: bool
@@ -53,19 +53,19 @@ def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 
-def judge(seen: Seen, limits: Limits) -> Verdict:
+def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
     """What becomes of the job now that all rows of its canary have an outcome."""
     failed = sum(seen.failed.values())
     told = f"{failed:,} of {seen.rows:,} rows that went first failed{_codes(seen.failed)}"
     if failed > limits.max_failed * seen.rows:
-        return Verdict(False, f"canary: {told}, more than {limits.max_failed:.0%}")
+        return CanaryVerdict(False, f"canary: {told}, more than {limits.max_failed:.0%}")
     if seen.foreseen is None or seen.foreseen <= 0:
-        return Verdict(True, told)
+        return CanaryVerdict(True, told)
     times = seen.cost / seen.foreseen
     cost = f"they cost ${seen.cost:.6f}, {times:.2f} times the forecast"
     if times > Decimal(str(limits.max_cost)):
-        return Verdict(False, f"canary: {told}; {cost}, more than {limits.max_cost:g} times")
-    return Verdict(True, f"{told}; {cost}")
+        return CanaryVerdict(False, f"canary: {told}; {cost}, more than {limits.max_cost:g} times")
+    return CanaryVerdict(True, f"{told}; {cost}")
 
 
 def _codes(failed: Mapping[str, int]) -> str:

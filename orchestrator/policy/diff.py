@@ -24,7 +24,7 @@ MISSING = _Missing()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComparedRow:
     """A row by what it asks: a task, of a document."""
 
     custom_id: str
@@ -81,7 +81,7 @@ class FieldChange:
 class RowChange:
     """A row whose answer is another one."""
 
-    asked: Asked
+    asked: ComparedRow
     fields: tuple[FieldChange, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -90,11 +90,11 @@ class RowChange:
 
 
 @dataclass(slots=True)
-class Counted:
+class CountedRows:
     """How many rows there are, and the first of them."""
 
     number: int = 0
-    first: list[Asked] = field(default_factory=list)
+    first: list[ComparedRow] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class Difference:
 
     before: str
     after: str
-    added: Counted = field(default_factory=Counted)
-    removed: Counted = field(default_factory=Counted)
+    added: CountedRows = field(default_factory=CountedRows)
+    removed: CountedRows = field(default_factory=CountedRows)
     changed: int = 0
     unread: int = 0
     by_field: dict[str, int] = field(default_factory=dict)
@@ -146,9 +146,9 @@ class Said:
 def difference(
     before: str,
     after: str,
-    added: Iterable[Asked],
-    removed: Iterable[Asked],
-    moved: Iterable[tuple[Asked, Said | None, Said | None]],
+    added: Iterable[ComparedRow],
+    removed: Iterable[ComparedRow],
+    moved: Iterable[tuple[ComparedRow, Said | None, Said | None]],
     most: int,
 ) -> Difference:
     """Compare two runs. `moved` are rows that both have, before and after, None where it cannot be read.
@@ -175,8 +175,8 @@ def difference(
     return found
 
 
-def _counted(rows: Iterable[Asked], most: int) -> Counted:
-    found = Counted()
+def _counted(rows: Iterable[ComparedRow], most: int) -> CountedRows:
+    found = CountedRows()
     for row in rows:
         found.number += 1
         if len(found.first) < most:

@@ -1,4 +1,4 @@
-"""Which backend runs a job's rows, and why. Pure: values in, a route with its reason out."""
+"""Which backends may take a job's rows: a filter in front of the planner, which chooses among them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend as routing sees it; `objection` is what speaks against it for this job, if anything does."""
+    """A backend before the filter; `objection` is what speaks against it for this job, if anything does."""
 
     name: str
     kind: str
@@ -18,55 +18,43 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """A backend that will take the rows, and why it is this one."""
+class Eligibility:
+    """The backends that may take a job's rows, in the order of orch.toml, and what speaks against each of the others.
 
-    backend: str
-    reason: str
+    `wanted` is the backend that was asked for by name, if any.
+    """
 
+    eligible: Mapping[str, Candidate]
+    objections: Mapping[str, str]
+    wanted: str | None = None
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A backend that will not, and why."""
-
-    backend: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The route taken, None where there is none, and every route that was not."""
-
-    route: Route | None
-    refused: Sequence[Refusal]
+    def reason(self, backend: str) -> str:
+        """Why an eligible backend takes the rows where no other may."""
+        why = "asked for" if self.wanted else "the only one that fits"
+        return f"{why}; {self.eligible[backend].location}, {self.eligible[backend].price}"
 
 
-def choose(
+def eligibility(
     candidates: Sequence[Candidate],
     *,
     allowed: Sequence[str] | None,
     local_only: bool,
     wanted: str | None,
     models: Mapping[str, Mapping[str, str | None]],
-) -> Plan:
-    """The first backend, in the order of orch.toml, that the job allows and that knows every model of it.
+) -> Eligibility:
+    """The backends that the job allows and that know every model of it.
 
     `models` gives for each backend what each alias is called there, None where it has no name.
     """
-    refused: list[Refusal] = []
-    fit: list[Candidate] = []
-    for candidate in candidates:
-        reason = _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))
-        if reason is None:
-            fit.append(candidate)
-        else:
-            refused.append(Refusal(candidate.name, reason))
-    if not fit:
-        return Plan(None, refused)
-    best, *others = fit
-    refused += [Refusal(other.name, f"{best.name} stands before it in orch.toml") for other in others]
-    why = "asked for" if wanted else "the only one that fits" if not others else "the first that fits"
-    return Plan(Route(best.name, f"{why}; {best.location}, {best.price}"), refused)
+    objections = {
+        candidate.name: _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))
+        for candidate in candidates
+    }
+    return Eligibility(
+        {candidate.name: candidate for candidate in candidates if objections[candidate.name] is None},
+        {name: objection for name, objection in objections.items() if objection is not None},
+        wanted,
+    )
 
 
 def _objection(

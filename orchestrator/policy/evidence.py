@@ -28,7 +28,7 @@ FILES_APPEAR = 15 * MINUTE
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
 """Answers that exist are waited for no longer than this, however far the deadline is."""
-ASSUMED_AGAIN = 2 * HOUR
+ASSUMED_REASK_SHARE = 2 * HOUR
 """How long it takes to ask rows again, where no batch has shown it."""
 
 LISTED_AFTER = 15 * MINUTE
@@ -39,13 +39,13 @@ OVERRUN = 6 * DAY
 """So long behind its window a batch is asked to end, at a provider that lets batches run on behind it."""
 LONG = DAY
 NO_ANSWER = 10 * MINUTE
-"""Rows that are taken back from a backend that has not answered for so long are let go after `LAST_CALL`."""
+"""Rows that are rerouted from a backend that has not answered for so long are let go after `LAST_CALL`."""
 LAST_CALL = MINUTE
 """A backend that is silent has so long to say what became of rows that are needed elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EvidenceVerdict:
     """What a claim comes to. `why` is what is waited for, for people; None where nothing has to be waited for."""
 
     why: str | None = None
@@ -68,22 +68,22 @@ class Denied:
     is_unlisted: bool | None = None
 
 
-def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Verdict:
+def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
     """Whether a batch is gone that a backend does not know: `is_needed` where its rows have to go on in time."""
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
         least = FILES_APPEAR if is_needed else UNLISTED_FOR
     at = denied.since + least
     if denied.times >= times and now >= at:
-        return Verdict()
-    return Verdict(
+        return EvidenceVerdict()
+    return EvidenceVerdict(
         f"{backend} has answered since {denied.since:%H:%M} UTC that it does not know the batch; it counts as gone "
         f"at {at:%H:%M} UTC unless it shows until then"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class BatchLife:
     """A batch between its creation and its end, as far as it is known.
 
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it, `failing_since`
@@ -140,12 +140,12 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
     last = ended + ANSWERS_KEPT
     if deadline is None:
         return last
-    latest = deadline - (again or ASSUMED_AGAIN)
+    latest = deadline - (again or ASSUMED_REASK_SHARE)
     return min(last, latest) if latest >= ended + FILES_APPEAR else last
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class EndedBatch:
     """What an ended batch tells of its rows and files. `is_counted`: its counts are told, and not left out.
 
     `has_begun`: a row of it may have run.
@@ -160,26 +160,26 @@ class Named:
     has_begun: bool = True
 
 
-def named(batch: Named, since: datetime, until: datetime, now: datetime) -> Verdict:
+def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
     """Whether all files are named that a batch has; `until` is when answers that exist are given up."""
     if batch.status is BatchStatus.FAILED:
-        return Verdict()
+        return EvidenceVerdict()
     if batch.completed and not batch.has_output:
         told = f"the batch is {batch.status} and counts {batch.completed:,} answers; its output file is not named yet"
         return _until(told, until, now)
     if batch.failed and not batch.has_errors:
         return _until(f"the batch is {batch.status}; its error file is not named yet", since + FILES_APPEAR, now)
     if batch.has_output or batch.has_errors or batch.completed or batch.failed:
-        return Verdict()
+        return EvidenceVerdict()
     told = f"the batch is {batch.status}; its output or error file is not named yet"
     if batch.status is BatchStatus.COMPLETED or (not batch.is_counted and batch.has_begun):
         return _until(told, since + FILES_APPEAR, now)
     # Counts of zero are an answer. Rows that ran a moment before the end may not be in them yet.
-    return _until(told, since + SETTLES, now) if batch.has_begun else Verdict()
+    return _until(told, since + SETTLES, now) if batch.has_begun else EvidenceVerdict()
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileReading:
     """What a reading of a batch's files brought: `rows` that have a line, `bytes` as they came.
 
     `told` is the size that the backend says, None where it does not; `has_grown`: it has said a smaller one before.
@@ -193,14 +193,16 @@ class Reading:
     cut: str | None = None
     absent: tuple[str, ...] = ()
 
-    def is_more_than(self, other: Reading | None) -> bool:
+    def is_more_than(self, other: FileReading | None) -> bool:
         """Whether something has come since that one."""
         if other is None:
             return True
         return (self.rows, self.bytes, -len(self.absent)) > (other.rows, other.bytes, -len(other.absent))
 
 
-def whole(reading: Reading, expected: int, unchanged_since: datetime, until: datetime, now: datetime) -> Verdict:
+def whole(
+    reading: FileReading, expected: int, unchanged_since: datetime, until: datetime, now: datetime
+) -> EvidenceVerdict:
     """Whether a batch's files are all there: rows as many as `expected`, or nothing more comes.
 
     What is exactly as long as its backend says is believed once it has not grown for a while, unless the backend has
@@ -208,7 +210,7 @@ def whole(reading: Reading, expected: int, unchanged_since: datetime, until: dat
     broken off, not there or of something else is waited for while that makes sense.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
-        return Verdict()
+        return EvidenceVerdict()
     if reading.absent:
         told = f"its {' and '.join(reading.absent)} file cannot be read yet"
         return _until(told, until, now)
@@ -221,5 +223,5 @@ def whole(reading: Reading, expected: int, unchanged_since: datetime, until: dat
     return _until(f"{has}, and may grow", min(until, unchanged_since + FILES_APPEAR) if is_as_long else until, now)
 
 
-def _until(told: str, at: datetime, now: datetime) -> Verdict:
-    return Verdict() if now >= at else Verdict(f"{told}; waited for until {at:%a %H:%M} UTC")
+def _until(told: str, at: datetime, now: datetime) -> EvidenceVerdict:
+    return EvidenceVerdict() if now >= at else EvidenceVerdict(f"{told}; waited for until {at:%a %H:%M} UTC")

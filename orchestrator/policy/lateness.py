@@ -106,15 +106,15 @@ def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
 
 
 def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime) -> Iterator[Delay]:
-    """Batches that took longer than foreseen, or were taken back for that."""
+    """Batches that took longer than foreseen, or were rerouted for that."""
     foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
     for shard in shards:
         known = foreseen.get(shard.id)
         if known is None or shard.submitted_at is None:
             continue
-        took = ((shard.pulled_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
-        if took > (known.p50 if shard.pulled_at else known.p95):
-            what = "was cancelled after" if shard.pulled_at else "took"
+        took = ((shard.rerouted_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
+        if took > (known.p50 if shard.rerouted_at else known.p95):
+            what = "was cancelled after" if shard.rerouted_at else "took"
             told = f"{duration(known.p50)} foreseen, {duration(known.p95)} at most"
             text = f"a batch at {shard.backend} {what} {duration(took)} ({told})"
             yield Delay(Cause.SLOW_BATCH, took - known.p50, text)

@@ -11,7 +11,7 @@ from typing import Protocol
 from orchestrator.core.model import Forecast
 
 
-class Line(Protocol):
+class BookedLine(Protocol):
     """What was booked for a job at one backend."""
 
     @property
@@ -36,7 +36,7 @@ class Line(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class BackendSpending:
     """What ran at a backend, and what it cost, in dollars; `wasted` is a part of `cost`."""
 
     backend: str
@@ -47,7 +47,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Turnaround:
+class SlowestBatch:
     """How long batches at a backend took: the slowest, beside what was foreseen of it; seconds."""
 
     backend: str
@@ -59,7 +59,7 @@ class Turnaround:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DeadlineResult:
     """How a deadline was kept. `spare` are the seconds that were left, below zero where it was missed.
 
     Of a job that is not over, `met` is None, and `spare` is counted from now.
@@ -70,11 +70,11 @@ class Due:
     spare: float
 
 
-def routes(lines: Iterable[Line]) -> list[Route]:
-    found: dict[str, Route] = {}
+def routes(lines: Iterable[BookedLine]) -> list[BackendSpending]:
+    found: dict[str, BackendSpending] = {}
     for line in lines:
-        old = found.get(line.backend, Route(line.backend, 0, Decimal(0), Decimal(0), False))
-        found[line.backend] = Route(
+        old = found.get(line.backend, BackendSpending(line.backend, 0, Decimal(0), Decimal(0), False))
+        found[line.backend] = BackendSpending(
             line.backend,
             old.rows + line.rows,
             old.cost + line.cost,
@@ -92,7 +92,7 @@ def foreseen(forecasts: Iterable[Forecast]) -> tuple[Decimal, Decimal] | None:
     )
 
 
-def turnarounds(forecasts: Iterable[Forecast]) -> list[Turnaround]:
+def turnarounds(forecasts: Iterable[Forecast]) -> list[SlowestBatch]:
     known: dict[str, list[tuple[float, Forecast]]] = {}
     for one in forecasts:
         if one.kind == "turnaround" and one.actual is not None:
@@ -101,5 +101,5 @@ def turnarounds(forecasts: Iterable[Forecast]) -> list[Turnaround]:
     for backend, batches in sorted(known.items()):
         slowest, forecast = max(batches, key=lambda batch: batch[0])
         late = sum(actual > one.p95 for actual, one in batches)
-        found.append(Turnaround(backend, len(batches), late, slowest, forecast.p50, forecast.p95))
+        found.append(SlowestBatch(backend, len(batches), late, slowest, forecast.p50, forecast.p95))
     return found

@@ -46,7 +46,7 @@ Key = tuple[date, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueNight:
     """A night whose time has come; of several runs a date, `slot` is the time of day."""
 
     night: date
@@ -65,7 +65,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NightVerdict:
     """What becomes of a night that is due: `running` (begin it now), `due` (it waits), or how it ends; and why."""
 
     state: NightState
@@ -146,14 +146,14 @@ def look_back(schedule: Schedule) -> timedelta:
     return min(LOOK_BACK, max(OFTEN_BACK, schedule.grace)) if comes_often(schedule.cron) else LOOK_BACK
 
 
-def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[Due]:
+def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[DueNight]:
     """The nights whose time has come since the schedule began, oldest first, without those that are `known`."""
     began = max(schedule.since, now - look_back(schedule))
     found = [one for one in _between(schedule, began, now) if one.key not in known]
     return found[-MOST_MISSED:] if comes_often(schedule.cron) else found
 
 
-def next_due(schedule: Schedule, now: datetime) -> Due | None:
+def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
     """The first night after `now`; None where none comes in the next years, or it follows another schedule's."""
     if schedule.after is not None:
         return None
@@ -163,7 +163,7 @@ def next_due(schedule: Schedule, now: datetime) -> Due | None:
     return None
 
 
-def last_due(schedule: Schedule, moment: datetime) -> Due | None:
+def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
     """The night that a moment belongs to: the last one whose time had come. None where none had in over a year."""
     for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
@@ -181,14 +181,14 @@ def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
     return f"{local(schedule, at)}, in {_told(at - now)}"
 
 
-def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
+def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
     """The nights due in `(after, until]`, in order."""
     often = comes_often(schedule.cron)
     found = (one for one in _all_around(schedule, after, until) if after < one.at <= until)
     return iter(sorted(found, key=lambda one: one.at)) if often else found
 
 
-def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[Due]:
+def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
     """The nights between two moments and some around them, by the hands of the clock."""
     zone, trigger = zone_of(schedule.tz), _trigger(schedule.cron)
     often = comes_often(schedule.cron)
@@ -203,9 +203,9 @@ def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterato
         slot = f"{shown:%H:%M}" if often else ""
         if every_hour and second < first:
             continue  # the clocks skip it
-        yield Due(fire.date(), first, slot)
+        yield DueNight(fire.date(), first, slot)
         if every_hour and second > first:
-            yield Due(fire.date(), second, slot + _AGAIN)
+            yield DueNight(fire.date(), second, slot + _AGAIN)
 
 
 def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
@@ -261,14 +261,14 @@ def _weekday(text: str) -> int:
 
 def verdict(
     schedule: Schedule,
-    one: Due,
+    one: DueNight,
     now: datetime,
     *,
     found_at: datetime,
-    newest: Due,
+    newest: DueNight,
     deadline: datetime | None,
     running: str | None,
-) -> Verdict:
+) -> NightVerdict:
     """What becomes of a night that was found due at `found_at`, and has not begun.
 
     `newest` is the schedule's latest night whose time has come; `running` names a job of the same file that is
@@ -276,20 +276,24 @@ def verdict(
     """
     late, found_late = now - one.at, found_at - one.at
     if one.key != newest.key and one.at < newest.at:
-        return Verdict(NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run")
+        return NightVerdict(
+            NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run"
+        )
     if late >= schedule.grace:
         waited = f", waiting for {running}" if running else ""
         limit = duration(schedule.grace.total_seconds())
-        return Verdict(NightState.MISSED, f"not begun {_told(late)} after its time{waited}; the grace is {limit}")
+        return NightVerdict(
+            NightState.MISSED, f"not begun {_told(late)} after its time{waited}; the grace is {limit}"
+        )
     if deadline is not None and deadline <= now:
-        return Verdict(NightState.MISSED, f"not begun when its deadline passed, {_told(late)} after its time")
+        return NightVerdict(NightState.MISSED, f"not begun when its deadline passed, {_told(late)} after its time")
     if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
-        return Verdict(NightState.SKIPPED, f"found {_told(found_late)} late, and the schedule skips such nights")
+        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late, and the schedule skips such nights")
     if running is not None:
         if schedule.overlap is Overlap.SKIP:
-            return Verdict(NightState.SKIPPED, f"job {running} of the same file was still going")
-        return Verdict(NightState.DUE, f"waits for job {running} of the same file")
-    return Verdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"begun {_told(late)} late")
+            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still going")
+        return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"begun {_told(late)} late")
 
 
 def _told(late: timedelta) -> str:

@@ -105,7 +105,7 @@ NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class TierPrice:
     """What a model's tokens cost at one tier, and where that comes from.
 
     `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
@@ -251,7 +251,7 @@ def rates(
     discount: Decimal | None = None,
     overrides: Overrides = NO_OVERRIDES,
     answered: str | None = None,
-) -> Rates:
+) -> TierPrice:
     """What a model's tokens cost at a tier, by orch.toml or else by the provider's list of that time.
 
     `provider` is the price table's name for it, None where it has none; `answered` is how the model that answered
@@ -272,7 +272,7 @@ def _find(
     at: datetime,
     discount: Decimal | None,
     overrides: Overrides,
-) -> Rates | None:
+) -> TierPrice | None:
     """The rates of a tier, None where the model has none for it. Raises InputError for a model that nobody knows."""
     names = (model,) if answered is None or answered == model else (model, answered)
     for name in names:
@@ -294,20 +294,20 @@ def _find(
     )
 
 
-def _overridden(name: str, override: PriceOverride, tier: Tier, discount: Decimal | None) -> Rates | None:
+def _overridden(name: str, override: PriceOverride, tier: Tier, discount: Decimal | None) -> TierPrice | None:
     source = f"orch.toml: {name}" + (f" ({override.source})" if override.source else "")
-    standard = Rates(((-1, override.standard),), source)
+    standard = TierPrice(((-1, override.standard),), source)
     if tier is Tier.STANDARD:
         return standard
     own = {Tier.BATCH: override.batch, Tier.FLEX: override.flex, Tier.PRIORITY: override.priority}[tier]
-    return _discounted(standard, tier, discount) if own is None else Rates(((-1, own),), f"{source} {tier}")
+    return _discounted(standard, tier, discount) if own is None else TierPrice(((-1, own),), f"{source} {tier}")
 
 
-def _discounted(standard: Rates, tier: Tier, discount: Decimal | None) -> Rates | None:
+def _discounted(standard: TierPrice, tier: Tier, discount: Decimal | None) -> TierPrice | None:
     if discount is None or tier not in (Tier.BATCH, Tier.FLEX):
         return None
     factor = 1 - discount
-    return Rates(standard.by_prompt, f"{standard.source} x {factor}", factor, estimated=True)
+    return TierPrice(standard.by_prompt, f"{standard.source} x {factor}", factor, estimated=True)
 
 
 def _no_tier(provider: str | None, model: str, tier: Tier) -> InputError:
@@ -327,7 +327,7 @@ def _place(model: str, tier: Tier) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, Rates] | str:
+def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
     """The table's prices of a model by tier, the standard one among them; else why there are none, in words."""
     import genai_prices
 
@@ -339,10 +339,10 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, Rates] | s
     if entry.model_price.input_mtok is None:
         return "the table has none for its input tokens"
     name = f"genai-prices: {provider}:{entry.model.id}"
-    found = {Tier.STANDARD: Rates(_by_prompt(entry.model_price), name)}
+    found = {Tier.STANDARD: TierPrice(_by_prompt(entry.model_price), name)}
     for tier, context in _CONTEXTS.items():
         if _has(entry, context, at):
-            found[tier] = Rates(_by_prompt(entry.model.get_prices(at, context)), f"{name} {tier}")
+            found[tier] = TierPrice(_by_prompt(entry.model.get_prices(at, context)), f"{name} {tier}")
     return found
 
 

@@ -22,7 +22,7 @@ import msgspec
 from orchestrator.core import tokens
 from orchestrator.core.model import MAX_TOKENS, Row
 from orchestrator.core.templates import TemplateProblem, template
-from orchestrator.core.wire import NO_BODY, NO_JSON
+from orchestrator.core.wire import JSON_ERRORS, NO_BODY
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import Document, UnreadableDocument
@@ -395,7 +395,7 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
     """
     try:
         told = _decode_object(body)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     if url not in _WITHOUT_OUTPUT and told.get("temperature") != 0 and told.get("seed") is None:
         return None

@@ -31,7 +31,7 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLine:
     """One line of a result file; `line` is None where it is no result line."""
 
     span: Span
@@ -52,7 +52,7 @@ class NotExecuted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RowRefusal:
     """Why a row has no answer, in its backend's own words; `status` is HTTP's. None: it did not say."""
 
     status: int | None
@@ -61,7 +61,7 @@ class Refusal:
     message: str | None
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[FoundLine]:
     """The lines of a result file; a file that is not there has none. Raises OSError."""
     if not path.exists():
         return
@@ -69,18 +69,18 @@ def read(path: Path) -> Iterator[Found]:
         yield from _found(file)
 
 
-def parsed(lines: bytes) -> Iterator[Found]:
+def parsed(lines: bytes) -> Iterator[FoundLine]:
     """The lines of a part of a result file; where they lie is counted from its start."""
     return _found(io.BytesIO(lines))
 
 
-def _found(file: BinaryIO) -> Iterator[Found]:
+def _found(file: BinaryIO) -> Iterator[FoundLine]:
     for _, offset, raw in request_lines.lines(file):
         try:
             line = _decode_line(raw)
-        except wire.NO_JSON:
+        except wire.JSON_ERRORS:
             line = None
-        yield Found(Span(offset, len(raw)), line)
+        yield FoundLine(Span(offset, len(raw)), line)
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
             continue
         with path.open("rb") as file:
             for _, _, raw in request_lines.lines(file):
-                with suppress(*wire.NO_JSON):
+                with suppress(*wire.JSON_ERRORS):
                     line = _decode_line(raw)
                     if line.custom_id is not None:
                         found.recognised.see(line.custom_id, raw)
@@ -128,7 +128,7 @@ class OutputCheck:
     """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it."""
 
     def __init__(self, schema: Mapping[str, Any] | None) -> None:
-        self._check = None if schema is None else schemas.Check(schema)
+        self._check = None if schema is None else schemas.SchemaCheck(schema)
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
@@ -149,7 +149,7 @@ class OutputCheck:
             return _WITHHELD if answer.finish_reason == "content_filter" else None
         try:
             value = msgspec.json.decode(answer.text)
-        except wire.NO_JSON as error:
+        except wire.JSON_ERRORS as error:
             if answer.finish_reason == "length":
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
             if answer.finish_reason == "content_filter":
@@ -203,7 +203,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
     """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
     try:
         parsed = msgspec.json.decode(body, type=_Body)
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         return Answer(None, None, False)
     if parsed.choices:
         choice = parsed.choices[0]
@@ -233,7 +233,7 @@ def _end_of(incomplete: Any) -> str | None:
     return "length" if reason == "max_output_tokens" else str(reason) if reason else None
 
 
-def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Outcome | NotExecuted:
+def outcome(seq: int, kind: str, found: FoundLine, check: OutputCheck | None) -> Outcome | NotExecuted:
     """What a result line says of its row. `found.line` must be a result line."""
     line = found.line
     assert line is not None
@@ -251,7 +251,7 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
     body = _json_of(response)
     try:
         head = answers.read_answer(body)
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         if line.error is not None:
             return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
         bad = "invalid_response", "the answer's body is no JSON object"
@@ -268,7 +268,7 @@ def outcome(seq: int, kind: str, found: Found, check: OutputCheck | None) -> Out
     return replace(ended, answer_bytes=len((answer.text or "").encode()) if answer is not None else 0)
 
 
-def unreadable(seq: int, kind: str, found: Found, why: str) -> Outcome:
+def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
     """The outcome of a row whose line nobody can make anything of."""
     bad = "invalid_response", f"the result of this row cannot be read: {why}"
     return _ended(seq, kind, replace(found, line=None), answers.AnswerHead(), bad)
@@ -286,7 +286,7 @@ def unrecognised(seq: int, told: str) -> Outcome:
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
-def _failed(seq: int, kind: str, found: Found, head: answers.AnswerHead, refused: Refusal) -> Outcome:
+def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, refused: RowRefusal) -> Outcome:
     status = None if refused.status is None else f"http_{refused.status}"
     # Where the status says that it may pass, no word of the provider's may hide it.
     said = None if is_passing(status) else refused.code
@@ -298,7 +298,7 @@ def _failed(seq: int, kind: str, found: Found, head: answers.AnswerHead, refused
 def _ended(
     seq: int,
     kind: str,
-    found: Found,
+    found: FoundLine,
     head: answers.AnswerHead,
     problem: tuple[str, str] | None,
     status: int | None = None,
@@ -324,7 +324,7 @@ def _ended(
     )
 
 
-def refusal(line: wire.ResultLine) -> Refusal:
+def refusal(line: wire.ResultLine) -> RowRefusal:
     """Why a line has no answer; of one that has, nothing is said."""
     response = line.response
     status = response.status_code if response else None
@@ -334,18 +334,18 @@ def refusal(line: wire.ResultLine) -> Refusal:
     # `vllm run-batch` puts it beside the response.
     error = _inner(line.error if error is None else error)
     if not isinstance(error, dict):
-        return Refusal(status, None, None, None if error is None else str(error))
+        return RowRefusal(status, None, None, None if error is None else str(error))
     code, kind, message = (error.get(name) for name in ("code", "type", "message"))
     if not isinstance(code, str) and status is not None:
         code = None  # a number says no more than the status
-    return Refusal(status, str(code) if code else None, str(kind) if kind else None, str(message or "no message"))
+    return RowRefusal(status, str(code) if code else None, str(kind) if kind else None, str(message or "no message"))
 
 
 def _error_in(body: msgspec.Raw) -> Any:
     """What a body that is no answer says; some put nothing but a text there."""
     try:
         said = msgspec.json.decode(body)
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         return None
     return said.get("error") if isinstance(said, dict) else said
 
@@ -362,7 +362,7 @@ def _json_of(response: wire.ResultResponse) -> msgspec.Raw:
         return body
     try:
         inner = msgspec.json.decode(body, type=str).encode()
-    except wire.NO_JSON:
+    except wire.JSON_ERRORS:
         return body
     return msgspec.Raw(inner) if inner.lstrip().startswith(b"{") else body
 
@@ -386,7 +386,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) 
             answer = answer_of(body)
             output, finish_reason = answer.text, answer.finish_reason
             if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                with suppress(*wire.NO_JSON):  # it was JSON when it was checked, but the recursion limit moves
+                with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
                     output = msgspec.json.decode(answer.text)
             elif answer.text is None:
                 output = body

@@ -19,7 +19,7 @@ Carriers = Mapping[JobId, Mapping[JobId, int]]
 """By the job whose answers they are: the jobs that carry some, and how many rows of each do."""
 
 
-class Fate(StrEnum):
+class JobFate(StrEnum):
     """What becomes of a job."""
 
     KEPT = "kept"  # all of it stays
@@ -45,11 +45,11 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionVerdict:
     """What becomes of a job, why, and how many bytes of files that frees."""
 
     job_id: JobId
-    fate: Fate
+    fate: JobFate
     reason: str
     bytes: int = 0
 
@@ -64,7 +64,7 @@ def counts_since(now: datetime) -> datetime:
 def plan(
     jobs: Iterable[Leaving], carriers: Carriers, booked: Collection[JobId], terms: Retention, now: datetime,
     used_bytes: int,
-) -> list[Verdict]:  # fmt: skip
+) -> list[RetentionVerdict]:  # fmt: skip
     """What becomes of each job, newest first.
 
     `booked` are jobs with a cost that counts in a budget's period that runs; `used_bytes` is what the home takes now.
@@ -73,12 +73,12 @@ def plan(
     # Until its own turn a job counts as one that keeps its files.
     keeping = {job.job_id for job in ordered if not job.cleared}
     shielded = _shielded(ordered, terms.keep_last)
-    verdicts: dict[JobId, Verdict] = {}
+    verdicts: dict[JobId, RetentionVerdict] = {}
     for job in ordered:
         stays = shielded.get(job.job_id) or _carried(job, carriers, keeping)
-        found = Verdict(job.job_id, Fate.KEPT, stays) if stays else _by_age(job, booked, terms, now)
+        found = RetentionVerdict(job.job_id, JobFate.KEPT, stays) if stays else _by_age(job, booked, terms, now)
         verdicts[job.job_id] = found
-        if found.fate is not Fate.KEPT:
+        if found.fate is not JobFate.KEPT:
             keeping.discard(job.job_id)
     used = used_bytes - sum(verdict.bytes for verdict in verdicts.values())
     if terms.max_bytes is not None and used > terms.max_bytes:
@@ -110,24 +110,30 @@ def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> st
     return f"{first} carries {held[first]:,} of its answers{others}"
 
 
-def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> Verdict:
+def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> RetentionVerdict:
     assert job.ended_at is not None
     age = (now - job.ended_at).total_seconds()
     ended = f"ended {duration(age)} ago"
     if terms.jobs is not None and age >= terms.jobs and job.job_id not in booked:
-        return Verdict(job.job_id, Fate.JOB, f"{ended}, jobs are kept for {duration(terms.jobs)}", job.bytes)
+        return RetentionVerdict(
+            job.job_id, JobFate.JOB, f"{ended}, jobs are kept for {duration(terms.jobs)}", job.bytes
+        )
     span = terms.results if terms.results is not None else terms.jobs
     if not job.cleared and span is not None and age >= span:
-        return Verdict(job.job_id, Fate.FILES, f"{ended}, results are kept for {duration(span)}", job.bytes)
+        return RetentionVerdict(
+            job.job_id, JobFate.FILES, f"{ended}, results are kept for {duration(span)}", job.bytes
+        )
     if terms.jobs is not None and age >= terms.jobs:
-        return Verdict(job.job_id, Fate.KEPT, "its cost counts in this month's budgets")
+        return RetentionVerdict(job.job_id, JobFate.KEPT, "its cost counts in this month's budgets")
     if job.cleared:
-        return Verdict(job.job_id, Fate.KEPT, "its files are gone; its rows stay for reports")
-    return Verdict(job.job_id, Fate.KEPT, f"{ended}" + (f", results are kept for {duration(span)}" if span else ""))
+        return RetentionVerdict(job.job_id, JobFate.KEPT, "its files are gone; its rows stay for reports")
+    return RetentionVerdict(
+        job.job_id, JobFate.KEPT, f"{ended}" + (f", results are kept for {duration(span)}" if span else "")
+    )
 
 
 def _make_room(
-    newest_first: Sequence[Leaving], verdicts: dict[JobId, Verdict], carriers: Carriers, keeping: set[JobId],
+    newest_first: Sequence[Leaving], verdicts: dict[JobId, RetentionVerdict], carriers: Carriers, keeping: set[JobId],
     shielded: Mapping[JobId, str], most: int, used: int,
 ) -> None:  # fmt: skip
     """Let files go before their time, oldest first, until the home takes no more than `most` bytes."""
@@ -143,7 +149,7 @@ def _make_room(
         reason = (
             f"the home takes {words(used + job.bytes)}, and may take {words(most)}; of what may go, this is oldest"
         )
-        verdicts[job.job_id] = replace(verdicts[job.job_id], fate=Fate.FILES, reason=reason, bytes=job.bytes)
+        verdicts[job.job_id] = replace(verdicts[job.job_id], fate=JobFate.FILES, reason=reason, bytes=job.bytes)
 
 
 def words(size: int) -> str:

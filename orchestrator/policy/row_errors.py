@@ -192,7 +192,7 @@ BAD_ANSWERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """What becomes of a row. `code` names the failure, and classified by itself it gives the same again.
 
     `rule` is the code of the rule that it fell under.
@@ -281,7 +281,7 @@ def cancelled(job: Job) -> tuple[str, str]:
     return code, job.cancel_reason or "the job was cancelled"
 
 
-def classify(status: int | None, code: str | None, kind: str | None, message: str | None) -> Verdict:
+def classify(status: int | None, code: str | None, kind: str | None, message: str | None) -> RowVerdict:
     """The verdict on a row that failed with this HTTP status and error object, as far as known. Never raises.
 
     `kind` is the error's `type`. What nobody knows is the row's fault with a status of 4xx, and else the backend's.
@@ -298,8 +298,8 @@ def classify(status: int | None, code: str | None, kind: str | None, message: st
     return _verdict(_rule_of(status), f"http_{status}")
 
 
-def _verdict(rule: Rule, code: str) -> Verdict:
-    return Verdict(rule.disposition, code, rule.why, rule.advice, rule.code)
+def _verdict(rule: Rule, code: str) -> RowVerdict:
+    return RowVerdict(rule.disposition, code, rule.why, rule.advice, rule.code)
 
 
 def _status_in(code: str | None) -> int | None:

@@ -9,7 +9,7 @@ EMBEDDINGS = "/v1/embeddings"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRow:
     """A row that waits for a shard; `length` is its line in bytes, without newline.
 
     `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens that
@@ -61,7 +61,7 @@ class _Open:
     max_output: int | None = 0
     attempts: int = 0
 
-    def add(self, row: Waiting, size: int) -> None:
+    def add(self, row: WaitingRow, size: int) -> None:
         self.last = row.seq
         self.rows += 1
         self.bytes += size
@@ -80,7 +80,7 @@ class _Open:
 
 
 def pack(
-    rows: Iterable[Waiting],
+    rows: Iterable[WaitingRow],
     *,
     max_rows: int,
     max_bytes: int,

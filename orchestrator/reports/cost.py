@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Forecast, Price, Usage
-from orchestrator.policy.pricing import Rates, Tier, rates
+from orchestrator.policy.pricing import Tier, TierPrice, rates
 
 USUAL_DISCOUNT = Decimal("0.5")
 """What most batch APIs take off, for a comparison with a model whose batch price is not listed."""
 
 
-class Line(Protocol):
+class BookedUsage(Protocol):
     """A part of a group: its ledger lines of one backend, model and day."""
 
     @property
@@ -62,7 +62,7 @@ class Line(Protocol):
         """Whether some of the cost is an estimate."""
 
 
-Listed = Callable[[str, str, datetime], Rates]
+Listed = Callable[[str, str, datetime], TierPrice]
 """What a model at a backend costs at once, in no batch, at a time. Raises InputError where no list has it."""
 
 
@@ -218,26 +218,26 @@ def _text(dollars: Decimal | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CostFacts:
     """What a cost report is made of.
 
     `lines` are the parts of the groups, `whole` those of the total: the same lines, but where a line is in several
     groups. `documents` counts them by group, under None in all; `estimates` are by group, too.
     """
 
-    lines: Sequence[Line]
-    whole: Sequence[Line]
+    lines: Sequence[BookedUsage]
+    whole: Sequence[BookedUsage]
     documents: Mapping[str | None, int]
     estimates: Mapping[str | None, Estimate]
 
 
-def cost_report(by: str, facts: Facts, compare: str, listed: Listed, at: datetime) -> CostReport:
+def cost_report(by: str, facts: CostFacts, compare: str, listed: Listed, at: datetime) -> CostReport:
     """Put list prices beside what was paid. Raises InputError where the compared model has no known price."""
     provider, _, model = compare.partition(":")
     realtime = rates(provider, model, tier=Tier.STANDARD, at=at)
     batch = rates(provider, model, tier=Tier.BATCH, at=at, discount=USUAL_DISCOUNT)
 
-    def line(group: str, key: str | None, parts: Sequence[Line]) -> CostLine:
+    def line(group: str, key: str | None, parts: Sequence[BookedUsage]) -> CostLine:
         usage = _total(part.usage for part in parts)
         rows = sum(part.rows for part in parts)
         return CostLine(
@@ -263,7 +263,7 @@ def cost_report(by: str, facts: Facts, compare: str, listed: Listed, at: datetim
 _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))
 
 
-def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[Line]) -> dict[str | None, Estimate]:
+def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage]) -> dict[str | None, Estimate]:
     """What jobs were foreseen to cost, by `job` or `day`, and under None in all; `jobs` are lines by job.
 
     A job that runs over midnight has its forecast on each day in the share of what was paid on that day. A job
@@ -289,14 +289,14 @@ def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[Line]) -> d
     return found
 
 
-def _grouped(lines: Iterable[Line]) -> dict[str, list[Line]]:
-    groups: dict[str, list[Line]] = {}
+def _grouped(lines: Iterable[BookedUsage]) -> dict[str, list[BookedUsage]]:
+    groups: dict[str, list[BookedUsage]] = {}
     for line in lines:
         groups.setdefault(line.group, []).append(line)
     return groups
 
 
-def _at_once(part: Line, listed: Listed, compared: Rates) -> Price:
+def _at_once(part: BookedUsage, listed: Listed, compared: TierPrice) -> Price:
     try:
         found = listed(part.backend, part.model, datetime.combine(part.day, time(12), UTC))
         return found.price(part.usage, max(part.rows, 1))

@@ -17,7 +17,7 @@ from orchestrator.policy import results
 from orchestrator.policy.requests import with_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.lookups import Found
+from orchestrator.store.lookups import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
@@ -79,7 +79,7 @@ def _document(store: Store, job: Job, wanted: str) -> str:
     raise UsageError(f"job {job.id} has no document {wanted!r}", hint=hint)
 
 
-def _exchange(store: Store, home: Home, job: Job, found: Found, lines: ResultLines) -> Exchange:
+def _exchange(store: Store, home: Home, job: Job, found: FoundRow, lines: ResultLines) -> Exchange:
     row, gone = found.row, list[str]()
     try:
         request = _request(store, home, job.id, found)
@@ -99,7 +99,7 @@ def _exchange(store: Store, home: Home, job: Job, found: Found, lines: ResultLin
     return Exchange(row, request, result, merged, tuple(gone))
 
 
-def _request(store: Store, home: Home, job_id: JobId, found: Found) -> bytes | None:
+def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> bytes | None:
     """The line of a row's request, with the model's name at its backend where it was sent.
 
     A row that carries its answer over and was not read has none of its own: it is in the run that asked.

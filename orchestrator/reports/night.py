@@ -20,14 +20,22 @@ from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
 from orchestrator.policy.diff import Difference, DocumentRun
 from orchestrator.policy.lateness import main_delay
-from orchestrator.policy.night_figures import Due, Line, Route, Turnaround, foreseen, routes, turnarounds
+from orchestrator.policy.night_figures import (
+    BackendSpending,
+    BookedLine,
+    DeadlineResult,
+    SlowestBatch,
+    foreseen,
+    routes,
+    turnarounds,
+)
 
 MOST = 20
-"""Documents, rows and rescues that are named; all are counted."""
+"""Documents, rows and reroutes that are named; all are counted."""
 NOON = time(12)
 
 
-class Fate(StrEnum):
+class DocumentFate(StrEnum):
     """What became of a document."""
 
     NEW = "new"  # no run before had it
@@ -40,20 +48,20 @@ class Fate(StrEnum):
     OPEN = "open"  # an answer is still waited for
 
 
-def fate_of(run: DocumentRun) -> tuple[Fate, str]:
+def fate_of(run: DocumentRun) -> tuple[DocumentFate, str]:
     """What became of a document, and why."""
     if run.failed:
         why = f"{run.code}: {run.message}" if run.message else str(run.code)
         if run.old == run.failed:
-            return Fate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
-        return (Fate.UNREADABLE if run.unreadable == run.rows else Fate.FAILED), why
+            return DocumentFate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
+        return (DocumentFate.UNREADABLE if run.unreadable == run.rows else DocumentFate.FAILED), why
     if run.open:
-        return Fate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
+        return DocumentFate.OPEN, f"{run.open:,} of {run.rows:,} rows have no answer yet"
     if not run.known:
-        return Fate.NEW, ""
+        return DocumentFate.NEW, ""
     if run.changed or run.known < run.rows:
-        return Fate.CHANGED, _why_changed(run)
-    return Fate.UNCHANGED, ""
+        return DocumentFate.CHANGED, _why_changed(run)
+    return DocumentFate.UNCHANGED, ""
 
 
 def _why_changed(run: DocumentRun) -> str:
@@ -67,7 +75,7 @@ def _why_changed(run: DocumentRun) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedDocument:
     """A document, and why it has the fate that it has."""
 
     name: str
@@ -78,15 +86,15 @@ class Named:
 class Fates:
     """How many documents have which fate, and the first of each but of the unchanged ones."""
 
-    counts: dict[Fate, int] = field(default_factory=dict)
-    first: dict[Fate, list[Named]] = field(default_factory=dict)
+    counts: dict[DocumentFate, int] = field(default_factory=dict)
+    first: dict[DocumentFate, list[NamedDocument]] = field(default_factory=dict)
 
-    def add(self, fate: Fate, name: str, reason: str, most: int) -> None:
+    def add(self, fate: DocumentFate, name: str, reason: str, most: int) -> None:
         """Count a document."""
         self.counts[fate] = self.counts.get(fate, 0) + 1
         named = self.first.setdefault(fate, [])
-        if fate is not Fate.UNCHANGED and len(named) < most:
-            named.append(Named(name, reason))
+        if fate is not DocumentFate.UNCHANGED and len(named) < most:
+            named.append(NamedDocument(name, reason))
 
     def to_json(self) -> dict[str, Any]:
         """The stable form; documented in docs/reference/json.md."""
@@ -95,7 +103,7 @@ class Fates:
                 "documents": self.counts.get(fate, 0),
                 "first": [{"name": one.name, "reason": one.reason} for one in self.first.get(fate, ())],
             }
-            for fate in Fate
+            for fate in DocumentFate
         }
 
 
@@ -105,11 +113,11 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
     for run in runs:
         found.add(*_named(run), most)
     for name in removed:
-        found.add(Fate.REMOVED, name, "", most)
+        found.add(DocumentFate.REMOVED, name, "", most)
     return found
 
 
-def _named(run: DocumentRun) -> tuple[Fate, str, str]:
+def _named(run: DocumentRun) -> tuple[DocumentFate, str, str]:
     fate, reason = fate_of(run)
     return fate, run.name, reason
 
@@ -149,7 +157,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NightFacts:
     """What a job's part of the report is made of. `before` is the id of the run before, None where there is none.
 
     `reasons` are those for which rows did not succeed: code, a message, how many; those that are `known` from an
@@ -163,7 +171,7 @@ class Facts:
     documents: Fates
     before: str | None = None
     answers: Difference | None = None
-    lines: Sequence[Line] = ()
+    lines: Sequence[BookedLine] = ()
     forecasts: Sequence[Forecast] = ()
     events: Sequence[Happened] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
@@ -177,13 +185,13 @@ class Facts:
 class JobReport:
     """A job's part of the report; `needs` is what a person has to see to, the first first."""
 
-    facts: Facts
-    routes: Sequence[Route]
+    facts: NightFacts
+    routes: Sequence[BackendSpending]
     foreseen: tuple[Decimal, Decimal] | None
-    turnarounds: Sequence[Turnaround]
-    due: Due | None
-    rescues: Sequence[Happened]
-    rescued: int
+    turnarounds: Sequence[SlowestBatch]
+    due: DeadlineResult | None
+    reroutes: Sequence[Happened]
+    rerouted: int
     needs: Sequence[Need]
 
     @property
@@ -241,9 +249,9 @@ class JobReport:
             ],
             "deadline": self.due
             and {"at": _iso(self.due.at), "met": self.due.met, "spare_seconds": round(self.due.spare, 1)},
-            "rescues": {
-                "number": self.rescued,
-                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.rescues],
+            "reroutes": {
+                "number": self.rerouted,
+                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.reroutes],
             },
             "known": [
                 {"code": code, "message": message, "rows": rows, "since": _iso(since)}
@@ -296,9 +304,9 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
     return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
 
 
-def job_report(facts: Facts, now: datetime) -> JobReport:
+def job_report(facts: NightFacts, now: datetime) -> JobReport:
     """A job's part of the report."""
-    rescues = [event for event in facts.events if event.kind == EventKind.RESCUED]
+    reroutes = [event for event in facts.events if event.kind == EventKind.RESCUED]
     due = _due(facts, now)
     return JobReport(
         facts=facts,
@@ -306,24 +314,24 @@ def job_report(facts: Facts, now: datetime) -> JobReport:
         foreseen=foreseen(facts.forecasts),
         turnarounds=turnarounds(facts.forecasts),
         due=due,
-        rescues=rescues[:MOST],
-        rescued=len(rescues),
+        reroutes=reroutes[:MOST],
+        rerouted=len(reroutes),
         needs=_needs(facts, due, now),
     )
 
 
-def _due(facts: Facts, now: datetime) -> Due | None:
+def _due(facts: NightFacts, now: datetime) -> DeadlineResult | None:
     job = facts.job
     if job.deadline_at is None or facts.state in (JobState.CANCELLED, JobState.FAILED):
         return None
     if job.finished_at is not None:
         spare = (job.deadline_at - job.finished_at).total_seconds()
-        return Due(job.deadline_at, spare >= 0 and not facts.counts.expired, spare)
+        return DeadlineResult(job.deadline_at, spare >= 0 and not facts.counts.expired, spare)
     spare = (job.deadline_at - now).total_seconds()
-    return Due(job.deadline_at, None if spare >= 0 else False, spare)
+    return DeadlineResult(job.deadline_at, None if spare >= 0 else False, spare)
 
 
-def _needs(facts: Facts, due: Due | None, now: datetime) -> list[Need]:
+def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list[Need]:
     job, needs = facts.job, []
     if job.is_undelivered:
         told = f"the output was not delivered, {job.error_code}: {_first_line(job.error or '')}"
@@ -351,7 +359,7 @@ def _needs(facts: Facts, due: Due | None, now: datetime) -> list[Need]:
     return needs
 
 
-def _late(facts: Facts, due: Due, now: datetime) -> Need:
+def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
     """A missed deadline, with what took the time and what to do about it."""
     job, late = facts.job, duration(-due.spare)
     if facts.counts.expired:

@@ -17,9 +17,9 @@ from orchestrator.core.model import JobState
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown
-from orchestrator.policy.night_figures import Due
+from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
-from orchestrator.reports.night import Fate, Fates, JobReport, NightReport, night_of
+from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, STYLE, template
 from orchestrator.reports.words import money
 
@@ -30,7 +30,15 @@ MOST_FIELDS = 12
 """Fields whose changes are counted in a page; `--json` has more."""
 Row = tuple[str, ...]
 
-_ORDER = (Fate.FAILED, Fate.UNREADABLE, Fate.OPEN, Fate.CHANGED, Fate.NEW, Fate.REMOVED, Fate.UNCHANGED)
+_ORDER = (
+    DocumentFate.FAILED,
+    DocumentFate.UNREADABLE,
+    DocumentFate.OPEN,
+    DocumentFate.CHANGED,
+    DocumentFate.NEW,
+    DocumentFate.REMOVED,
+    DocumentFate.UNCHANGED,
+)
 """What a person may have to see to comes first."""
 
 
@@ -136,7 +144,7 @@ def _which(documents: Fates) -> Block:
     left = [
         f"{documents.counts[fate] - len(named):,} more {fate.value}"
         for fate, named in documents.first.items()
-        if fate is not Fate.UNCHANGED and documents.counts[fate] > len(named)
+        if fate is not DocumentFate.UNCHANGED and documents.counts[fate] > len(named)
     ]
     return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
 
@@ -206,16 +214,16 @@ def _time(job: JobReport) -> Block:
         )
         for one in job.turnarounds
     ]
-    rescues = [f"{moment_words(event.at)}: {event.reason}" for event in job.rescues]
-    if job.rescued > len(rescues):
-        rescues.append(f"and {job.rescued - len(rescues):,} more times")
-    if rescues and job.due is not None and job.due.met:
-        rescues.insert(0, "it was saved by a rescue: rows were taken back in time and went elsewhere")
+    reroutes = [f"{moment_words(event.at)}: {event.reason}" for event in job.reroutes]
+    if job.rerouted > len(reroutes):
+        reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
+    if reroutes and job.due is not None and job.due.met:
+        reroutes.insert(0, "it was saved by a reroute: batches were cancelled in time, and their rows went elsewhere")
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
-    return Block("Time", columns, rows, rescues)
+    return Block("Time", columns, rows, reroutes)
 
 
-def due_words(due: Due) -> str:
+def due_words(due: DeadlineResult) -> str:
     """How a deadline was kept, in words."""
     at = f"the deadline of {moment_words(due.at)}"
     if due.met:
@@ -271,9 +279,15 @@ def page(report: NightReport) -> str:
 
 
 _COLOURS = {
-    Fate.NEW: PAID, Fate.CHANGED: "#6b8fc7", Fate.UNCHANGED: LIST, Fate.REMOVED: "#8a94a3",
-    Fate.FAILED: "#c53030", Fate.UNREADABLE: "#dd6b20", Fate.KNOWN: "#b08968", Fate.OPEN: "#d69e2e",
-}  # fmt: skip
+    DocumentFate.NEW: PAID,
+    DocumentFate.CHANGED: "#6b8fc7",
+    DocumentFate.UNCHANGED: LIST,
+    DocumentFate.REMOVED: "#8a94a3",
+    DocumentFate.FAILED: "#c53030",
+    DocumentFate.UNREADABLE: "#dd6b20",
+    DocumentFate.KNOWN: "#b08968",
+    DocumentFate.OPEN: "#d69e2e",
+}
 
 
 def _plot(block: Block, job: JobReport) -> str:

@@ -13,10 +13,10 @@ from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy import results
-from orchestrator.policy.diff import Asked, Difference, Said, difference
+from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
 from orchestrator.reports import night as nights
 from orchestrator.reports.job_names import job_named
-from orchestrator.reports.night import Facts, JobReport, NightReport, night_of
+from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.comparisons import Comparisons
@@ -37,10 +37,10 @@ def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Dif
 
 def _moved(
     known: Comparisons, home: Home, before: Job, after: Job
-) -> Iterator[tuple[Asked, Said | None, Said | None]]:
+) -> Iterator[tuple[ComparedRow, Said | None, Said | None]]:
     with closing(ResultLines(home.results)) as lines:
         for old, new in known.moved(before.id, after.id):
-            asked = Asked(new.custom_id, new.document, new.task)
+            asked = ComparedRow(new.custom_id, new.document, new.task)
             yield asked, _said(lines, old, before), _said(lines, new, after)
 
 
@@ -72,7 +72,7 @@ def job_report(store: Store, home: Home, job: Job, now: datetime, most: int = ni
     shards = store.shards.of_job(job.id)
     # What a limited run leaves out is not gone.
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
-    facts = Facts(
+    facts = NightFacts(
         job=job,
         state=state,
         counts=counts,

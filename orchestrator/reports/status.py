@@ -17,7 +17,7 @@ from orchestrator.settings.model_lists import alias_words
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.store import Store
-    from orchestrator.store.failures import Reason
+    from orchestrator.store.failures import FailureReason
     from orchestrator.store.glance import Glance
     from orchestrator.store.jobs import Event
     from orchestrator.store.quality import Quality
@@ -93,7 +93,7 @@ class JobDetail:
     shards: Sequence[Shard]
     usage: Usage
     carried: int
-    reasons: Sequence[Reason]
+    reasons: Sequence[FailureReason]
     events: Sequence[Event]
     tags: dict[str, str]
     problem: str | None = None
@@ -139,7 +139,7 @@ class JobDetail:
         }
 
 
-def _reason_json(reason: Reason) -> dict[str, Any]:
+def _reason_json(reason: FailureReason) -> dict[str, Any]:
     from orchestrator.policy.advice import advice_for
 
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
@@ -147,13 +147,13 @@ def _reason_json(reason: Reason) -> dict[str, Any]:
 
 
 def _outlook_json(outlook: Outlook) -> dict[str, Any]:
-    rescue = outlook.rescue
+    reroute = outlook.reroute
     return {
         "chance": round(outlook.chance, 4),
         "expected_usd": f"{outlook.expected:f}",
-        "rescue": None
-        if rescue is None
-        else {"at": _iso(rescue.at), "to": list(rescue.to), "needed": round(rescue.needed, 4)},
+        "reroute": None
+        if reroute is None
+        else {"at": _iso(reroute.at), "to": list(reroute.to), "needed": round(reroute.needed, 4)},
         "reason": outlook.reason,
     }
 
@@ -227,9 +227,9 @@ def _line(
     return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
 
 
-def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
+def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
     """Why rows have failed in batches that still run, most first."""
-    from orchestrator.store.failures import Reason
+    from orchestrator.store.failures import FailureReason
 
     codes: Counter[str] = Counter()
     new: Counter[str] = Counter()
@@ -238,7 +238,7 @@ def _running_reasons(running: Sequence[Shard]) -> list[Reason]:
             codes.update(found)
             new.update(found if kind == "new" else {})
     told = "so far, in batches that still run"
-    return [Reason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
+    return [FailureReason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
 
 
 def failing_now(shard: Shard) -> int:

@@ -15,17 +15,17 @@ from orchestrator.core.errors import OrchError, StorageError
 from orchestrator.core.guarded_server import guarded
 from orchestrator.server.api import http
 from orchestrator.server.api.access import Access
-from orchestrator.server.api.batches import Batches
+from orchestrator.server.api.batches import BatchRoutes
 from orchestrator.server.api.extensions import Extensions
 from orchestrator.server.api.files import Files
 from orchestrator.server.api.openapi import Description
 from orchestrator.server.api.operations import Operations
 from orchestrator.server.api.passthrough import Passthrough
-from orchestrator.server.api.uploads import Uploads
+from orchestrator.server.api.uploads import UploadRoutes
 from orchestrator.server.logs import AccessLog
 from orchestrator.server.service import Service
 
-PARTS = (Files, Uploads, Batches, Extensions, Operations, Description, Passthrough)
+PARTS = (Files, UploadRoutes, BatchRoutes, Extensions, Operations, Description, Passthrough)
 
 
 def build(service: Service) -> Starlette:

@@ -21,11 +21,11 @@ from orchestrator.core import wire
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.server.dispatch import results
-from orchestrator.server.dispatch.active_batch import Run
-from orchestrator.server.dispatch.dispatcher import FanOut
-from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.active_batch import ActiveBatch
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.send_log import read_doubts
-from orchestrator.server.dispatch.upstream_queue import Lanes
+from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.logs import told
 from orchestrator.server.records import BatchRecord, FileRecord, Records
 from orchestrator.server.troubles import NotAsItWas, Troubles
@@ -56,7 +56,7 @@ class Batches:
         self,
         records: Records,
         root: Path,
-        fanout: FanOut,
+        dispatcher: Dispatcher,
         writer: results.Writer,
         *,
         max_rows: int,
@@ -66,13 +66,13 @@ class Batches:
     ) -> None:
         self._records = records
         self._root = root
-        self._fanout = fanout
+        self._dispatcher = dispatcher
         self._writer = writer
         self._max_rows = max_rows
         self._allowed = allowed
         self._paid = paid
         self._tier = tier
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, ActiveBatch] = {}
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
@@ -149,18 +149,18 @@ class Batches:
     def _begin(self, record: BatchRecord) -> None:
         folder = self._folder(record.batch.id)
         folder.mkdir(parents=True, exist_ok=True)
-        run = self.runs[record.batch.id] = Run(record, folder, self._tier)
+        run = self.runs[record.batch.id] = ActiveBatch(record, folder, self._tier)
         task = asyncio.create_task(self._live(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _live(self, run: Run) -> None:
+    async def _live(self, run: ActiveBatch) -> None:
         try:
             await self._run(run)
         except Exception as error:  # noqa: BLE001  (it is told, and harms no other batch)
             self._troubles.note(run.batch.id, error)
 
-    async def _run(self, run: Run) -> None:
+    async def _run(self, run: ActiveBatch) -> None:
         goes_on = await self._insist(run, self._take_up, or_end=True)
         if goes_on is None:
             await self._insist(run, self._count)
@@ -171,15 +171,15 @@ class Batches:
             await self._work_off(run)
         await self._insist(run, self._finish)
 
-    async def _work_off(self, run: Run) -> None:
+    async def _work_off(self, run: ActiveBatch) -> None:
         self._enlist(run)
         await self._until_done_or_stopped(run)
         if not run.is_done:
             await self._stop(run)
-        self._fanout.sources.remove(run)
+        self._dispatcher.sources.remove(run)
 
     async def _insist(
-        self, run: Run, stage: Callable[[Run], Awaitable[bool]], *, or_end: bool = False
+        self, run: ActiveBatch, stage: Callable[[ActiveBatch], Awaitable[bool]], *, or_end: bool = False
     ) -> bool | None:
         """Do a stage, and do it again as long as it fails: waiting loses nothing.
 
@@ -200,15 +200,17 @@ class Batches:
                 return None
             await asyncio.sleep(STORAGE_SECONDS)
 
-    async def _take_up(self, run: Run) -> bool:
+    async def _take_up(self, run: ActiveBatch) -> bool:
         """Check the input and open the files; False where the batch failed by that."""
         run.close()
         plan, source = await self._validate(run)
         if plan is None or source is None:
             return False
-        lanes = await asyncio.to_thread(Lanes, plan, [upstream.url for upstream in self._fanout.upstreams])
+        upstream_queues = await asyncio.to_thread(
+            UpstreamQueues, plan, [upstream.url for upstream in self._dispatcher.upstreams]
+        )
         doubts = await asyncio.to_thread(read_doubts, run.sent_path, len(plan)) if self._paid else None
-        run.start(plan, lanes, source, self._writer, doubts)
+        run.start(plan, upstream_queues, source, self._writer, doubts)
         if run.batch.status is BatchStatus.CANCELLING:
             run.stopping = BatchStatus.CANCELLING
         elif run.batch.status is BatchStatus.VALIDATING:
@@ -217,7 +219,7 @@ class Batches:
         log.info("batch order", extra=told(batch=run.batch.id, order=plan.order.reason))
         return True
 
-    async def _validate(self, run: Run) -> tuple[Plan | None, Path | None]:
+    async def _validate(self, run: ActiveBatch) -> tuple[InputRows | None, Path | None]:
         # It was good once. To fail now would throw away what is done.
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
@@ -243,11 +245,11 @@ class Batches:
             raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")
         return plan, path
 
-    async def _plan(self, run: Run, path: Path, *, accepted: bool) -> Plan | list[wire.LineError]:
+    async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
             most = sys.maxsize  # it was taken in by the limits of its day
-        upstreams = self._fanout.upstreams
+        upstreams = self._dispatcher.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         try:
             return await asyncio.to_thread(
@@ -269,16 +271,16 @@ class Batches:
             log.exception("the input of batch %s could not be checked", run.batch.id)
             return [wire.LineError("internal_error", "The input file could not be checked: an internal error.")]
 
-    async def _count(self, run: Run) -> bool:
+    async def _count(self, run: ActiveBatch) -> bool:
         """Count what the result files hold, of a batch whose input cannot be read."""
         await asyncio.to_thread(deque, run.recover(), 0)
         return True
 
-    def _enlist(self, run: Run) -> None:
-        self._fanout.sources.add(run)
-        self._fanout.top_up()
+    def _enlist(self, run: ActiveBatch) -> None:
+        self._dispatcher.sources.add(run)
+        self._dispatcher.top_up()
 
-    async def _until_done_or_stopped(self, run: Run) -> None:
+    async def _until_done_or_stopped(self, run: ActiveBatch) -> None:
         while not run.is_done and not run.is_stopping:
             left = (run.batch.expires_at or 0) - clock_now().timestamp()
             if left <= 0:
@@ -288,7 +290,7 @@ class Batches:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(run.changed.wait(), min(left, 3600.0))
 
-    async def _stop(self, run: Run) -> None:
+    async def _stop(self, run: ActiveBatch) -> None:
         """Let what is in flight end for a while, take back the rest, and give it error rows."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
@@ -297,7 +299,7 @@ class Batches:
             run.changed.clear()
             await run.changed.wait()
 
-    async def _finish(self, run: Run) -> bool:
+    async def _finish(self, run: ActiveBatch) -> bool:
         if run.batch.status is not BatchStatus.CANCELLING:
             self._save(run, status=BatchStatus.FINALIZING, finalizing_at=_seconds())
         names = {}
@@ -315,7 +317,7 @@ class Batches:
         del self.runs[run.batch.id]
         return True
 
-    def _publish(self, run: Run, kind: str) -> str:
+    def _publish(self, run: ActiveBatch, kind: str) -> str:
         path = run.path(kind)
         # The id follows from the batch's, so that a finish that is cut off and done again names the same files.
         created, kept = _seconds(), run.options.output_seconds
@@ -330,7 +332,7 @@ class Batches:
         self._records.add_file(file, str(path.relative_to(self._root)), run.tenant)
         return file.id
 
-    def _fail(self, run: Run, errors: list[wire.LineError]) -> None:
+    def _fail(self, run: ActiveBatch, errors: list[wire.LineError]) -> None:
         if run.batch.status is BatchStatus.CANCELLING:
             # Nobody asks any more what is wrong with the input.
             self._save(run, status=BatchStatus.CANCELLED, cancelled_at=_seconds())
@@ -341,7 +343,7 @@ class Batches:
     def _folder(self, batch_id: str) -> Path:
         return self._root / "batches" / batch_id
 
-    def _save(self, run: Run, **changes: Any) -> None:
+    def _save(self, run: ActiveBatch, **changes: Any) -> None:
         # Recorded first: a state that the database refused is not shown either.
         batch = msgspec.structs.replace(run.batch, **changes)
         self._records.save_batch(batch)
@@ -350,7 +352,7 @@ class Batches:
         if moved:
             self._tell(run)
 
-    def _tell(self, run: Run) -> None:
+    def _tell(self, run: ActiveBatch) -> None:
         batch = run.counted()
         if batch.status.is_final:
             self.ended[batch.status] += 1
@@ -359,7 +361,7 @@ class Batches:
         log.info("batch %s", batch.status.value, extra=told(batch=batch.id, tenant=run.tenant, **rows))
 
 
-def _is_over(run: Run) -> bool:
+def _is_over(run: ActiveBatch) -> bool:
     """Whether a batch is to end now: it was cancelled, or its time is over."""
     if run.batch.status is BatchStatus.CANCELLING:
         run.stopping = BatchStatus.CANCELLING
@@ -368,7 +370,7 @@ def _is_over(run: Run) -> bool:
     return run.is_stopping
 
 
-def _is_input(found: FileRecord, run: Run) -> bool:
+def _is_input(found: FileRecord, run: ActiveBatch) -> bool:
     """Whether a file may be a batch's input: one that expired before may not, one that expires later stays."""
     expires_at = found.file.expires_at
     is_there = expires_at is None or expires_at > run.batch.created_at

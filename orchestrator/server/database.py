@@ -60,7 +60,7 @@ SCHEMA = (
 """One script a version, oldest first; `PRAGMA user_version` counts those that ran."""
 
 
-class Database:
+class ServerDatabase:
     """One connection. Every call is one durable transaction; sqlite's errors become StorageError."""
 
     def __init__(self, path: Path) -> None:

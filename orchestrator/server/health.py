@@ -39,8 +39,8 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "problem": None if upstream.problem is None else "down",
         "problem_seconds": _seconds(upstream),
         "in_flight": upstream.inflight,
-        "limit": upstream.flow.limit,
-        "limit_reason": upstream.flow.move.value,
+        "limit": upstream.limiter.limit,
+        "limit_reason": upstream.limiter.move.value,
         "rates": None,
         "models": [],
     }
@@ -51,7 +51,7 @@ def _upstream(number: int, upstream: Upstream) -> dict[str, Any]:
         **_number(number, upstream),
         "url": upstream.shown,
         "problem": upstream.problem,
-        "limit_reason": upstream.flow.reason,
+        "limit_reason": upstream.limiter.reason,
         "rates": None if upstream.pace is None else upstream.pace.state(time.monotonic()),
         "models": upstream.models,
     }

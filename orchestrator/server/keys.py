@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
-from orchestrator.server.database import Database
+from orchestrator.server.database import ServerDatabase
 
 PREFIX = "orch-"
 SECRET_BYTES = 32
@@ -26,7 +26,7 @@ COLUMNS = "id, tenant, hint, created_at, revoked_at, limits"
 _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What requests with a key may use; None is no limit but the server's.
 
     `max_rows` is of one batch, and `max_calls` counts the requests of one key that are answered at once. The others
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_calls: int | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = KeyLimits()
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,19 +52,19 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     hint: str
     created_at: int
     revoked_at: int | None = None
-    limits: Limits = NO_LIMITS
+    limits: KeyLimits = NO_LIMITS
 
 
-_limits = msgspec.json.Decoder(Limits).decode
+_limits = msgspec.json.Decoder(KeyLimits).decode
 
 
 class Keys:
     """The keys of a server's database. Raises StorageError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ServerDatabase) -> None:
         self._db = database
 
-    def add(self, tenant: str, limits: Limits = NO_LIMITS) -> tuple[Key, str]:
+    def add(self, tenant: str, limits: KeyLimits = NO_LIMITS) -> tuple[Key, str]:
         """A new key and its secret, which nobody can read again. Raises UsageError for a name that is none."""
         if _is_name(tenant) is None:
             raise UsageError(

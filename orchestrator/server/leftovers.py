@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core.request_lines import id_key, lines
-from orchestrator.core.wire import NO_JSON, ResultLine
+from orchestrator.core.wire import JSON_ERRORS, ResultLine
 from orchestrator.server.merged import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")
@@ -46,7 +46,7 @@ def _keys(errors: Path, causes: Collection[str]) -> array[int]:
         for raw in file:
             try:
                 row = _decode(raw)
-            except NO_JSON:
+            except JSON_ERRORS:
                 continue  # a damaged disk: nobody can say whose line it was
             if row.custom_id is not None and _cause(row) in causes:
                 keys.append(id_key(row.custom_id))

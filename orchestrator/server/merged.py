@@ -24,7 +24,7 @@ import msgspec
 
 from orchestrator.core.errors import StorageError
 from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")
@@ -50,7 +50,7 @@ class InputGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ResultSource:
     """A batch's input (None: deleted), the folder of its result files, and how many bytes of those count.
 
     A kind that `durable` does not name counts as a whole.
@@ -62,7 +62,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ResultPage:
     """Result lines without newline, in the order of the input; `position` is that of the last, for the next page."""
 
     lines: list[bytes]
@@ -81,7 +81,7 @@ def custom_id_of(line: bytes) -> str | None:
     """The custom_id of a line of an input or result file; None where a damaged disk left no JSON."""
     try:
         return _decode(line).custom_id
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
 
 
@@ -91,7 +91,7 @@ class Merged:
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
-    async def page(self, source: Source, after: str | int | None, limit: int) -> Page:
+    async def page(self, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
         """Up to `limit` rows and PAGE_BYTES behind the row `after`: a custom_id, or an earlier page's `position`.
 
         Raises UnknownRow, InputGone, OSError or StorageError.
@@ -101,7 +101,7 @@ class Merged:
             return await asyncio.to_thread(read_page, source, after, limit)
 
 
-def read_page(source: Source, after: str | int | None, limit: int) -> Page:
+def read_page(source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
     """What `Merged.page` gives, in the thread of the caller."""
     path = source.folder / INDEX_NAME
     try:
@@ -116,7 +116,7 @@ def read_page(source: Source, after: str | int | None, limit: int) -> Page:
         raise StorageError(f"the index {path} cannot be used: {error}") from error
 
 
-def _read_page(path: Path, source: Source, after: str | int | None, limit: int) -> Page:
+def _read_page(path: Path, source: ResultSource, after: str | int | None, limit: int) -> ResultPage:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with closing(sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)) as db, ExitStack() as opened:
         # A kill leaves whole transactions all the same; what a power cut breaks is found and made anew.
@@ -206,7 +206,7 @@ def _position(db: sqlite3.Connection, after: str | int | None) -> int:
     return int(found[0])
 
 
-def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int, limit: int) -> Page:
+def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int, limit: int) -> ResultPage:
     found = db.execute(
         "SELECT position, kind, start, length FROM results WHERE position > ? ORDER BY position LIMIT ?",
         (position, limit + 1),
@@ -221,7 +221,7 @@ def _collect(db: sqlite3.Connection, files: list[BinaryIO | None], position: int
         assert file is not None
         page.append(os.pread(file.fileno(), length, start))
         position = row
-    return Page(page, position, len(page) < len(found))
+    return ResultPage(page, position, len(page) < len(found))
 
 
 def _key(custom_id: str) -> int:

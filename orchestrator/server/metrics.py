@@ -145,14 +145,14 @@ def _upstreams(upstreams: Named) -> Iterator[Metric]:
     about = "1 while the upstream is given rows, else 0."
     yield _gauges("orch_upstream_up", about, "upstream", ((u, up.problem is None) for u, up in upstreams))
     about = "How many rows the upstream is given at once."
-    yield _gauges("orch_concurrency_limit", about, "upstream", ((u, up.flow.limit) for u, up in upstreams))
+    yield _gauges("orch_concurrency_limit", about, "upstream", ((u, up.limiter.limit) for u, up in upstreams))
     about = "1 at the reason why the concurrency limit moved last."
     why = GaugeMetricFamily("orch_concurrency_limit_reason", about, labels=["upstream", "reason"])
     about = "How often the concurrency limit moved, by reason."
     moves = CounterMetricFamily("orch_concurrency_limit_moves", about, labels=["upstream", "reason"])
     for url, upstream in upstreams:
-        why.add_metric([url, upstream.flow.move.value], 1)
-        for move, count in upstream.flow.moves.items():
+        why.add_metric([url, upstream.limiter.move.value], 1)
+        for move, count in upstream.limiter.moves.items():
             moves.add_metric([url, move.value], count)
     yield why
     yield moves

@@ -35,7 +35,7 @@ class TooLarge(Exception):
 
 
 @dataclass(slots=True)
-class Upload:
+class FormUpload:
     """The form's fields by name, and the name and size of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class _Form:
     """Callbacks of the parser. Bytes of the file collect in `block` until they are taken from there."""
 
     def __init__(self, part: str, limit: int) -> None:
-        self.upload = Upload()
+        self.upload = FormUpload()
         self.block = bytearray()
         self.is_complete = False
         self._part = part
@@ -113,7 +113,7 @@ async def receive(
     part: str = "file",
     room: Callable[[int], None] = lambda size: None,
     blocks: Blocks | None = None,
-) -> Upload:
+) -> FormUpload:
     """Stream the form's part of that name to `path`, at most `limit` bytes, and sync it.
 
     `room` is asked before so many bytes are written, and may raise; `blocks` says how many are gathered for that.

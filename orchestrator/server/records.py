@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import NO_JSON, Batch, File
-from orchestrator.server.database import Database
+from orchestrator.core.wire import JSON_ERRORS, Batch, File
+from orchestrator.server.database import ServerDatabase
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ _encode = msgspec.json.encode
 class Records:
     """Files and batches by id. Where a tenant is given, another's are not there. Raises StorageError."""
 
-    def __init__(self, database: Database, at_end: Callable[[Batch], None] | None = None) -> None:
+    def __init__(self, database: ServerDatabase, at_end: Callable[[Batch], None] | None = None) -> None:
         """`at_end` is called with a batch at its end, inside the transaction that records it."""
         self._db = database
         self._at_end = at_end
@@ -167,7 +167,7 @@ class Records:
         for *row, batch_id in rows:
             try:
                 found.append(_record(tuple(row)))
-            except NO_JSON:
+            except JSON_ERRORS:
                 # The others go on: what a damaged disk made of one is no reason not to start.
                 log.exception("the record of batch %s cannot be read", batch_id)
         return found

@@ -29,11 +29,11 @@ class NoSpace(StorageError):
     """What comes in would leave too little of the disk free; the text has numbers and no path."""
 
 
-class NoRoom(Exception):
+class RoomFull(Exception):
     """A room stayed full for as long as anybody waits."""
 
 
-class Place:
+class RoomShare:
     """Bytes of a room that are taken until they are given back."""
 
     def __init__(self, room: Room, owner: str, size: int) -> None:
@@ -60,7 +60,7 @@ class Room:
         self.taken = 0
         """Bytes that are taken now."""
 
-    async def take(self, owner: str, size: int) -> Place:
+    async def take(self, owner: str, size: int) -> RoomShare:
         """Take so many bytes (no more than an owner's share) as soon as there is room. Raises NoRoom."""
         size = min(size, self._share)
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -78,9 +78,9 @@ class Room:
                     self._waiting.remove(entry)
                 self._serve()
             if isinstance(error, TimeoutError):
-                raise NoRoom from None
+                raise RoomFull from None
             raise
-        return Place(self, owner, size)
+        return RoomShare(self, owner, size)
 
     def free(self, owner: str, size: int) -> None:
         """Give back so many bytes of an owner."""

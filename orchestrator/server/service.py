@@ -1,4 +1,4 @@
-"""The server's parts put together: records, batches, fan-out and upstreams under one folder."""
+"""The server's parts put together: records, batches, dispatcher and upstreams under one folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from orchestrator.core import wire
 from orchestrator.core.connections import Connections
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
-from orchestrator.server.database import FILE_NAME, Database
-from orchestrator.server.dispatch.dispatcher import FanOut
-from orchestrator.server.dispatch.rate_limiter import Pace
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints
@@ -76,7 +76,7 @@ class Service:
         settings = self.settings
         for name in FOLDERS:
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        self.database = Database(self.root / FILE_NAME)
+        self.database = ServerDatabase(self.root / FILE_NAME)
         self.webhooks = Webhooks(self.database, self._webhook)
         self.records = Records(self.database, self._at_end)
         self.uploads = Uploads(self.database, self.records, self.root)
@@ -85,17 +85,17 @@ class Service:
         self._writer = Writer()
         learned = self.records.learned_concurrency()
         self.upstreams = [self._upstream(url, learned.get(url)) for url in settings.upstreams]
-        self._fanout = FanOut(
+        self._dispatcher = Dispatcher(
             self.upstreams,
             retry_delay=settings.retry_delay,
             paused=lambda: self._writer.is_full,
             enabled=settings.dispatch,
         )
-        self._writer.on_room = self._fanout.top_up
+        self._writer.on_room = self._dispatcher.top_up
         self.batches = Batches(
             self.records,
             self.root,
-            self._fanout,
+            self._dispatcher,
             self._writer,
             max_rows=settings.max_rows,
             allowed=self.endpoints.all,
@@ -105,7 +105,7 @@ class Service:
         for upstream in self.upstreams:
             await upstream.open()
         self._watchers = [
-            asyncio.create_task(upstream.watch(self._fanout.top_up))
+            asyncio.create_task(upstream.watch(self._dispatcher.top_up))
             for upstream in self.upstreams
             if settings.dispatch
         ]
@@ -133,7 +133,7 @@ class Service:
         await self._drained()
         await self.batches.close()
         await self.webhooks.close()
-        await self._fanout.close()
+        await self._dispatcher.close()
         await self._writer.close()
         for upstream in self.upstreams:
             await upstream.close()
@@ -142,10 +142,10 @@ class Service:
 
     async def _drained(self) -> None:
         """Send nothing more; rows in flight may come back for `stop_seconds`, or as long as `patience` allows."""
-        await self._fanout.drain(self.settings.stop_seconds)
+        await self._dispatcher.drain(self.settings.stop_seconds)
         began = time.monotonic()
-        while self.patience is not None and self._fanout.in_flight and time.monotonic() - began < self.patience:
-            await self._fanout.drain(DRAIN_STEP)
+        while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
+            await self._dispatcher.drain(DRAIN_STEP)
 
     def _upstream(self, url: str, learned: int | None) -> Upstream:
         settings = self.settings
@@ -157,7 +157,7 @@ class Service:
             ceiling=settings.max_concurrency,
             clock=time.monotonic,
             learned=learned,
-            pace=Pace(*rates) if settings.paid or any(rates) else None,
+            pace=RateLimiter(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
             account_seconds=settings.account_seconds,
         )
@@ -176,10 +176,10 @@ class Service:
             await asyncio.sleep(REVIEW_SECONDS)
             before, ended = ended, sum(upstream.stats.ended for upstream in self.upstreams)
             self._rows_per_second += SMOOTHING * ((ended - before) / REVIEW_SECONDS - self._rows_per_second)
-            self._fanout.review(self._rows_per_second)
+            self._dispatcher.review(self._rows_per_second)
             for upstream in self.upstreams:
-                limit = upstream.flow.limit
-                if not upstream.flow.growing and abs(limit - learned.get(upstream.url, 0)) > 0.2 * limit:
+                limit = upstream.limiter.limit
+                if not upstream.limiter.growing and abs(limit - learned.get(upstream.url, 0)) > 0.2 * limit:
                     with contextlib.suppress(StorageError):
                         self.records.learn_concurrency(upstream.url, limit)
                     learned[upstream.url] = limit
@@ -223,7 +223,7 @@ class Service:
 
     def state(self) -> tuple[str, str | None]:
         """How it is (`ok`; `storage`: it cannot write now; `broken`), and what the problem is, for people."""
-        broken = self._broken or self._fanout.problem
+        broken = self._broken or self._dispatcher.problem
         storage = self._writer.problem or self.batches.storage_problem
         status = "broken" if broken is not None else "ok" if storage is None else "storage"
         return status, broken or storage or self.batches.problem

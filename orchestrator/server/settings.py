@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.core.connections import PATIENCE, Patience
+from orchestrator.core.connections import PATIENCE, ClientTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Settings:
     account_seconds: float = 60.0
     max_connections: int = 4096
     """Open at once. Half of them are for who has shown a valid key, where keys are asked for."""
-    patience: Patience = PATIENCE
+    patience: ClientTimeouts = PATIENCE
     """How long a client may keep the server waiting."""
     max_calls: int = 1024
     """Requests of one key that are answered at once, where the key says nothing else."""

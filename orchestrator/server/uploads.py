@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
-from orchestrator.server.database import Database
+from orchestrator.server.database import ServerDatabase
 from orchestrator.server.records import Records
 
 FOLDER = "uploads"
@@ -49,7 +49,7 @@ class UploadRecord:
 class Uploads:
     """Uploads by id; another tenant's are not there. Raises StorageError."""
 
-    def __init__(self, database: Database, records: Records, root: Path) -> None:
+    def __init__(self, database: ServerDatabase, records: Records, root: Path) -> None:
         self._db = database
         self._records = records
         self._root = root

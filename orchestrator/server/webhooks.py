@@ -24,7 +24,7 @@ import msgspec
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.wire import Batch
-from orchestrator.server.database import Database
+from orchestrator.server.database import ServerDatabase
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def signed_headers(target: Target, event_id: str, timestamp: int, body: bytes) -
 class Webhooks:
     """The events of one server: recorded, sent, and sent again until they are taken. Without a target: nothing."""
 
-    def __init__(self, database: Database, target: Target | None) -> None:
+    def __init__(self, database: ServerDatabase, target: Target | None) -> None:
         self._db = database
         self._target = target
         self._wake = asyncio.Event()

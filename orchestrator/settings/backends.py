@@ -34,7 +34,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Limits(Strict):
+class LimitSettings(Strict):
     """What one batch, and all of them together, may hold. What is not given here, the backend's profile says.
 
     `max_inputs` counts the inputs of embedding rows; `enqueued_tokens` are the prompt tokens of a model that may wait
@@ -51,7 +51,7 @@ class Limits(Strict):
 class _AnyBackend(Strict):
     # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
-    limits: Limits = Limits()
+    limits: LimitSettings = LimitSettings()
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 
 

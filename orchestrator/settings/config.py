@@ -27,7 +27,7 @@ from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 
 
-class Rates(Strict):
+class RateSettings(Strict):
     """Dollars per million tokens; cached ones, and those written to the cache, cost what `input` says unless told."""
 
     input: Dollars
@@ -36,12 +36,12 @@ class Rates(Strict):
     cache_write: Dollars | None = None
 
 
-class ModelPrice(Rates):
+class ModelPrice(RateSettings):
     """What a model costs, in place of the price table: realtime, and at other tiers where it is sold so."""
 
-    batch: Rates | None = None
-    flex: Rates | None = None
-    priority: Rates | None = None
+    batch: RateSettings | None = None
+    flex: RateSettings | None = None
+    priority: RateSettings | None = None
     source: str | None = Field(None, description="where the figures are from, for reports")
 
 
@@ -170,14 +170,14 @@ class Reports(Strict):
         return self
 
 
-class Alerts(Strict):
+class AlertSettings(Strict):
     """When to tell of a running job: P(deadline kept) is below `chance`, over `failed_share` of its rows failed."""
 
     chance: float = Field(0.8, gt=0, le=1)
     failed_share: float = Field(0.1, ge=0, lt=1)
 
 
-class Reading(Strict):
+class ReadingSettings(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
     A document that takes more is a failed row. Without `workers`, there is one for each core.
@@ -195,7 +195,7 @@ class Reading(Strict):
         return value
 
 
-class File(Strict):
+class ConfigFile(Strict):
     """The whole of orch.toml."""
 
     home: str | None = None
@@ -207,8 +207,8 @@ class File(Strict):
     budgets: tuple[Budget, ...] = ()
     retention: Retention = Retention()
     reports: Reports = Reports()
-    alerts: Alerts = Alerts()
-    documents: Reading = Reading()
+    alerts: AlertSettings = AlertSettings()
+    documents: ReadingSettings = ReadingSettings()
 
     @field_validator("budgets")
     @classmethod
@@ -231,8 +231,8 @@ class Config:
     budgets: tuple[Budget, ...] = ()
     retention: Retention = field(default_factory=Retention)
     reports: Reports = field(default_factory=Reports)
-    alerts: Alerts = field(default_factory=Alerts)
-    documents: Reading = field(default_factory=Reading)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
+    documents: ReadingSettings = field(default_factory=ReadingSettings)
     text: str = field(default="", repr=False, compare=False)
 
     @property
@@ -274,10 +274,10 @@ def load(place: Place | None = None) -> Config:
 
 def parse(place: Place, text: str) -> Config:
     """The settings that a file with this text stands for. Raises InputError naming file, line and field."""
-    file = File()
+    file = ConfigFile()
     if place.path is not None:
         data, lines = load_toml(place.path, text)
-        file = validated(File, data, lines, place.path)
+        file = validated(ConfigFile, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
         file.alerts, file.documents, text,

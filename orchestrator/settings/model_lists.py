@@ -31,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RungStanding:
     """Where the rows of a shard stand on their alias's list.
 
     `lacks` are the backends that may take the job and have no model as strong as their rung's; `is_alone` says that
@@ -80,12 +80,12 @@ def above(alias: str, models: Mapping[str, Names]) -> list[str]:
     return [name for higher in range(number + 1, MOST + 1) if (name := f"{base}@{higher}") in models]
 
 
-def standing(alias: str, backend: str, models: Mapping[str, Names], usable: Collection[str]) -> Standing:
+def standing(alias: str, backend: str, models: Mapping[str, Names], usable: Collection[str]) -> RungStanding:
     """Where rows stand that were asked of `backend` under an alias of `expand`; `usable` may take rows of the job."""
     if alias not in models:
-        return Standing()  # a model's own name, in a ready batch file
+        return RungStanding()  # a model's own name, in a ready batch file
     having = _places(models[alias], usable)
-    return Standing(
+    return RungStanding(
         frozenset(usable) - having.keys(), not having.keys() - {backend}, _step(alias, backend, models, usable)
     )
 

@@ -17,7 +17,7 @@
     outputs     what was written outside the home
     lookups     single rows, with where their requests lie
     stages      rows that ask about the answers to a document's parts
-    house       what keeping house needs: what jobs leave, forgetting them, copies of the database
+    removals    what gc needs: what jobs leave, forgetting them, copies of the database
     schedules   job files that are run by themselves, and their nights
 
 No connection, row or driver error leaves this package.

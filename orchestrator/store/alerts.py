@@ -34,7 +34,7 @@ class Told:
 _FIELDS = Told.__slots__
 
 
-class Alerts:
+class AlertRecords:
     """Verbs on what is told."""
 
     def __init__(self, database: Database) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
 from orchestrator.core.model import FinishedRow, JobId, RequestState
-from orchestrator.policy.diff import Asked, DocumentRun
+from orchestrator.policy.diff import ComparedRow, DocumentRun
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.failures import same_failure
@@ -72,7 +72,7 @@ class Comparisons:
         for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
             yield row.document
 
-    def only_in(self, job_id: JobId, other: JobId) -> Iterator[Asked]:
+    def only_in(self, job_id: JobId, other: JobId) -> Iterator[ComparedRow]:
         """The rows of a run that the other does not have, in input order."""
         mine, (there, on) = _MINE.c, self._beside(other)
         query = (
@@ -82,7 +82,7 @@ class Comparisons:
             .order_by(mine.seq)
         )
         for row in self._db.stream(query, PAGE):
-            yield Asked(row.custom_id, row.document, row.task)
+            yield ComparedRow(row.custom_id, row.document, row.task)
 
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
         """The rows that both runs have an outcome for, before and after, where the answer may be another one.

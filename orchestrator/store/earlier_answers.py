@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, func, select, true
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.records import Before, Earlier, earlier
+from orchestrator.store.records import Earlier, EarlierRow, earlier
 from orchestrator.store.tables import HAS_KEY, IS_FRESH, jobs, requests, shards
 
 PAGE = 5000
@@ -67,7 +67,7 @@ class Known:
             and row.carried_from not in runs
         }
 
-    def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, Before]:
+    def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
         """What a run made these rows of, as far as it has them."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state)
@@ -129,6 +129,6 @@ class Known:
 _BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
 
 
-def _before(row: Any) -> Before:
+def _before(row: Any) -> EarlierRow:
     state = RequestState(row.state)
-    return Before(row.fingerprint, row.content, row.wording, row.prompt_version, row.model, state)
+    return EarlierRow(row.fingerprint, row.content, row.wording, row.prompt_version, row.model, state)

@@ -19,13 +19,13 @@ from orchestrator.store.rows import book, open_rows
 from orchestrator.store.tables import requests
 
 
-class Climbs:
+class Escalations:
     """Verbs on rows that are asked again for a bad answer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def climb(self, shard: Shard, failed: Sequence[Settled], step: Step, now: datetime) -> int:
+    def escalate(self, shard: Shard, failed: Sequence[Settled], step: Step, now: datetime) -> int:
         """Book what answers cost that failed their check, and let their rows wait for the next rung; how many.
 
         One transaction: a kill leaves either both or nothing. Rows that have an outcome, or have left the shard, are
@@ -35,7 +35,7 @@ class Climbs:
             return 0
         c = requests.c
         with self._db.write() as tx:
-            seqs = self._booked(tx, shard, failed, "climbed", now)
+            seqs = self._booked(tx, shard, failed, "escalated", now)
             going = update(requests).where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
             # The stronger model is asked as the first one was.
             anew = {
@@ -49,13 +49,13 @@ class Climbs:
                 tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
 
-    def ask_again(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
+    def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
         """The same for rows that are asked again of their model, by the request lines at `spans` (by seq)."""
         if not failed:
             return 0
         c = requests.c
         with self._db.write() as tx:
-            seqs = self._booked(tx, shard, failed, "asked_again", now)
+            seqs = self._booked(tx, shard, failed, "reasked", now)
             going = (
                 update(requests)
                 .where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))

@@ -29,7 +29,7 @@ RUNS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class FailureReason:
     """Rows that did not succeed for one reason: a message of them, how many, and how many of these are new.
 
     `since` is when the oldest of the others began.
@@ -122,7 +122,7 @@ class Failures:
                 found[JobId(job_id)] = replace(found[JobId(job_id)], **facts)
         return found
 
-    def reasons(self, job_id: JobId, limit: int = 20) -> list[Reason]:
+    def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
         """Why rows of a job did not succeed, most first; those that never ran are new."""
         c = requests.c
         told, on = self._acknowledged()
@@ -133,10 +133,10 @@ class Failures:
             .where(c.job_id == job_id, HAS_FAILED)
             .group_by(c.error_code, "status")
         )
-        found: dict[str, Reason] = {}
+        found: dict[str, FailureReason] = {}
         with self._db.read() as tx:
             for status, code, message, rows, since in tx.execute(query):
-                old = found.get(code, Reason(code, message or "", 0, 0, None))
+                old = found.get(code, FailureReason(code, message or "", 0, 0, None))
                 begun = [at for at in (old.since, since if status != _NEW else None) if at is not None]
                 new = old.new + (rows if status == _NEW else 0)
                 found[code] = replace(old, rows=old.rows + rows, new=new, since=min(begun, default=None))

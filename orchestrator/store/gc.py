@@ -1,4 +1,4 @@
-"""What keeping house needs: whose answers others carry, forgetting jobs, copies of the database and their checks."""
+"""What gc needs: whose answers others carry, forgetting jobs, copies of the database and their checks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Lines:
     ends: int
 
 
-class House:
-    """Verbs of keeping house. `home` is a home's id: on a shared database each looks after its own jobs."""
+class Removals:
+    """Verbs of gc. `home` is a home's id: on a shared database each looks after its own jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -51,7 +51,7 @@ class SeenDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FileMark:
     """What is remembered of a file: its stamp and its content; that of a table is None."""
 
     stamp: str | None
@@ -277,13 +277,13 @@ class Jobs:
         with self._db.write() as tx:
             bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
-    def marks(self, series: str, keys: Sequence[str]) -> dict[str, Mark]:
+    def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
         """What is remembered of the files with these keys, of those of which anything is."""
         c = documents.c
         query = select(c.key, c.stamp, c.content).where(c.series == series)
         with self._db.read() as tx:
             found = tx.execute(bulk.each(query, c.key, keys, tx.dialect))
-            return {key: Mark(stamp, content) for key, stamp, content in found}
+            return {key: FileMark(stamp, content) for key, stamp, content in found}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
         """The documents of a table as it was under a stamp, at `limit` places from one on: key and content."""

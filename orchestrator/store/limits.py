@@ -29,7 +29,7 @@ class LearnedLimit:
     reason: str = ""
 
 
-class Limits:
+class LearnedLimits:
     """Verbs on learned limits."""
 
     def __init__(self, database: Database) -> None:

@@ -16,7 +16,7 @@ PAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRow:
     """A row of a job: `request` says where its line lies (of length 0: there is none), `sent_model` for whom it was.
 
     `sent_model` is None where the row was not sent.
@@ -33,11 +33,11 @@ class Lookups:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def rows(self, job_id: JobId, document: str) -> list[Found]:
+    def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
         """The rows of a document, in input order."""
         return self._found(job_id, requests.c.document == document)
 
-    def row(self, job_id: JobId, custom_id: str) -> Found | None:
+    def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
         """The row with this id, None where the job has none."""
         return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
 
@@ -57,7 +57,7 @@ class Lookups:
                 found[row.document] = None
         return list(found)
 
-    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[Found]:
+    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[FoundRow]:
         c = requests.c
         columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
         query = (
@@ -68,4 +68,4 @@ class Lookups:
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()
-        return [Found(finished(row[:-5], *row[-5:-3]), Span(row[-3], row[-2]), row[-1]) for row in rows]
+        return [FoundRow(finished(row[:-5], *row[-5:-3]), Span(row[-3], row[-2]), row[-1]) for row in rows]

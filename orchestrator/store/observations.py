@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Integer, cast, func, or_, select
 
-from orchestrator.core.model import JobId, Progress, RequestState
+from orchestrator.core.model import JobId, ProgressSample, RequestState
 from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_BLOCKED, IS_ORIGINAL, jobs, progress, requests, shards
 
@@ -19,14 +19,14 @@ class Observations:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def note(self, seen: Iterable[Progress]) -> None:
+    def note(self, seen: Iterable[ProgressSample]) -> None:
         """Keep how far jobs were at backends."""
         rows = [{name: value for name, value in asdict(one).items() if name != "series"} for one in seen]
         if rows:
             with self._db.write() as tx:
                 tx.execute(self._db.upsert(progress).on_conflict_do_nothing(), rows)
 
-    def progress(self, backend: str, since: datetime) -> list[Progress]:
+    def progress(self, backend: str, since: datetime) -> list[ProgressSample]:
         """How far every job was at a backend from then on, oldest first."""
         c = progress.c
         query = (
@@ -36,7 +36,7 @@ class Observations:
             .order_by(c.at)
         )
         with self._db.read() as tx:
-            return [Progress(*row) for row in tx.execute(query)]
+            return [ProgressSample(*row) for row in tx.execute(query)]
 
     def finishes(self, home: str, newest: int = 50) -> list[tuple[int, datetime, datetime]]:
         """Of the newest jobs of a home that came to their end: rows sent, the end of the last batch, and the end."""
@@ -52,7 +52,7 @@ class Observations:
         with self._db.read() as tx:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
-    def asked_again(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
+    def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
         """Of each of these runs: rows that were answered, and how many of them not at the first try; as given."""
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)

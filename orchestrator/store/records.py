@@ -60,7 +60,7 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierRow:
     """What a row of an earlier run was made of, and how it ended; its files are gone where `fingerprint` is empty."""
 
     fingerprint: str
@@ -100,7 +100,7 @@ class InShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OpenRows:
     """Open rows that are alike: `bytes` of their lines, and the most tokens of their answers (None: no bound).
 
     `shard_id` is None for rows that wait; those keep away from `avoid`.

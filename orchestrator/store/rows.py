@@ -24,7 +24,7 @@ from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import FinishedRow, JobId, RequestState, Row, Span, Usage, Why
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.policy.sharding import Waiting
+from orchestrator.policy.sharding import WaitingRow
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, InShard, Settled
@@ -104,7 +104,7 @@ class Rows:
             # In the order of their index, which is taken for it.
             return tx.execute(query.order_by(c.endpoint, c.model, c.seq).limit(1)).first() is not None
 
-    def waiting(self, job_id: JobId, avoid: str | None = None, *, canary: bool = False) -> Iterator[Waiting]:
+    def waiting(self, job_id: JobId, avoid: str | None = None, *, canary: bool = False) -> Iterator[WaitingRow]:
         """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place.
 
         With `canary`, only those that go first.
@@ -117,7 +117,9 @@ class Rows:
             rows = self._db.stream(query.order_by(c.endpoint, c.model, c.seq), PAGE)
         for row in rows:
             size = tokens.estimate(row.length)
-            yield Waiting(row.seq, row.endpoint, row.model, row.length, size, row.inputs, row.max_output, row.attempt)
+            yield WaitingRow(
+                row.seq, row.endpoint, row.model, row.length, size, row.inputs, row.max_output, row.attempt
+            )
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
         """The waiting rows among those that go first, in their order."""

@@ -8,7 +8,7 @@ from sqlalchemy import func, select, true
 
 from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.store.database import Database
-from orchestrator.store.records import Work
+from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_CANARY, IS_ORIGINAL, requests
 
 
@@ -18,7 +18,7 @@ class Sizes:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def open_work(self, job_id: JobId, *, canary: bool = False) -> list[Work]:
+    def open_work(self, job_id: JobId, *, canary: bool = False) -> list[OpenRows]:
         """The rows of a job without outcome that are sent, by what decides their cost and place.
 
         With `canary`, only those that go first.
@@ -40,7 +40,7 @@ class Sizes:
         )
         with self._db.read() as tx:
             return [
-                Work(
+                OpenRows(
                     row.endpoint, row.model, row.task, row.prompt_version, row.avoid, row.shard_id, row.rows,
                     int(row.bytes), int(row.most) if row.bounded == row.rows else None,
                 )

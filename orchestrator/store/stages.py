@@ -32,7 +32,7 @@ class Unmade:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class UnaskedRow:
     """Why a row ends without being asked."""
 
     seq: int
@@ -76,7 +76,7 @@ class Stages:
         for row in self._db.stream(query, PAGE):
             yield records.finished(row[:-2], *row[-2:])
 
-    def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[Fault], now: datetime) -> int:
+    def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[UnaskedRow], now: datetime) -> int:
         """Rows have a request line now and wait for a shard, or end without one; how many.
 
         One transaction. Rows that have a line or an outcome already are left as they are.

@@ -15,13 +15,13 @@ from orchestrator.store.shards import Shards
 from orchestrator.store.sizes import Sizes
 
 if TYPE_CHECKING:
-    from orchestrator.store.alerts import Alerts
+    from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.comparisons import Comparisons
-    from orchestrator.store.escalations import Climbs
+    from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts
-    from orchestrator.store.gc import House
-    from orchestrator.store.limits import Limits
+    from orchestrator.store.gc import Removals
+    from orchestrator.store.limits import LearnedLimits
     from orchestrator.store.lookups import Lookups
     from orchestrator.store.observations import Observations
     from orchestrator.store.outputs import Outputs
@@ -46,11 +46,11 @@ class Store:
     # What `orch status` needs is there at once; the rest is imported by who needs it.
 
     @cached_property
-    def alerts(self) -> Alerts:
+    def alerts(self) -> AlertRecords:
         """What people were told."""
-        from orchestrator.store.alerts import Alerts
+        from orchestrator.store.alerts import AlertRecords
 
-        return Alerts(self._database)
+        return AlertRecords(self._database)
 
     @cached_property
     def checked(self) -> Checked:
@@ -60,11 +60,11 @@ class Store:
         return Checked(self._database)
 
     @cached_property
-    def climbs(self) -> Climbs:
+    def escalations(self) -> Escalations:
         """Answers that are asked again."""
-        from orchestrator.store.escalations import Climbs
+        from orchestrator.store.escalations import Escalations
 
-        return Climbs(self._database)
+        return Escalations(self._database)
 
     @cached_property
     def comparisons(self) -> Comparisons:
@@ -88,18 +88,18 @@ class Store:
         return Forecasts(self._database)
 
     @cached_property
-    def house(self) -> House:
-        """What keeping house needs."""
-        from orchestrator.store.gc import House
+    def removals(self) -> Removals:
+        """What gc needs."""
+        from orchestrator.store.gc import Removals
 
-        return House(self._database)
+        return Removals(self._database)
 
     @cached_property
-    def limits(self) -> Limits:
+    def limits(self) -> LearnedLimits:
         """What refusals have taught."""
-        from orchestrator.store.limits import Limits
+        from orchestrator.store.limits import LearnedLimits
 
-        return Limits(self._database)
+        return LearnedLimits(self._database)
 
     @cached_property
     def observations(self) -> Observations:

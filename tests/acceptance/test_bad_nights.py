@@ -72,7 +72,7 @@ def test_a_cancelled_batch_that_never_began_is_not_waited_for(night: Make) -> No
     assert in_time(found)
     assert found["requests"]["succeeded"] == ROWS
     # A cancel takes a minute there; the files of what has no row done are named by nobody.
-    assert moment(found, "collected", "openai") - moment(found, "rescued", "openai") < timedelta(minutes=12)
+    assert moment(found, "collected", "openai") - moment(found, "rerouted", "openai") < timedelta(minutes=12)
     assert here.provider.bill()["lines"] == []
 
 

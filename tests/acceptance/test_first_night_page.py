@@ -83,7 +83,7 @@ def test_the_page_leads_from_an_empty_folder_to_a_morning(
     page = PAGE.read_text(encoding="utf-8")
     assert page.count(ADDRESS) == 1
     blocks = re.findall(r"^```sh\n(.*?)^```", page.replace(ADDRESS, upstream.base_url), re.DOTALL | re.MULTILINE)
-    made, settings, asked, tried, scheduled, looked, changed, morning, books, house, stopped = blocks
+    made, settings, asked, tried, scheduled, looked, changed, morning, books, removals, stopped = blocks
     home = tmp_path / "letters-by-night"
 
     shell.type(made)
@@ -111,7 +111,7 @@ def test_the_page_leads_from_an_empty_folder_to_a_morning(
         ("letters/torn.txt", "new"),
     }
     assert "2026-10-05" in shell.type(books)
-    assert "first-week.tar: " in shell.type(house)
+    assert "first-week.tar: " in shell.type(removals)
     assert (home / "first-week.tar").stat().st_size > 0
     assert "orch: stopped; nothing is lost" in shell.type(stopped)
     assert len(upstream.requests()) == 4

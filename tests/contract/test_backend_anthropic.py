@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import BATCH_GONE, Check, Intent, Order, RemoteBatch, Sighting, inline
-from orchestrator.backends.anthropic import UNDECIDED, AnthropicBackend
+from orchestrator.backends import BATCH_GONE, BatchOrder, DoctorCheck, Intent, RemoteBatch, Sighting, inline
+from orchestrator.backends.anthropic import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
 from orchestrator.core.wire import BatchStatus
@@ -111,7 +111,7 @@ def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, pro
     given_lines = path.read_text(encoding="utf-8").splitlines()
     lines = [json.loads(line) | {"custom_id": name} for line, name in zip(given_lines, odd, strict=True)]
     path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    order = Order(SHARD, desk.backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
+    order = BatchOrder(SHARD, desk.backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
     made = desk.backend.create(order)
     provider.clock.advance(HOUR)
     assert desk.ids(desk.backend.retrieve(made.id).output_file_id) == sorted(odd)
@@ -491,8 +491,8 @@ def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
     finally:
         provider.settings(models=None)
     assert checks[:2] == [
-        Check("batches", True, f"can be listed, as {desk.backend.account()}"),
-        Check(f"model {MODEL}", True, f"is there: {MODEL}"),
+        DoctorCheck("batches", True, f"can be listed, as {desk.backend.account()}"),
+        DoctorCheck(f"model {MODEL}", True, f"is there: {MODEL}"),
     ]
     assert [(check.name, check.ok) for check in checks[2:]] == [("model claude-none", False)]
     assert list(desk.backend.batches()) == []
@@ -507,7 +507,7 @@ def test_memory_does_not_grow_with_the_batch(desk: Desk, provider: Emulator) -> 
     tracemalloc.start()
     try:
         desk.backend.upload(path, f"{SHARD}.jsonl")
-        made = desk.backend.create(Order(SHARD, inline.file_id(path), CHAT, DAY, len(rows)))
+        made = desk.backend.create(BatchOrder(SHARD, inline.file_id(path), CHAT, DAY, len(rows)))
         provider.clock.advance(HOUR)
         output = desk.backend.retrieve(made.id).output_file_id
         assert output is not None
@@ -557,7 +557,7 @@ def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emul
     """All that it needs is on the disk, by the names that the database keeps."""
     order = desk.order(["a", {"n": 2}])
     client = anthropic.Anthropic(api_key=desk.key, base_url=provider.url_anthropic, max_retries=0)
-    other = AnthropicBackend("claude", client, 1)
+    other = AnthropicBatches("claude", client, 1)
     made = other.create(order)
     provider.clock.advance(HOUR)
     assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import Check, inline
+from orchestrator.backends import DoctorCheck, inline
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -180,7 +180,9 @@ def test_a_key_stands_in_no_message(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 def test_a_check_of_a_provider_that_is_away_says_so_once(tmp_path: Path) -> None:
     with answering(error(500, "api_error", "sorry"), tmp_path) as (desk, _):
-        assert list(desk.backend.check([MODEL])) == [Check("batches", False, "claude: cannot list batches: sorry")]
+        assert list(desk.backend.check([MODEL])) == [
+            DoctorCheck("batches", False, "claude: cannot list batches: sorry")
+        ]
 
 
 def test_a_list_that_does_not_end_by_itself_ends(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
-from orchestrator.backends.openai import OpenAIBackend
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
@@ -33,7 +33,7 @@ _numbers = count(1)
 class Provider:
     """A Batch API, the client of it, and its time where that is not ours."""
 
-    backend: OpenAIBackend
+    backend: OpenAIBatches
     emulator: Emulator | None = None
 
     def now(self) -> datetime:
@@ -54,8 +54,8 @@ def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("provider")
     profile = PROFILES[request.param]
 
-    def client(url: str) -> OpenAIBackend:
-        return OpenAIBackend("it", openai.OpenAI(base_url=url, api_key="sk-it", max_retries=0), profile)
+    def client(url: str) -> OpenAIBatches:
+        return OpenAIBatches("it", openai.OpenAI(base_url=url, api_key="sk-it", max_retries=0), profile)
 
     if profile.is_orch:
         with upstreams(folder) as make:
@@ -86,7 +86,7 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> Path:
 def made(provider: Provider, folder: Path, shard: str, lines: list[dict[str, Any]]) -> RemoteBatch:
     """A batch of these lines."""
     file_id = provider.backend.upload(write(folder, lines), f"{shard}.jsonl")
-    return provider.backend.create(Order(shard, file_id, CHAT, 86_400, len(lines)))
+    return provider.backend.create(BatchOrder(shard, file_id, CHAT, 86_400, len(lines)))
 
 
 def read(provider: Provider, file_id: str | None, folder: Path) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def test_find_tells_a_batch_by_our_own_id(provider: Provider, tmp_path: Path, sh
 def test_find_reads_as_many_pages_as_it_takes(provider: Provider, tmp_path: Path, shard: str) -> None:
     first = made(provider, tmp_path, shard, [row("a")])
     file_id = provider.backend.upload(tmp_path / "input.jsonl", "other.jsonl")
-    others = [provider.backend.create(Order(f"{shard}.{n}", file_id, CHAT, 86_400, 1)).id for n in range(102)]
+    others = [provider.backend.create(BatchOrder(f"{shard}.{n}", file_id, CHAT, 86_400, 1)).id for n in range(102)]
     seen = provider.backend.find(intent(provider, shard))
     assert seen.batch is not None
     assert seen.batch.id == first.id
@@ -203,7 +203,7 @@ def test_the_size_of_a_file_is_told(provider: Provider, tmp_path: Path, shard: s
 def test_a_create_that_is_refused_says_why(provider: Provider, tmp_path: Path, shard: str) -> None:
     file_id = provider.backend.upload(write(tmp_path, [row("a")]), f"{shard}.jsonl")
     with pytest.raises(BackendRefused, match="Invalid value: '/v1/wishes'") as refused:
-        provider.backend.create(Order(shard, file_id, "/v1/wishes", 86_400, 1))
+        provider.backend.create(BatchOrder(shard, file_id, "/v1/wishes", 86_400, 1))
     assert (refused.value.status, refused.value.code) == (400, "invalid_value")
     assert provider.backend.find(intent(provider, shard)).batch is None
 

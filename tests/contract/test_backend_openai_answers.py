@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
-from orchestrator.backends.openai import FIND_PAGES, OpenAIBackend
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends.openai import FIND_PAGES, OpenAIBatches
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
 from orchestrator.core.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
 from tests.support.scripted import Answer, Asked
 
 
-def retrieved(backend: OpenAIBackend) -> RemoteBatch:
+def retrieved(backend: OpenAIBatches) -> RemoteBatch:
     found = backend.retrieve("batch_1")
     assert found is not None
     return found
@@ -102,7 +102,7 @@ def sent_by(profile: str, window_seconds: int = 86_400) -> tuple[bytes, bytes]:
         seen,
     ):
         assert backend.upload(path, "in.jsonl") == "f"
-        backend.create(Order("s.001", "f", CHAT, window_seconds, 1))
+        backend.create(BatchOrder("s.001", "f", CHAT, window_seconds, 1))
         return seen.posts()[0].body, seen.posts("/v1/files")[0].body
 
 

@@ -18,7 +18,7 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.submit.budget import SharedBudgets
-from orchestrator.policy.budgets import Mark
+from orchestrator.policy.budgets import BudgetMark
 from orchestrator.policy.sharding import Range
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
@@ -188,7 +188,7 @@ def test_beside_what_nobody_can_bound_nothing_is_sent(make: Make, flying: dict[s
     assert bench.budgets.left(one) == 0
     [standing] = bench.budgets.standings()
     assert told in str(standing.unbounded)
-    assert standing.mark is Mark.STOPPED
+    assert standing.mark is BudgetMark.STOPPED
 
 
 def test_what_is_paid_by_the_hour_is_stopped_in_time_and_not_started_too_late(make: Make) -> None:

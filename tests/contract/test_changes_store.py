@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from orchestrator.core.model import RequestState, Why
 from orchestrator.store import Store
-from orchestrator.store.jobs import Mark, SeenDocument
-from orchestrator.store.records import Before
+from orchestrator.store.jobs import FileMark, SeenDocument
+from orchestrator.store.records import EarlierRow
 from tests.contract.test_store_jobs import seen
 from tests.support.stored import NOW, added, failed, job, later, row, settle, sharded
 
@@ -17,11 +17,11 @@ def test_a_file_is_known_again_by_its_stamp(store: Store) -> None:
     store.jobs.saw_documents("s", [one, SeenDocument("docs/b", "", None, "encrypted")], NOW)
     store.jobs.saw_documents("t", [replace(one, stamp="s9")], NOW)
     assert store.jobs.marks("s", ["docs/a", "docs/b", "docs/c"]) == {
-        "docs/a": Mark("s1", "c1"),
-        "docs/b": Mark(None, None),
+        "docs/a": FileMark("s1", "c1"),
+        "docs/b": FileMark(None, None),
     }
     store.jobs.saw_documents("s", [replace(one, stamp=None, content="c2")], later(1))
-    assert store.jobs.marks("s", ["docs/a"]) == {"docs/a": Mark(None, "c2")}
+    assert store.jobs.marks("s", ["docs/a"]) == {"docs/a": FileMark(None, "c2")}
 
 
 def test_a_document_that_is_still_there_keeps_what_is_known(store: Store) -> None:
@@ -29,7 +29,7 @@ def test_a_document_that_is_still_there_keeps_what_is_known(store: Store) -> Non
     store.jobs.saw_documents("s", documents, NOW)
     store.jobs.saw_documents("t", documents, NOW)
     store.jobs.still_there("s", ["a"], later(1))
-    assert store.jobs.marks("s", ["a"]) == {"a": Mark("s1", "c1")}
+    assert store.jobs.marks("s", ["a"]) == {"a": FileMark("s1", "c1")}
     assert {key: times[4] for key, times in seen(store).items()} == {
         ("s", "a"): later(1), ("s", "b"): NOW, ("t", "a"): NOW, ("t", "b"): NOW,
     }  # fmt: skip
@@ -58,8 +58,8 @@ def test_what_rows_were_made_of_is_told(store: Store) -> None:
     settle(store, sharded(store, first), failed(1))
     pending = RequestState.PENDING
     assert store.known.before(first.id, ["r0", "r1", "r9"]) == {
-        "r0": Before("f0", "c0", "w", "v", "m", pending),
-        "r1": Before("f1", None, "", "v1", "m", RequestState.FAILED),
+        "r0": EarlierRow("f0", "c0", "w", "v", "m", pending),
+        "r1": EarlierRow("f1", None, "", "v1", "m", RequestState.FAILED),
     }
     assert store.known.before(added(store, job_id="a-2").id, []) == {}
 

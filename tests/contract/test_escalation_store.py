@@ -36,7 +36,7 @@ def waiting(store: Store, shard: Shard, avoid: str | None = None) -> list[tuple[
 
 
 def test_rows_climb_with_their_answers_booked_and_no_attempt_counted(store: Store, ended: Shard) -> None:
-    assert store.climbs.climb(ended, [bad(0), bad(2)], STEP, NOW) == 2
+    assert store.escalations.escalate(ended, [bad(0), bad(2)], STEP, NOW) == 2
 
     assert waiting(store, ended) == [(0, "m@2", 0), (2, "m@2", 0)]
     [total] = store.ledger.totals("job")
@@ -46,8 +46,8 @@ def test_rows_climb_with_their_answers_booked_and_no_attempt_counted(store: Stor
 
 
 def test_again_after_a_crash_it_changes_and_books_nothing(store: Store, ended: Shard) -> None:
-    store.climbs.climb(ended, [bad(0)], STEP, NOW)
-    assert store.climbs.climb(ended, [bad(0), bad(1)], STEP, NOW) == 1
+    store.escalations.escalate(ended, [bad(0)], STEP, NOW)
+    assert store.escalations.escalate(ended, [bad(0), bad(1)], STEP, NOW) == 1
     assert waiting(store, ended) == [(0, "m@2", 0), (1, "m@2", 0)]
     assert store.ledger.spent(ended.job_id) == Decimal("0.02")
 
@@ -58,18 +58,18 @@ def test_rows_that_have_an_outcome_or_are_in_another_shard_stay_there(store: Sto
     store.rows.free(ended, [1], count_attempt=False)
     second = sharded(store, job, 2)
 
-    assert store.climbs.climb(ended, [bad(0), bad(1)], STEP, NOW) == 0
+    assert store.escalations.escalate(ended, [bad(0), bad(1)], STEP, NOW) == 0
     assert [(row.seq, row.state) for row in store.rows.of_shard(second.id)] == [(1, RequestState.PENDING)]
     assert store.ledger.spent(job.id) == Decimal("0.5")
 
 
 def test_nothing_climbs_where_nothing_is_said(store: Store, ended: Shard) -> None:
-    assert store.climbs.climb(ended, [], STEP, NOW) == 0
+    assert store.escalations.escalate(ended, [], STEP, NOW) == 0
     assert waiting(store, ended) == []
 
 
 def test_a_row_keeps_away_from_backends_that_have_nothing_stronger(store: Store, ended: Shard) -> None:
-    store.climbs.climb(ended, [bad(0)], Step("m@2", ("big",), "flex,gpu"), NOW)
+    store.escalations.escalate(ended, [bad(0)], Step("m@2", ("big",), "flex,gpu"), NOW)
     assert avoided(store, ended.job_id) == {"flex,gpu"}
     assert waiting(store, ended, "flex,gpu") == [(0, "m@2", 0)]
 
@@ -78,14 +78,14 @@ def test_sends_without_an_answer_are_booked_beside_it_and_what_has_no_price_is_n
     store: Store, ended: Shard
 ) -> None:
     doubt = Price(Decimal("0.03"), "uncertain", estimated=True)
-    store.climbs.climb(ended, [bad(0, uncertain=doubt), bad(1, price=None)], STEP, NOW)
+    store.escalations.escalate(ended, [bad(0, uncertain=doubt), bad(1, price=None)], STEP, NOW)
     [total] = store.ledger.totals("job")
     assert (total.rows, total.cost, total.uncertain) == (1, Decimal("0.04"), Decimal("0.03"))
     assert total.usage == Usage(100, 40, 7)
 
 
 def test_the_answer_of_the_next_rung_is_a_line_of_its_own(store: Store, ended: Shard) -> None:
-    store.climbs.climb(ended, [bad(0), bad(1), bad(2)], STEP, NOW)
+    store.escalations.escalate(ended, [bad(0), bad(1), bad(2)], STEP, NOW)
     second = sharded(store, store.jobs.get(ended.job_id), 2)
     settle(store, second, succeeded(0, "0.5", model="big"), now=later(1))
 
@@ -96,7 +96,7 @@ def test_the_answer_of_the_next_rung_is_a_line_of_its_own(store: Store, ended: S
 
 
 def test_a_retry_begins_again_with_the_first_model(store: Store, ended: Shard) -> None:
-    store.climbs.climb(ended, [bad(0), bad(1)], Step("m@2", ("big",), "gpu"), NOW)
+    store.escalations.escalate(ended, [bad(0), bad(1)], Step("m@2", ("big",), "gpu"), NOW)
     store.rows.free(ended, [2], count_attempt=False)
     store.rows.end_open(ended.job_id, RequestState.CANCELLED, "cancelled", "by the user", NOW)
 

@@ -10,7 +10,7 @@ from orchestrator.core.counts import Failing
 from orchestrator.core.model import Job, JobId, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
-from orchestrator.store.failures import CHUNK, Failure, Reason
+from orchestrator.store.failures import CHUNK, Failure, FailureReason
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
 
 ENDS = {"good": succeeded, "bad": lambda seq: failed(seq, "refusal"), "worse": lambda seq: failed(seq, "http_500")}
@@ -77,7 +77,7 @@ def test_it_is_known_when_the_run_that_had_it_first_is_gone(store: Store) -> Non
     first = run(store, 1, "bad")
     run(store, 2, "bad")
     store.jobs.finish(first.id, "/out", NOW)
-    assert store.house.forget(first.id)
+    assert store.removals.forget(first.id)
     assert counted(store, run(store, 3, "bad")) == Failing(known=1, since=night(1))
 
 
@@ -110,9 +110,9 @@ def test_reasons_tell_what_is_new_and_what_is_not(store: Store) -> None:
     run(store, 1, "bad", "good", "good", "good")
     last = run(store, 2, "bad", "bad", "worse", "open")
     assert store.failures.reasons(last.id) == [
-        Reason("refusal", "no", 2, 1, night(1)),
-        Reason("cancelled", "by the user", 1, 1, None),
-        Reason("http_500", "no", 1, 1, None),
+        FailureReason("refusal", "no", 2, 1, night(1)),
+        FailureReason("cancelled", "by the user", 1, 1, None),
+        FailureReason("http_500", "no", 1, 1, None),
     ]
 
 
@@ -151,7 +151,7 @@ def test_with_the_last_job_of_a_file_goes_what_was_acknowledged(store: Store) ->
     store.failures.acknowledge(failures(store), None, night(2))
     for number, one in enumerate(jobs, 1):
         store.jobs.finish(one.id, "/out", NOW)
-        assert store.house.forget(one.id)
+        assert store.removals.forget(one.id)
         with store._database.read() as tx:
             assert tx.exec_driver_sql("SELECT count(*) FROM acknowledgements").scalar() == 2 - number
     assert counted(store, run(store, 3, "bad")) == Failing(new=1)

@@ -37,36 +37,36 @@ def test_who_carries_whose_answers(store: Store) -> None:
     carry(store, "a", "b")
     carry(store, "a", "c")
     carry(store, "a", "d", home="other")
-    assert store.house.carriers("home") == {"a": {"b": 1, "c": 1}}
-    assert [found.id for found in store.house.jobs("home")] == ["c", "b", "a"]
-    assert [found.id for found in store.house.jobs("other")] == ["d"]
+    assert store.removals.carriers("home") == {"a": {"b": 1, "c": 1}}
+    assert [found.id for found in store.removals.jobs("home")] == ["c", "b", "a"]
+    assert [found.id for found in store.removals.jobs("other")] == ["d"]
 
 
 def test_which_jobs_have_booked_since(store: Store) -> None:
     finished(store, "a")
-    assert store.house.booked_since(NOW) == {"a"}
-    assert store.house.booked_since(NOW + timedelta(microseconds=1)) == frozenset()
+    assert store.removals.booked_since(NOW) == {"a"}
+    assert store.removals.booked_since(NOW + timedelta(microseconds=1)) == frozenset()
 
 
 def test_where_result_and_request_lines_lie(store: Store) -> None:
     finished(store, "a")
     finished(store, "b", rows=1, home="other")
     carry(store, "a", "c")
-    assert store.house.result_files("home") == [Lines("a.001", "output", 3, 19)]
-    assert list(store.house.result_lines("home")) == [
+    assert store.removals.result_files("home") == [Lines("a.001", "output", 3, 19)]
+    assert list(store.removals.result_lines("home")) == [
         ("a.001", "output", Span(0, 9)),
         ("a.001", "output", Span(10, 9)),
     ]
-    assert store.house.request_files("home") == [("a", 199)]  # the other one is not built
-    store.house.clear(JobId("a"), FOLDER, NOW)
-    assert store.house.result_files("home") == [Lines("a.001", "output", 1, 9)]
-    assert list(store.house.result_lines("home")) == [("a.001", "output", Span(0, 9))]
-    assert store.house.request_files("home") == []
+    assert store.removals.request_files("home") == [("a", 199)]  # the other one is not built
+    store.removals.clear(JobId("a"), FOLDER, NOW)
+    assert store.removals.result_files("home") == [Lines("a.001", "output", 1, 9)]
+    assert list(store.removals.result_lines("home")) == [("a.001", "output", Span(0, 9))]
+    assert store.removals.request_files("home") == []
 
 
 def test_a_cleared_job_keeps_its_figures_and_gives_no_answer(store: Store) -> None:
     finished(store, "a")
-    assert store.house.clear(JobId("a"), FOLDER, later(1))
+    assert store.removals.clear(JobId("a"), FOLDER, later(1))
     found = store.jobs.get("a")
     assert found.options == {"cleared_at": "2026-11-21T21:00:00+00:00"}
     assert found.output_path is None
@@ -78,17 +78,17 @@ def test_a_cleared_job_keeps_its_figures_and_gives_no_answer(store: Store) -> No
 
 def test_rows_that_were_delivered_elsewhere_stay_told(store: Store) -> None:
     finished(store, "a")
-    assert store.house.clear(JobId("a"), Path("jobs/contracts"), NOW)
+    assert store.removals.clear(JobId("a"), Path("jobs/contracts"), NOW)
     assert store.jobs.get("a").output_path == f"{FOLDER}/results.jsonl"
 
 
 def test_a_forgotten_job_is_gone_with_its_ledger(store: Store) -> None:
     finished(store, "a")
     finished(store, "b")
-    assert store.house.forget(JobId("a"))
-    assert not store.house.forget(JobId("a"))
+    assert store.removals.forget(JobId("a"))
+    assert not store.removals.forget(JobId("a"))
     assert store.jobs.find(JobId("a")) is None
-    assert store.house.booked_since(NOW) == {"b"}
+    assert store.removals.booked_since(NOW) == {"b"}
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -96,14 +96,14 @@ def test_only_what_is_over_goes(store: Store, over: bool) -> None:
     new = added(store, 1, "a")
     if over:
         store.jobs.fail(new.id, "no such folder")
-    assert store.house.clear(new.id, FOLDER, NOW) is over
-    assert store.house.forget(new.id) is over
+    assert store.removals.clear(new.id, FOLDER, NOW) is over
+    assert store.removals.forget(new.id) is over
 
 
 def test_only_a_database_in_a_file_is_copied(store: Store, store_url: str, tmp_path: Path) -> None:
     finished(store, "a")
-    store.house.copy_to(tmp_path / "copy.db")
-    assert store.house.has_file == (tmp_path / "copy.db").exists() == store_url.startswith("sqlite")
-    if store.house.has_file:
+    store.removals.copy_to(tmp_path / "copy.db")
+    assert store.removals.has_file == (tmp_path / "copy.db").exists() == store_url.startswith("sqlite")
+    if store.removals.has_file:
         with Store.open(f"sqlite:///{tmp_path / 'copy.db'}") as copied:
             assert [found.id for found in copied.jobs.newest()] == ["a"]

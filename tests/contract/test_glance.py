@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import JSON, Table
 
-from orchestrator.core.model import JobKind, Misfire, Overlap, Schedule, ShardState
+from orchestrator.core.model import JobKind
+from orchestrator.core.schedules import Misfire, Overlap, Schedule
+from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
+from orchestrator.store.columns import Instant, Money
 from orchestrator.store.glance import KINDS, CannotGlance, glance
-from orchestrator.store.tables import Instant, Money, jobs, schedules, shards
+from orchestrator.store.night_tables import schedules
+from orchestrator.store.tables import jobs, shards
 from tests.support.stored import NOW, added, failed, job, later, settle, sharded, succeeded
 
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.model import Job, JobId, RequestState, Span
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
-from orchestrator.store.stages import Fault, Unmade
+from orchestrator.store.stages import UnaskedRow, Unmade
 from tests.support.stored import NOW, failed, job, later, row, settle, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED
@@ -78,7 +78,7 @@ def test_then_it_has_a_line_or_an_end_once(store: Store) -> None:
     of, other = added(store), added(store, "other-1")
     batch = sharded(store, of)
     settle(store, batch, succeeded(1), failed(2), succeeded(5), succeeded(6), succeeded(7))
-    fault = Fault(0, FAILED, "part_failed", "part 2 of 2 failed")
+    fault = UnaskedRow(0, FAILED, "part_failed", "part 2 of 2 failed")
     assert store.stages.made(of.id, {4: Span(900, 77)}, [fault], later(1)) == 2
     assert store.stages.made(of.id, {4: Span(1000, 78), 0: Span(1, 1)}, [fault], later(2)) == 0
     assert store.stages.made(of.id, {}, [], later(2)) == 0
@@ -108,7 +108,7 @@ def test_it_is_tried_again_with_the_part_that_failed(store: Store) -> None:
     of = added(store)
     batch = sharded(store, of)
     settle(store, batch, succeeded(1), failed(2), *(succeeded(seq) for seq in (3, 5, 6, 7)))
-    store.stages.made(of.id, {4: Span(900, 77)}, [Fault(0, FAILED, "part_failed", "part 2")], NOW)
+    store.stages.made(of.id, {4: Span(900, 77)}, [UnaskedRow(0, FAILED, "part_failed", "part 2")], NOW)
     assert store.rows.retry(of.id, [FAILED]) == 3
     assert waiting(store, of) == [2, 4]
     assert store.stages.complete(of.id, 10) == []
@@ -128,7 +128,7 @@ def test_two_runs_are_compared_by_their_documents_and_not_by_parts(store: Store)
         *(row(seq, document="a", custom_id=name, part=seq, parts=3) for seq, name in enumerate(["x", "r2", "y"], 1)),
     ]
     store.rows.add(after.id, rows, {}, NOW)
-    store.stages.made(after.id, {}, [Fault(0, FAILED, "part_failed", "part 1")], NOW)
+    store.stages.made(after.id, {}, [UnaskedRow(0, FAILED, "part_failed", "part 1")], NOW)
     [found] = store.comparisons.documents(before.id, after.id)
     assert (found.rows, found.known, found.changed, found.failed, found.unreadable) == (1, 1, 1, 1, 0)
     assert list(store.comparisons.only_in(after.id, before.id)) == []

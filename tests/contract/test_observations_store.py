@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from orchestrator.core.model import JobId, Progress
+from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, later, sharded
 
-SEEN = Progress(JobId("contracts-1"), "series", "gpu", NOW, 10, 90, 1000, 200)
+SEEN = ProgressSample(JobId("contracts-1"), "series", "gpu", NOW, 10, 90, 1000, 200)
 
 
 def test_progress_comes_back_in_order_and_once(store: Store) -> None:
@@ -50,4 +50,4 @@ def test_how_long_jobs_took_to_finish_after_their_last_batch(store: Store) -> No
 def test_nothing_is_made_of_answers_where_no_row_waits_for_one(store: Store) -> None:
     job = added(store)
     assert store.observations.unmade(job.id) == 0
-    assert store.observations.asked_again([job.id]) == []
+    assert store.observations.reasked([job.id]) == []

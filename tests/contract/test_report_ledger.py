@@ -57,7 +57,7 @@ def test_time_taken_back_and_sends_without_an_answer_are_waste(store: Store) -> 
     first = sharded(store, found)
     outcome, price = succeeded(0, "1")
     settle(store, first, (outcome, price, HALF))
-    store.ledger.book(first, "taken_back", {1: Price(Decimal("0.25"), "local")}, NOW)
+    store.ledger.book(first, "rerouted", {1: Price(Decimal("0.25"), "local")}, NOW)
     [total] = [each for each in store.ledger.totals("job") if each.model == "tiny"]
     assert (total.wasted, total.uncertain, total.cost) == (Decimal("0.5"), Decimal("0.5"), Decimal("1.5"))
     assert wasted(store) == {found.id: Decimal("0.75")}
@@ -121,7 +121,7 @@ def _night(store: Store, chance: random.Random) -> list[Job]:
             waiting = [each.seq for each in store.rows.of_shard(batch.id) if each.state is RequestState.PENDING]
             settle(store, batch, *[_outcome(seq, chance) for seq in waiting if chance.random() < 0.7], now=at)
             lost = [seq for seq in waiting if chance.random() < 0.2]
-            store.ledger.book(batch, "taken_back", {seq: Price(Decimal(seq), "local") for seq in lost}, at)
+            store.ledger.book(batch, "rerouted", {seq: Price(Decimal(seq), "local") for seq in lost}, at)
             store.rows.release(batch.id, count_attempt=True)
             if turn < 3:
                 store.rows.retry(new.id, [RequestState.FAILED])

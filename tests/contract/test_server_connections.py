@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.core.connections import Patience
-from orchestrator.server.database import FILE_NAME, Database
-from orchestrator.server.keys import Keys, Limits
+from orchestrator.core.connections import ClientTimeouts
+from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.keys import KeyLimits, Keys
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.support.batchapi import CHAT, Sdk, create, jsonl, row, sdk_at
@@ -25,8 +25,8 @@ from tests.support.process import Upstream, upstreams, wait_until
 from tests.support.scripted import Answer, Asked, Scripted, scripted
 
 MOST = 24
-HASTY = Patience(head=0.4, body=0.6, answer=0.8, least_rate=2000.0)
-STEADY = Patience(head=2.0, body=2.0, answer=2.0, least_rate=200.0)
+HASTY = ClientTimeouts(head=0.4, body=0.6, answer=0.8, least_rate=2000.0)
+STEADY = ClientTimeouts(head=2.0, body=2.0, answer=2.0, least_rate=200.0)
 """For who moves all the time: with more of it, as a machine that is busy moves nothing for a while."""
 SECONDS = 30.0
 """How long a test waits for what it says will happen."""
@@ -73,7 +73,7 @@ class Door:
 @contextmanager
 def opened(folder: Path, upstream: Upstream | Scripted, **more: Any) -> Iterator[Door]:
     folder.mkdir(parents=True, exist_ok=True)
-    database = Database(folder / FILE_NAME)
+    database = ServerDatabase(folder / FILE_NAME)
     _, secret = Keys(database).add("tenant")
     database.close()
     limits = {"max_connections": MOST, "patience": HASTY, "require_keys": True, "max_calls": 6, **more}
@@ -191,7 +191,7 @@ def test_strangers_that_were_answered_shut_nobody_out(door: Door) -> None:
 
 
 def test_where_no_keys_are_asked_for_idle_clients_shut_nobody_out(tmp_path: Path, upstream: Upstream) -> None:
-    patience = Patience(head=60.0, body=60.0)
+    patience = ClientTimeouts(head=60.0, body=60.0)
     with opened(tmp_path, upstream, require_keys=False, patience=patience) as door, ExitStack() as stack:
         for sent in (b"", b"GET /v1", door.head("POST /v1/files", "Content-Length: 5000") + b"x"):
             for _ in range(2 * MOST):
@@ -202,7 +202,7 @@ def test_where_no_keys_are_asked_for_idle_clients_shut_nobody_out(tmp_path: Path
 def test_connections_with_a_key_that_have_no_request_make_room_for_one_that_has(
     tmp_path: Path, upstream: Upstream
 ) -> None:
-    with opened(tmp_path, upstream, patience=Patience(head=60.0)) as door, ExitStack() as stack:
+    with opened(tmp_path, upstream, patience=ClientTimeouts(head=60.0)) as door, ExitStack() as stack:
         for _ in range(3 * MOST):
             mine = stack.enter_context(closing(door.connection(door.head("GET /v1/models"))))
             assert mine.recv(65_536).startswith(b"HTTP/1.1 200 ")
@@ -360,9 +360,9 @@ def test_events_that_are_not_read_keep_nobody_out(door: Door) -> None:
             error = sdk.refused(lambda api: api.models.list())
             assert (error.status_code, error.code) == (429, "rate_limit_exceeded")
             assert 0 < int(error.response.headers["retry-after"]) <= 120
-        database = Database(door.folder / FILE_NAME)
+        database = ServerDatabase(door.folder / FILE_NAME)
         _, other = Keys(database).add("other")
-        _, few = Keys(database).add("few", Limits(max_calls=1))
+        _, few = Keys(database).add("few", KeyLimits(max_calls=1))
         database.close()
         with sdk_at(door.url, api_key=other) as sdk:
             assert sdk(lambda api: api.models.list()).data

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.wire import ENDPOINTS
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.endpoints import KNOWN, OWN, Endpoints
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
@@ -261,7 +261,7 @@ def test_a_batch_of_a_former_version_goes_on_only_where_it_is_allowed(tmp_path: 
     """It waits, says what to do, and can be cancelled; nothing of it is sent."""
 
     def rename(before: str, after: str) -> None:
-        database = Database(tmp_path / FILE_NAME)
+        database = ServerDatabase(tmp_path / FILE_NAME)
         database.execute("UPDATE batches SET object = replace(CAST(object AS TEXT), ?, ?)", (before, after))
         database.close()
         (path,) = (tmp_path / "files").iterdir()

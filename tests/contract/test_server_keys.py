@@ -14,9 +14,9 @@ import openai
 import pytest
 
 from orchestrator.server.app import build
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.host import ServerThread
-from orchestrator.server.keys import Keys, Limits
+from orchestrator.server.keys import KeyLimits, Keys
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import CHAT, Sdk, create, ended, jsonl, retrieve, row, run_batch, sdk_at, upload
@@ -42,9 +42,9 @@ class Guarded:
     kind: str
 
     @contextmanager
-    def client(self, name: str, limits: Limits | None = None) -> Iterator[Sdk]:
+    def client(self, name: str, limits: KeyLimits | None = None) -> Iterator[Sdk]:
         """A client with a new key of this tenant, which does not try again by itself."""
-        _, secret = self.keys.add(name, limits or Limits())
+        _, secret = self.keys.add(name, limits or KeyLimits())
         with self.with_key(secret) as sdk:
             yield sdk
 
@@ -71,7 +71,7 @@ def guarded(
         upstreams=(upstream.base_url,), require_keys=True, max_queued_rows=QUEUE, max_file_bytes=100_000
     )
     with ServerThread(folder, settings) as server:
-        database = Database(folder / FILE_NAME)
+        database = ServerDatabase(folder / FILE_NAME)
         yield Guarded(server.socket, folder, Keys(database), request.param)
         database.close()
 
@@ -268,7 +268,7 @@ def test_anothers_input_file_is_no_file(anna: Sdk, bert: Sdk) -> None:
 
 
 def test_files_beyond_the_keys_bytes_are_refused_until_some_are_deleted(guarded: Guarded) -> None:
-    with guarded.client("bytes", Limits(max_bytes=1000)) as sdk:
+    with guarded.client("bytes", KeyLimits(max_bytes=1000)) as sdk:
         first = sdk(lambda api: api.files.create(file=("a.jsonl", b"x" * 600), purpose="batch"))
         on_disk = set((guarded.folder / "files").iterdir())
         for size in (401, 50_000):
@@ -283,7 +283,7 @@ def test_files_beyond_the_keys_bytes_are_refused_until_some_are_deleted(guarded:
 
 
 def test_uploads_at_the_same_time_have_no_more_room_than_one(guarded: Guarded) -> None:
-    with guarded.client("both", Limits(max_bytes=1000)) as sdk:
+    with guarded.client("both", KeyLimits(max_bytes=1000)) as sdk:
 
         def body() -> Iterator[bytes]:
             yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -300,13 +300,13 @@ def test_uploads_at_the_same_time_have_no_more_room_than_one(guarded: Guarded) -
 def test_results_count_as_stored(guarded: Guarded) -> None:
     line = row("a")
     size = len(jsonl([line]))
-    with guarded.client("results", Limits(max_bytes=2 * size)) as sdk:
+    with guarded.client("results", KeyLimits(max_bytes=2 * size)) as sdk:
         run_batch(sdk, [line])
         assert sdk.refused(lambda api: upload(sdk, [line])).status_code == 413
 
 
 def test_a_file_above_the_servers_limit_is_told_that(guarded: Guarded) -> None:
-    with guarded.client("large", Limits(max_bytes=10**9)) as sdk:
+    with guarded.client("large", KeyLimits(max_bytes=10**9)) as sdk:
         error = sdk.refused(lambda api: api.files.create(file=("a.jsonl", b"x" * 100_001), purpose="batch"))
     assert (error.status_code, error.code) == (413, None)
     assert "100000" in error.message.replace(",", "")
@@ -322,7 +322,7 @@ def refused_for_now(call: Callable[[], Any]) -> str:
 
 
 def test_too_many_unfinished_batches_wait_for_one_to_end(guarded: Guarded) -> None:
-    limits = Limits(max_batches=2)
+    limits = KeyLimits(max_batches=2)
     with guarded.client("batches", limits) as sdk, guarded.client("other", limits) as other, hanging(sdk):
         with hanging(sdk):
             assert "2 unfinished batches" in refused_for_now(lambda: create(sdk, [row("a")]))
@@ -331,7 +331,7 @@ def test_too_many_unfinished_batches_wait_for_one_to_end(guarded: Guarded) -> No
 
 
 def test_too_many_waiting_rows_of_a_key(guarded: Guarded) -> None:
-    limits = Limits(max_queued_rows=3)
+    limits = KeyLimits(max_queued_rows=3)
     with guarded.client("rows", limits) as sdk, guarded.client("other", limits) as other, hanging(sdk, 2):
         with hanging(sdk, 2):
             assert "4 rows of your batches wait" in refused_for_now(lambda: create(sdk, [row("a")]))
@@ -352,7 +352,7 @@ def test_a_full_queue_refuses_everybody(guarded: Guarded, anna: Sdk, bert: Sdk) 
 
 def test_more_rows_than_the_key_allows_fail_the_batch(guarded: Guarded, anna: Sdk) -> None:
     lines = [row(f"r{number}") for number in range(3)]
-    with guarded.client("short", Limits(max_rows=2)) as sdk:
+    with guarded.client("short", KeyLimits(max_rows=2)) as sdk:
         batch = run_batch(sdk, lines).batch
         assert batch.status == "failed"
         assert [(error.code, error.line) for error in batch.errors.data] == [("too_many_tasks", None)]

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from orchestrator import __version__
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import Keys
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
@@ -31,7 +31,7 @@ def serving(
 ) -> Iterator[tuple[Sdk, httpx2.Client]]:
     """A server in front of an upstream whose URL has a query; a client with a key, and a stranger."""
     folder.mkdir(exist_ok=True)
-    database = Database(folder / FILE_NAME)
+    database = ServerDatabase(folder / FILE_NAME)
     _, secret = Keys(database).add(TENANT)
     database.close()
     limits = Settings(

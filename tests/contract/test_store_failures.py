@@ -153,9 +153,9 @@ def test_words_from_elsewhere_are_kept_whatever_is_in_them(store: Store, text: s
     new = added(store)
     store.jobs.note(new.id, EventKind.WAITING, text, NOW)
     shard = sharded(store, new)
-    store.shards.note(shard, held=text, pulled_for=text)
+    store.shards.note(shard, held=text, rerouted_for=text)
     assert [event.reason for event in store.jobs.events(new.id)] == [kept]
-    assert (store.shards.get(shard.id).held, store.shards.get(shard.id).pulled_for) == (kept, kept)
+    assert (store.shards.get(shard.id).held, store.shards.get(shard.id).rerouted_for) == (kept, kept)
     store.jobs.fail(new.id, text)
     assert store.jobs.get(new.id).error == kept
     told = Told("key", NOW, "output", None, text, text, home="home")

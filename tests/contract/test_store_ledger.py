@@ -115,11 +115,11 @@ def test_what_was_taken_back_is_booked_once_beside_what_is_settled_later(store: 
     first = sharded(store, found)
     price = Price(Decimal("0.5"), "local: $1/h of upstream time")
     for _ in range(2):
-        store.ledger.book(first, "taken_back", {0: price, 1: price}, NOW)
-    store.ledger.book(first, "taken_back", {}, NOW)
+        store.ledger.book(first, "rerouted", {0: price, 1: price}, NOW)
+    store.ledger.book(first, "rerouted", {}, NOW)
     assert store.ledger.spent(found.id) == 1
     settle(store, first, succeeded(0, "2"))
     store.rows.release(first.id, count_attempt=True)
     second = sharded(store, found, 2)
-    store.ledger.book(second, "taken_back", {1: price}, NOW)
+    store.ledger.book(second, "rerouted", {1: price}, NOW)
     assert store.ledger.spent(found.id) == Decimal("3.5")

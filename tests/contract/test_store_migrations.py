@@ -160,8 +160,15 @@ def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> No
         f" VALUES ('old-1', 'home', 's', 'i', 'old', 'documents', '/job.yaml', '{{}}', '{{}}', {at}, {at})",
         "INSERT INTO shards (id, job_id, number, backend, endpoint, model, state, reason, rows, bytes, created_at,"
         " window_seconds, provider_completed, provider_failed, provider_input_tokens, provider_output_tokens,"
-        f" provider_seconds) VALUES ('old-1.001', 'old-1', 1, 'gpu', '/v1/x', 'm', 'submitted', 'x', 1, 9, {at}, 9,"
-        " 0, 0, 0, 0, 0)",
+        " provider_seconds, pulled_at, pulled_for) VALUES ('old-1.001', 'old-1', 1, 'gpu', '/v1/x', 'm', 'submitted',"
+        f" 'x', 1, 9, {at}, 9, 0, 0, 0, 0, 0, {at}, 'too late')",
+        f"INSERT INTO events (job_id, at, kind, reason) VALUES ('old-1', {at}, 'rescued', 'too late')",
+        *(
+            "INSERT INTO ledger (job_id, seq, shard_id, at, kind, backend, model, input_tokens, cached_tokens,"
+            " output_tokens, cost, price_source, estimated) VALUES ('old-1', 1, 'old-1.001',"
+            f" {at}, '{kind}', 'gpu', 'm', 0, 0, 0, 5, 'list', {true})"
+            for kind in ("taken_back", "asked_again", "climbed")
+        ),
         *(
             OLD_ROW.format(seq=seq, state=state, shard=shard, settled=settled, code=code, canary=canary)
             for seq, (state, shard, settled, code, canary) in enumerate(
@@ -182,9 +189,13 @@ def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> No
         assert [row.seq for row in store.rows.waiting(old.id)] == [0]
         assert [row.seq for row in store.rows.waiting(old.id, canary=True)] == [0]
         assert [row.seq for row in store.rows.of_shard(store.shards.of_job(old.id)[0].id)] == [1]
+        [shard] = store.shards.of_job(old.id)
+        assert (shard.rerouted_at, shard.rerouted_for) == (NOW, "too late")
+        assert [event.kind for event in store.jobs.events(old.id)] == ["rerouted"]
         store.failures.trace(old)
         assert store.failures.of_jobs([old.id])[old.id] == Failing(new=2)
     assert differences(database_url) == []
+    assert values(database_url, "SELECT kind FROM ledger ORDER BY kind") == ["escalated", "reasked", "rerouted"]
 
 
 def upgraded(url: str, version: str) -> None:
@@ -196,3 +207,12 @@ def upgraded(url: str, version: str) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, version)
     engine.dispose()
+
+
+def values(url: str, query: str) -> list[Any]:
+    """The first column of what a query finds."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = list(connection.scalars(text(query)))
+    engine.dispose()
+    return found

@@ -11,9 +11,9 @@ from orchestrator.core.counts import Counts
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import JobId, Outcome, Price, RequestState, Span, Usage
 from orchestrator.core.shards import ShardState
-from orchestrator.policy.sharding import Waiting
+from orchestrator.policy.sharding import WaitingRow
 from orchestrator.store import Store
-from orchestrator.store.failures import Reason
+from orchestrator.store.failures import FailureReason
 from orchestrator.store.records import InShard, Settled
 from tests.support.stored import CHAT, NOW, added, avoided, failed, job, later, row, settle, sharded, succeeded
 
@@ -30,10 +30,10 @@ def test_rows_that_wait_come_by_endpoint_model_and_place(store: Store) -> None:
     rows = [row(0, model="b"), row(1, model="a"), row(2, endpoint="/v1/embeddings"), row(3, model="a")]
     store.rows.add(JobId("contracts-1"), [(each, Span(0, each.seq + 5)) for each, _ in rows], {}, NOW)
     assert list(store.rows.waiting(JobId("contracts-1"))) == [
-        Waiting(1, CHAT, "a", 6, tokens=2),
-        Waiting(3, CHAT, "a", 8, tokens=2),
-        Waiting(0, CHAT, "b", 5, tokens=2),
-        Waiting(2, "/v1/embeddings", "m", 7, tokens=2),
+        WaitingRow(1, CHAT, "a", 6, tokens=2),
+        WaitingRow(3, CHAT, "a", 8, tokens=2),
+        WaitingRow(0, CHAT, "b", 5, tokens=2),
+        WaitingRow(2, "/v1/embeddings", "m", 7, tokens=2),
     ]
 
 
@@ -215,7 +215,7 @@ def test_only_rows_that_no_backend_can_have_are_ended(store: Store, state: str, 
     number = store.rows.end_open(found.id, CANCELLED, "cancelled", "by the user", NOW)
     assert number == (4 if ended else 1)
     assert states(store) == ([CANCELLED] * 3 if ended else [PENDING] * 3) + [CANCELLED]
-    assert store.failures.reasons(found.id) == [Reason("cancelled", "by the user", number, number, None)]
+    assert store.failures.reasons(found.id) == [FailureReason("cancelled", "by the user", number, number, None)]
 
 
 def test_ending_leaves_outcomes_and_other_jobs_alone(store: Store) -> None:
@@ -257,7 +257,7 @@ def test_reasons_are_counted_most_first(store: Store) -> None:
     found = added(store, 6)
     batch = sharded(store, found)
     settle(store, batch, failed(0, "b", "y"), failed(1, "a"), failed(2, "b", "x"), failed(3, "b", "z"), succeeded(4))
-    b, a = Reason("b", "x", 3, 3, None), Reason("a", "no", 1, 1, None)
+    b, a = FailureReason("b", "x", 3, 3, None), FailureReason("a", "no", 1, 1, None)
     assert store.failures.reasons(found.id) == [b, a]
     assert store.failures.reasons(found.id, limit=1) == [b]
 

@@ -21,7 +21,7 @@ from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
 from orchestrator.store.jobs import SeenDocument
 from orchestrator.store.records import Settled
-from orchestrator.store.stages import Fault, Unmade
+from orchestrator.store.stages import UnaskedRow, Unmade
 from tests.support.filled import (
     BIG,
     DATABASES,
@@ -98,15 +98,15 @@ def settled(store: Store, first: int) -> int:
     return settle(store, store.shards.get(batch(store)), *answers)
 
 
-def climbed(store: Store, first: int) -> int:
+def escalated(store: Store, first: int) -> int:
     bad = [Settled(*succeeded(seq)) for seq in range(first, first + CHUNK)]
-    return store.climbs.climb(store.shards.get(batch(store)), bad, Step("strong", ("strong",), None), NOW)
+    return store.escalations.escalate(store.shards.get(batch(store)), bad, Step("strong", ("strong",), None), NOW)
 
 
-def asked_again(store: Store, first: int) -> int:
+def reasked(store: Store, first: int) -> int:
     bad = [Settled(*succeeded(seq)) for seq in range(first, first + CHUNK)]
     spans = {seq: Span(seq, 9) for seq in range(first, first + CHUNK)}
-    return store.climbs.ask_again(store.shards.get(batch(store)), bad, spans, NOW)
+    return store.escalations.reask_rows(store.shards.get(batch(store)), bad, spans, NOW)
 
 
 def added(store: Store) -> None:
@@ -122,7 +122,7 @@ def sharded(store: Store) -> None:
 
 def reduced(store: Store) -> int:
     places = list(range(0, LONG, PARTS + 1))
-    faults = [Fault(seq, RequestState.FAILED, "part_failed", "x") for seq in places[:100]]
+    faults = [UnaskedRow(seq, RequestState.FAILED, "part_failed", "x") for seq in places[:100]]
     return store.stages.made(PARTED, {seq: Span(0, 9) for seq in places[100:200]}, faults, NOW)
 
 
@@ -197,8 +197,8 @@ CASES = [
     Case("settle, without twins", CHUNK, lambda s: settled(s, 45_000)),
     Case("settle what is settled", CHUNK, lambda s: settled(s, 45_000)),
     Case("settle: freed", CHUNK, lambda s: s.rows.free(shard_of(s), range(2000, 3000), count_attempt=True)),
-    Case("settle: to a stronger model", CHUNK, lambda s: climbed(s, 3000)),
-    Case("settle: asked again", CHUNK, lambda s: asked_again(s, 4000)),
+    Case("settle: to a stronger model", CHUNK, lambda s: escalated(s, 3000)),
+    Case("settle: asked again", CHUNK, lambda s: reasked(s, 4000)),
     Case("settle: the rest released", SHARD, lambda s: s.rows.release(batch(s), count_attempt=True)),
     Case("long: rows whose parts are done", LONG, lambda s: s.stages.complete(PARTED, 100)),
     Case("long: the parts of a row", PARTS, lambda s: s.stages.parts(PARTED, Unmade(34, "row-34", "t", PARTS, 9))),
@@ -223,13 +223,13 @@ CASES = [
     Case("failures: acknowledged and taken back", OLD, acknowledged),
     Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5000))),
     Case("quarantine: held and released", OLD // 100 * 4, released),
-    Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.house.carriers("home")),
-    Case("house: files that rows point to", OLD * 2 + BIG, lambda s: s.house.result_files("home")),
+    Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.removals.carriers("home")),
+    Case("house: files that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_files("home")),
     Case("retry", BIG, lambda s: s.rows.retry(TONIGHT, [RequestState.FAILED])),
     Case("end: what is open", BIG, lambda s: ended(s, TONIGHT)),
     Case("end: twins", TWINS, lambda s: ended(s, SAME)),
-    Case("house: files are gone", OLD, lambda s: s.house.clear(FIRST, "/out", NOW)),
-    Case("house: a job is forgotten", OLD * 2, lambda s: s.house.forget(FIRST)),
+    Case("house: files are gone", OLD, lambda s: s.removals.clear(FIRST, "/out", NOW)),
+    Case("house: a job is forgotten", OLD * 2, lambda s: s.removals.forget(FIRST)),
 ]  # fmt: skip
 
 

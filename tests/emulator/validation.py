@@ -32,7 +32,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 decode_line = msgspec.json.Decoder(Line).decode
-NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Check:
         try:
             line = decode_line(raw)
             body = None if line.body is UNSET else decode_body(line.body)
-        except NO_JSON:
+        except JSON_ERRORS:
             return "invalid_json_line", "This line is not parseable as valid JSON.", None
         for name in ("custom_id", "method", "url", "body"):
             if getattr(line, name) in (UNSET, None):
@@ -172,7 +172,7 @@ def first_model(path: Path) -> str | None:
         try:
             body = decode_line(raw).body
             model = None if body is UNSET else decode_body(body).model
-        except NO_JSON:
+        except JSON_ERRORS:
             return None
         return model if isinstance(model, str) else None
     return None

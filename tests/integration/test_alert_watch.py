@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.errors import BackendError
 from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import KEPT, Problem, Standstill, Watch
+from orchestrator.engine.monitor import KEPT, Monitor, Problem, Standstill
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
@@ -73,8 +73,8 @@ class Watched:
         self.ways = [Way("one"), Way("two")]
         self.home = Home(config.home)
 
-    def watch(self) -> Watch:
-        return Watch(self.store, self.config, self.ways)
+    def watch(self) -> Monitor:
+        return Monitor(self.store, self.config, self.ways)
 
     def subjects(self) -> list[list[str]]:
         return [[message.subject for message in way.taken] for way in self.ways]
@@ -248,7 +248,7 @@ def test_ticks_are_a_minute_apart_and_never_two_at_once(watched: Watched) -> Non
 
 def test_a_database_that_fails_ends_no_engine(place: Config, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(f"sqlite:///{place.home / 'empty.db'}")
-    watch = Watch(store, place, [])
+    watch = Monitor(store, place, [])
     watch.tick(lambda: CALM, NOW)
     watch.close()
     store.close()

@@ -15,11 +15,11 @@ import pytest
 
 from orchestrator.core.errors import InputError, RefusedError, StorageError, UsageError
 from orchestrator.pipeline.gc import backup, sweep
-from orchestrator.server.database import Database as ServerDatabase
+from orchestrator.server.database import ServerDatabase
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.gc import House
+from orchestrator.store.gc import Removals
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -36,7 +36,7 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "orch.tar"
 
 
-def make(years: Years, target: Path) -> backup.Found:
+def make(years: Years, target: Path) -> backup.BackupContents:
     return backup.make(years.store, years.home, target, NOW)
 
 
@@ -135,7 +135,7 @@ def test_it_is_consistent_while_others_write_and_remove(years: Years, target: Pa
     assert problems == []
 
 
-class Busy(House):
+class Busy(Removals):
     """Something happens just before and just behind the copy of the database."""
 
     def __init__(self, url: str, before: Callable[[], object], behind: Callable[[], object]) -> None:
@@ -159,13 +159,13 @@ def test_what_comes_and_goes_around_the_copy(years: Years, target: Path) -> None
         new.append(years.run(1, f"text-{len(new)}"))
 
     def go() -> None:
-        if years.store.house.forget(going.id):
+        if years.store.removals.forget(going.id):
             shutil.rmtree(years.home.job(going.id))
 
-    own = years.store.house
-    busy = years.store.house = Busy(years.place.database_url, come, go)
+    own = years.store.removals
+    busy = years.store.removals = Busy(years.place.database_url, come, go)
     made = make(years, target)
-    years.store.house = own
+    years.store.removals = own
     assert made.problems == []
     assert busy.copies == 2  # the first had the job that went
     checked = backup.check(target)
@@ -193,7 +193,7 @@ def test_what_the_home_lacks_is_told_and_the_rest_is_there(years: Years, target:
 def test_a_cleared_job_and_one_that_is_built_lack_nothing(years: Years, target: Path) -> None:
     old = years.run(100, "one")
     years.run(1, "two")
-    years.store.house.clear(old.id, years.home.job(old.id), NOW)
+    years.store.removals.clear(old.id, years.home.job(old.id), NOW)
     years.build(0, "three", built=False)
     assert make(years, target).problems == []
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_written_leaves_nothing(years: Years, tmp_path: Path) -> 
 
 
 def test_gc_and_backup_keep_apart(years: Years, target: Path) -> None:
-    with sweep.house_lock(years.home), pytest.raises(RefusedError):
+    with sweep.gc_lock(years.home), pytest.raises(RefusedError):
         make(years, target)
 
 

@@ -219,7 +219,7 @@ def test_a_row_whose_files_are_gone_has_no_answer_and_did_not_change(works: Work
     path = works.job_file("a")
     first = works.answer(works.build(path)[0])
     works.store.jobs.finish(first.id, "x", NOW)
-    assert works.store.house.clear(first.id, works.folder, NOW)
+    assert works.store.removals.clear(first.id, works.folder, NOW)
     assert works.build(path)[1].whys == {Why.UNANSWERED: 1}
 
 

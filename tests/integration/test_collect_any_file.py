@@ -21,7 +21,7 @@ from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import NOW, SPEC, added, sharded
 
 ROWS = 5
@@ -77,7 +77,7 @@ class Collected(NamedTuple):
 
     job: Job
     shard: Shard
-    tally: settling.Tally
+    tally: settling.ShardTally
     rows: list[FinishedRow]
 
 
@@ -104,10 +104,10 @@ def collected(
 
 def again(
     place: Place, job: Job, shard: Shard, problems: tuple[LineProblem, ...] = (), *, is_own: bool = True
-) -> settling.Tally:
+) -> settling.ShardTally:
     checks = {"t": OutputCheck(SCHEMA)}
-    where = lane(cost=PER_ROW, is_own=is_own)
-    ended = settling.Ended(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
+    where = handle(cost=PER_ROW, is_own=is_own)
+    ended = settling.EndedShard(job, shard, where, "m", checks, problems, elsewhere=False, now=NOW)
     tally = settling.collect(place.store, place.home, ended)
     settling.close(place.store, place.home, shard, NOW, tally.owed)
     return tally

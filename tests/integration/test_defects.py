@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import NightState
 from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import Standstill, Watch
+from orchestrator.engine.monitor import Monitor, Standstill
 from orchestrator.policy.backoff import TRIES
 from tests.support.hostedjob import HOUR, MINUTE, Desk, plain
 from tests.support.stored import NOW, job, later
@@ -184,7 +184,7 @@ def test_what_breaks_the_watch_of_one_job_keeps_no_alert_of_another(desk: Desk) 
     desk.store.jobs.add(failed, {})
     desk.store.jobs.fail(failed.id, "no such model", JobFault.INPUT)
     good, bad = Way("good"), Way("bad", ZeroDivisionError("a defect of the channel"))
-    watch = Watch(desk.store, desk.config, [bad, good])
+    watch = Monitor(desk.store, desk.config, [bad, good])
     watch.look(Standstill({}, {}), later(0.5))
     assert [message.subject for message in good.taken] == [
         "failed, Sat 2026-11-21: failed, 0 of 0 rows answered, 1 to see to"
@@ -193,7 +193,7 @@ def test_what_breaks_the_watch_of_one_job_keeps_no_alert_of_another(desk: Desk) 
         "the report was not taken, and is sent again for a day: ZeroDivisionError: a defect of the channel"
     ]
     bad.breaks = None
-    Watch(desk.store, desk.config, [bad, good]).look(Standstill({}, {}), later(0.6))
+    Monitor(desk.store, desk.config, [bad, good]).look(Standstill({}, {}), later(0.6))
     assert len(bad.taken) == 1
 
 
@@ -203,7 +203,7 @@ def test_a_night_without_a_job_is_told(night: Nights) -> None:
     night.add()
     night.tick(hours=4)
     way = Way("way")
-    watch = Watch(night.store, night.config, [way])
+    watch = Monitor(night.store, night.config, [way])
     for _ in range(2):
         watch.look(Standstill({}, {}), night.at)
     [message] = way.taken
@@ -221,7 +221,7 @@ def test_what_the_engine_has_to_tell_is_told_once(desk: Desk) -> None:
     standstill = desk.engine._standstill()
     assert len(standstill.notices) == 1
     way = Way("way")
-    Watch(desk.store, desk.config, [way]).look(standstill, NOW)
-    Watch(desk.store, desk.config, [way]).look(standstill, later(1))
+    Monitor(desk.store, desk.config, [way]).look(standstill, NOW)
+    Monitor(desk.store, desk.config, [way]).look(standstill, later(1))
     [message] = way.taken
     assert message.brief.startswith("internal_error: keeping house failed by ZeroDivisionError: strange\n")

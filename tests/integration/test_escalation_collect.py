@@ -20,17 +20,17 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import Standing, Step
+from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import NOW, SPEC, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
-UP = Standing(step=Step("m@2", ("big", "large"), None))
-TOP = Standing()
-LACKING = Standing(lacks=frozenset({"flex"}))
-ALONE = Standing(lacks=frozenset({"flex"}), is_alone=True)
+UP = RungStanding(step=Step("m@2", ("big", "large"), None))
+TOP = RungStanding()
+LACKING = RungStanding(lacks=frozenset({"flex"}))
+ALONE = RungStanding(lacks=frozenset({"flex"}), is_alone=True)
 CODES = ("truncated", "refusal", "content_filter", "empty_answer", "invalid_json", "schema_mismatch")
 
 
@@ -85,15 +85,22 @@ class Desk:
         return replace(self.store.shards.get(new.id), **{"provider_status": "completed", **facts})
 
     def collect(
-        self, job: Job, of: Shard, lines: list[bytes], standing: Standing, *, problems: tuple[LineProblem, ...] = (),
-        elsewhere: bool = True, is_own: bool = True,
-    ) -> settling.Tally:  # fmt: skip
+        self,
+        job: Job,
+        of: Shard,
+        lines: list[bytes],
+        standing: RungStanding,
+        *,
+        problems: tuple[LineProblem, ...] = (),
+        elsewhere: bool = True,
+        is_own: bool = True,
+    ) -> settling.ShardTally:
         path = self.home.results(of.id, "output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\n".join(lines))
-        where, checks = lane(cost=PER_ROW, is_own=is_own), {"t": OutputCheck({"type": "object"})}
+        where, checks = handle(cost=PER_ROW, is_own=is_own), {"t": OutputCheck({"type": "object"})}
         current = self.store.jobs.get(job.id)
-        ended = settling.Ended(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
+        ended = settling.EndedShard(current, of, where, "m", checks, problems, elsewhere, NOW, standing)
         return settling.collect(self.store, self.home, ended)
 
     def rows(self, job: Job) -> list[FinishedRow]:
@@ -132,7 +139,7 @@ def test_every_bad_answer_goes_on_wherever_it_was_given(desk: Desk, code: str, i
     job = desk.job()
     lines = [line(row, code) for row in range(ROWS)]
     tally = desk.collect(job, desk.sent(job), lines, UP, is_own=is_own)
-    assert tally.climbed == {code: ROWS}
+    assert tally.escalated == {code: ROWS}
     assert [row.seq for row in desk.store.rows.waiting(job.id)] == list(range(ROWS))
 
 
@@ -173,7 +180,7 @@ def test_behind_the_deadline_a_bad_answer_stands_where_rows_expire(
 
 def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -> None:
     job = desk.job()
-    sent = desk.sent(job, pulled_at=NOW, provider_status="cancelled")
+    sent = desk.sent(job, rerouted_at=NOW, provider_status="cancelled")
     desk.collect(job, sent, [line(0, "refusal"), line(1)], UP, is_own=False)
     assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id)] == [(0, "m@2")]
     assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id, "gpu")] == [(2, "m"), (3, "m")]
@@ -183,22 +190,22 @@ def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -
     ("standing", "avoid"), [(TOP, "gpu"), (LACKING, "flex,gpu"), (ALONE, "flex")], ids=["none", "one", "alone"]
 )
 def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
-    desk: Desk, standing: Standing, avoid: str
+    desk: Desk, standing: RungStanding, avoid: str
 ) -> None:
     job = desk.job()
-    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
+    desk.collect(job, desk.sent(job, rerouted_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
     assert avoided(desk.store, job.id) == {avoid}
 
 
 def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
     job = desk.job()
-    desk.collect(job, desk.sent(job, pulled_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
+    desk.collect(job, desk.sent(job, rerouted_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
     assert avoided(desk.store, job.id) == {None}
 
 
 @pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])
 def test_what_one_backend_will_never_do_goes_only_where_the_model_is(
-    desk: Desk, standing: Standing, end: str
+    desk: Desk, standing: RungStanding, end: str
 ) -> None:
     problems = (LineProblem("model_not_found", "no such model"),)
     job = desk.job()
@@ -224,10 +231,10 @@ def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(
         desk.collect(job, sent, lines, UP)
         assert (desk.rows(job), store.ledger.spent(job.id), store.ledger.totals("job")) == once
 
-        climbed = {row for row, kind in enumerate(kinds) if kind in CODES}
+        escalated = {row for row, kind in enumerate(kinds) if kind in CODES}
         waits = {row.seq: row.model for row in store.rows.waiting(job.id)}
         missing = {row for row, kind in enumerate(kinds) if kind == "missing"}
-        assert waits == dict.fromkeys(climbed, "m@2") | dict.fromkeys(missing, "m")
+        assert waits == dict.fromkeys(escalated, "m@2") | dict.fromkeys(missing, "m")
         assert store.ledger.spent(job.id) == PER_ROW * len(lines)
         done = {row.seq for row in desk.rows(job) if row.state is not RequestState.PENDING}
-        assert done == set(range(ROWS)) - climbed - missing
+        assert done == set(range(ROWS)) - escalated - missing

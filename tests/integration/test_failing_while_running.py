@@ -28,7 +28,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.cli import write_config
 from tests.support.databases import new_sqlite
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.process import Upstream
 from tests.support.stored import NOW, ranges, shard
 
@@ -164,10 +164,10 @@ def test_a_file_is_read_on_from_where_it_was_left(running: Running) -> None:
     running.store.shards.add(batch, found)
     sent = replace(batch, state=ShardState.SUBMITTED, batch_id="batch_1", submitted_at=NOW)
     names = [row.custom_id for row in running.store.rows.of_shard(batch.id)]
-    files, read = Files(), failures_so_far.Progress(running.store)
+    files, read = Files(), failures_so_far.FailuresSoFar(running.store)
 
     def look(seconds: float) -> Any:
-        return read.look(job, sent, lane(files), lambda: False, NOW + timedelta(seconds=seconds))
+        return read.look(job, sent, handle(files), lambda: False, NOW + timedelta(seconds=seconds))
 
     files.output = result(names[0]) + result(names[1])[:-20]
     assert (look(1), files.asked) == (None, 0), "it has only just begun"

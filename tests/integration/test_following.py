@@ -159,7 +159,7 @@ def test_a_job_that_ended_and_is_no_good_is_not_followed(night: Nights, how: str
         night.store.checked.note_quality(job.id, Quality(1, 2, 2, 0, "50 % is below the threshold"), night.at)
     night.tick(minutes=1)
     if how == "removed":
-        night.store.house.forget(job.id)
+        night.store.removals.forget(job.id)
     night.tick(minutes=1)
     (mine,) = night.store.schedules.nights(then.id)
     assert (mine.state, mine.code) == (NightState.SKIPPED, JobFault.AFTER)
@@ -256,7 +256,7 @@ def test_a_job_that_nobody_knows_is_told(night: Nights) -> None:
 
 def test_how_a_job_stands_for_what_comes_after(night: Nights) -> None:
     job = submit(night).job
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.OPEN
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.OPEN
     night.finish()
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Before.WELL
-    assert after.standing(night.store, None) == (after.Before.NOT_WELL, "it was removed")
+    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.WELL
+    assert after.standing(night.store, None) == (after.Predecessor.NOT_WELL, "it was removed")

@@ -21,12 +21,12 @@ from orchestrator.core.errors import RefusedError, StorageError
 from orchestrator.core.model import CancelCode, JobId, RequestState
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.gc import disk, sweep
-from orchestrator.policy.retention import Fate
+from orchestrator.policy.retention import JobFate
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.database import Database
-from orchestrator.store.gc import House
+from orchestrator.store.gc import Removals
 from tests.support.stored import NOW
 from tests.support.years import Years
 
@@ -46,7 +46,7 @@ def sqlite_years(tmp_path: Path) -> Iterator[Years]:
         yield Years(tmp_path, store, url)
 
 
-def fates(swept: sweep.Swept) -> dict[str, Fate]:
+def fates(swept: sweep.Swept) -> dict[str, JobFate]:
     return {verdict.job_id: verdict.fate for verdict in swept.verdicts}
 
 
@@ -61,7 +61,7 @@ def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
     fetched = years.outputs(first)
 
     told = sweep.gc(years.store, years.home, ALL, NOW, dry_run=True)
-    expected = {last.id: Fate.KEPT, third.id: Fate.FILES, second.id: Fate.JOB, first.id: Fate.KEPT}
+    expected = {last.id: JobFate.KEPT, third.id: JobFate.FILES, second.id: JobFate.JOB, first.id: JobFate.KEPT}
     assert fates(told) == expected
     assert len(years.folders()) == 4
     swept = sweep.gc(years.store, years.home, ALL, NOW)
@@ -118,12 +118,12 @@ def test_while_a_job_is_built_none_goes(years: Years) -> None:
     building = years.build(0, "one", built=False)
     swept = sweep.gc(years.store, years.home, ALL, NOW)
     assert swept.held == f"job {building.id} is being built, and may carry any other's answers"
-    assert set(fates(swept).values()) == {Fate.KEPT}
+    assert set(fates(swept).values()) == {JobFate.KEPT}
     years.store.jobs.mark_built(building.id, NOW)
     assert sweep.gc(years.store, years.home, ALL, NOW).gone == []  # it carries the old one's answer
     years.store.jobs.fail(building.id, "broken")
-    years.store.house.forget(building.id)
-    assert fates(sweep.gc(years.store, years.home, ALL, NOW)) == {last.id: Fate.KEPT, old.id: Fate.FILES}
+    years.store.removals.forget(building.id)
+    assert fates(sweep.gc(years.store, years.home, ALL, NOW)) == {last.id: JobFate.KEPT, old.id: JobFate.FILES}
 
 
 def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> None:
@@ -132,7 +132,7 @@ def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> N
     sqlite_years.run(1, "two")
     free: list[bool] = []
 
-    class Watched(House):
+    class Watched(Removals):
         def carriers(self, home: str) -> dict[JobId, dict[JobId, int]]:
             self._look()
             return super().carriers(home)
@@ -146,20 +146,20 @@ def test_no_job_comes_between_the_decision_and_its_end(sqlite_years: Years) -> N
             with builder.locked(sqlite_years.home.intake_lock, wait=False) as mine:
                 free.append(mine)
 
-    sqlite_years.store.house = Watched(Database(sqlite_years.place.database_url))
+    sqlite_years.store.removals = Watched(Database(sqlite_years.place.database_url))
     assert len(sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW).gone) == 1
     assert free == [False, False]
 
 
 def test_a_job_that_is_tried_again_stays_with_all_that_is_older(years: Years) -> None:
     old, mid, last = years.run(100, "one"), years.run(90, "one", "two"), years.run(1, "three")
-    assert years.store.house.clear(years.build(0, "x", name="b").id, Path("/x"), NOW) is False
+    assert years.store.removals.clear(years.build(0, "x", name="b").id, Path("/x"), NOW) is False
     decided = sweep.gc(years.store, years.home, ALL, NOW, dry_run=True).verdicts
-    assert [verdict.fate for verdict in decided] == [Fate.KEPT, Fate.KEPT, Fate.FILES, Fate.FILES]
+    assert [verdict.fate for verdict in decided] == [JobFate.KEPT, JobFate.KEPT, JobFate.FILES, JobFate.FILES]
     years.store.rows.retry(mid.id, [RequestState.SUCCEEDED])
     after = sweep._let_all_go(years.store, years.home, decided, NOW)
     assert [(verdict.job_id, verdict.fate) for verdict in after[1:]] == [
-        (last.id, Fate.KEPT), (mid.id, Fate.KEPT), (old.id, Fate.KEPT),
+        (last.id, JobFate.KEPT), (mid.id, JobFate.KEPT), (old.id, JobFate.KEPT),
     ]  # fmt: skip
     assert after[3].reason == f"job {mid.id} was taken up again just now"
     assert not list(years.home.root.rglob(sweep.GOING))
@@ -172,7 +172,7 @@ def test_failed_and_cancelled_jobs_go_by_age_and_do_not_count_as_the_newest(year
     years.store.jobs.request_cancel(cancelled.id, CancelCode.USER, "enough", NOW - timedelta(days=120))
     years.store.jobs.finish(cancelled.id, "x", NOW - timedelta(days=120))
     swept = sweep.gc(years.store, years.home, ALL, NOW)
-    assert fates(swept) == {cancelled.id: Fate.FILES, failed.id: Fate.FILES, good.id: Fate.KEPT}
+    assert fates(swept) == {cancelled.id: JobFate.FILES, failed.id: JobFate.FILES, good.id: JobFate.KEPT}
     assert years.folders() == {good.id}
 
 
@@ -182,7 +182,7 @@ def test_a_cap_lets_the_oldest_go_first(years: Years) -> None:
     capped = Retention.model_validate({"keep_last": 1, "max_bytes": size - 1})
     assert "takes" in (disk.shortage(years.home, capped) or "")
     assert fates(sweep.gc(years.store, years.home, capped, NOW)) == {
-        last.id: Fate.KEPT, second.id: Fate.KEPT, first.id: Fate.FILES,
+        last.id: JobFate.KEPT, second.id: JobFate.KEPT, first.id: JobFate.FILES,
     }  # fmt: skip
     assert disk.shortage(years.home, capped) is None
 
@@ -197,7 +197,7 @@ def test_another_homes_jobs_are_left_alone(years: Years, tmp_path: Path) -> None
     )
     other.run(100, "one")
     other.run(1, "two")
-    assert fates(sweep.gc(years.store, years.home, ALL, NOW))[mine.id] is Fate.FILES
+    assert fates(sweep.gc(years.store, years.home, ALL, NOW))[mine.id] is JobFate.FILES
     assert len(other.folders()) == 2
 
 
@@ -253,7 +253,7 @@ def test_what_kills_leave_is_found_and_what_is_at_work_is_not(sqlite_years: Year
 
 def test_only_one_keeps_house_at_a_time(sqlite_years: Years) -> None:
     sqlite_years.run(1, "one")
-    with sweep.house_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
+    with sweep.gc_lock(sqlite_years.home), pytest.raises(RefusedError, match="another `orch gc` or `orch backup`"):
         sweep.gc(sqlite_years.store, sqlite_years.home, ALL, NOW)
 
 
@@ -264,14 +264,14 @@ def test_once_a_day(sqlite_years: Years) -> None:
     daily = sweep.Daily(store, home, ALL)
     swept = daily.tick(NOW)
     assert swept is not None
-    assert fates(swept)[first.id] is Fate.FILES
+    assert fates(swept)[first.id] is JobFate.FILES
     assert daily.tick(NOW + timedelta(hours=23)) is None
     assert sweep.Daily(store, home, ALL).tick(NOW + timedelta(hours=23)) is None  # a restart
     assert daily.tick(NOW + timedelta(hours=24)) is not None
     assert daily.tick(NOW) is not None  # the clock was set back
     (home.root / "house.json").write_text("{")
     assert sweep.Daily(store, home, ALL).tick(NOW) is not None
-    with sweep.house_lock(home):
+    with sweep.gc_lock(home):
         assert daily.tick(NOW + timedelta(days=3)) is None
     assert daily.tick(NOW + timedelta(days=3, hours=1)) is None  # it is tried again a day later
     assert daily.tick(NOW + timedelta(days=4)) is not None
@@ -341,7 +341,7 @@ def killed_at(point: int, act: Callable[[], Any]) -> bool:
 
 def state(store: Store, home: Home) -> tuple[dict[str, bool], set[str]]:
     """The jobs, with whether their files went, and every file of the home but locks and the database."""
-    jobs = {job.id: "cleared_at" in job.options for job in store.house.jobs(home.identity())}
+    jobs = {job.id: "cleared_at" in job.options for job in store.removals.jobs(home.identity())}
     names = {path.relative_to(home.root).as_posix() for path, _ in disk.files(home.root)}
     return jobs, {name for name in names if not name.endswith(".lock") and not name.startswith("orch.db")}
 

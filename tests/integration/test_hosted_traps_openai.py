@@ -113,12 +113,12 @@ def test_trap_a5_a_provider_that_is_slow_to_say_cancelling_is_not_asked_without_
     script(desk, "status", status=409, verb="cancel", message="It is busy ending.", times=None)
     job = desk.submit(plain(3))
     desk.settle(job)
-    looks = desk.provider.calls("retrieve")[200]
+    polls = desk.provider.calls("retrieve")[200]
     desk.cancel(job)
     for _ in range(10):
         desk.settle(job)
     assert desk.provider.calls("cancel") == {409: 1}
-    assert desk.provider.calls("retrieve") == {200: looks + 1}
+    assert desk.provider.calls("retrieve") == {200: polls + 1}
 
 
 def test_trap_a5_a_batch_that_stays_cancelling_is_told_and_still_collected(desk: Desk) -> None:

@@ -131,10 +131,10 @@ def test_another_key_is_taken_at_once_and_must_be_of_the_same_account(desk: Desk
     assert desk.engine is not None
     desk.engine.use(load(desk._place))
     desk.later(HOUR, job)
-    lane = desk.engine.open("openai")
-    assert lane.api is desk.engine.open("openai").api
+    handle = desk.engine.open("openai")
+    assert handle.api is desk.engine.open("openai").api
     edit(desk, {"openai": {}})
-    assert desk.engine.open("openai").api is not lane.api, "a client of its own for each key"
+    assert desk.engine.open("openai").api is not handle.api, "a client of its own for each key"
     completed(desk, job, 2)
 
 

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.model import Job, JobId, JobState
-from orchestrator.pipeline.after import Before, standing
+from orchestrator.pipeline.after import Predecessor, standing
 from orchestrator.pipeline.build.intake import How, Options, sketch, submit
 from orchestrator.pipeline.finish import output_check
 from orchestrator.pipeline.finish.outputs import places
@@ -205,7 +205,7 @@ def finished(desk: Desk, output: Output_, spoil: Callable[[], None], **spec: Any
 
 def told_at_end(desk: Desk, job: Job) -> list[alerts.Alert]:
     counts = desk.store.jobs.counts([job.id])[job.id]
-    watched = alerts.Watched(job, counts, events=desk.store.jobs.events(job.id))
+    watched = alerts.MonitoredJob(job, counts, events=desk.store.jobs.events(job.id))
     return alerts.at_end(watched, desk.config.alerts, None)
 
 
@@ -221,7 +221,7 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
     assert job.finished_at is not None
     assert [row["status"] for row in desk.rows(job).values()] == ["succeeded"] * 2
     assert job.output_path == str(desk.home.merged(job.id, "jsonl"))
-    assert standing(desk.store, job)[0] is Before.NOT_WELL
+    assert standing(desk.store, job)[0] is Predecessor.NOT_WELL
     [alert] = told_at_end(desk, job)
     assert alert.kind is alerts.AlertKind.OUTPUT
     assert f"orch retry {job.id}" in alert.action

@@ -15,9 +15,9 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.replan_timer import Guard
+from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import sending
-from orchestrator.pipeline.submit.admission import Room
+from orchestrator.pipeline.submit.admission import BatchRoom
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain
 
 JOB = """\
@@ -111,9 +111,9 @@ def test_every_look_is_due_when_the_planner_says_so(desk: Desk) -> None:
 def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None) -> Shard:
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
     assert desk.engine is not None
-    lane, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
+    handle, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
     [shard] = sending.plan_shards(
-        desk.store, desk.store.jobs.get(job.id), lane, order, lambda model: Room(rows, None), now()
+        desk.store, desk.store.jobs.get(job.id), handle, order, lambda model: BatchRoom(rows, None), now()
     )
     return shard
 
@@ -137,7 +137,7 @@ def test_rows_that_have_nowhere_else_to_go_are_not_taken_back(desk: Desk) -> Non
     desk.provider.clock.advance(19.9 * HOUR)
     planning = view(desk, job)
     assert planning.lying.running == ()
-    assert planning.orders().pulls == ()
+    assert planning.orders().reroutes == ()
 
 
 @pytest.mark.parametrize("left", [("flex",), ("azure", "flex")], ids=["one backend", "two"])
@@ -146,7 +146,7 @@ def test_what_was_taken_back_goes_to_a_lane(desk: Desk, left: tuple[str, ...]) -
     job = desk.submit(plain(4), deadline="20h")
     shard = sent(desk, job, "openai", 4)
     keep_from(desk, shard, "openai")
-    desk.store.shards.note(desk.store.shards.get(shard.id), pulled_at=now())
+    desk.store.shards.note(desk.store.shards.get(shard.id), rerouted_at=now())
     desk.backends({name: {} for name in left})
     [order] = view(desk, job).orders().sends
     assert (order.rows, order.backend, order.avoid) == (4, "flex", "openai")
@@ -165,7 +165,7 @@ def test_a_shard_that_was_taken_back_before_it_had_a_batch_is_not_sent(desk: Des
     desk.backends({"openai": {}, "azure": {}})
     job = desk.submit(plain(4), deadline="20h")
     shard = sent(desk, job, "openai", 4)
-    desk.store.shards.note(shard, pulled_at=now(), pulled_for="the deadline")
+    desk.store.shards.note(shard, rerouted_at=now(), rerouted_for="the deadline")
     desk.step(job)
     assert desk.store.shards.get(shard.id).state is ShardState.CANCELLED
     assert desk.events(job, "split") == ["the deadline"]
@@ -209,7 +209,7 @@ def test_a_backend_in_trouble_keeps_no_other_from_being_looked_at(desk: Desk) ->
 
 
 def test_new_terms_are_looked_at_at_once(desk: Desk) -> None:
-    job, guard = desk.store.jobs.get(desk.submit(plain(1), deadline="20h").id), Guard()
+    job, guard = desk.store.jobs.get(desk.submit(plain(1), deadline="20h").id), ReplanTimer()
     at = now()
     assert guard.is_due(job, at, waiting=False, moved=False)
     guard.looked(job, at + timedelta(minutes=30))

@@ -18,14 +18,14 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import Standing, Step
+from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import NOW, job, ranges, row, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
-UP = Standing(step=Step("m@2", ("big",), None))
+UP = RungStanding(step=Step("m@2", ("big",), None))
 ANSWERS = {
     "good": ("{}", "stop"),
     "schema_mismatch": ("[]", "stop"),
@@ -60,7 +60,7 @@ class Desk:
             self.store.shards.move(self.store.shards.get(new.id), state)
         return replace(self.store.shards.get(new.id), provider_status="completed")
 
-    def collect(self, of: Shard, kinds: dict[int, str], *, retries: int = 1, standing: Standing = UP) -> str:
+    def collect(self, of: Shard, kinds: dict[int, str], *, retries: int = 1, standing: RungStanding = UP) -> str:
         lines = []
         for seq, kind in kinds.items():
             text, finish = ANSWERS[kind]
@@ -69,9 +69,9 @@ class Desk:
         path = self.home.results(of.id, "output")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines))
-        ended = settling.Ended(
-            self.store.jobs.get(self.job.id), of, lane(cost=PER_ROW), "m", {"t": OutputCheck({"type": "object"})}, (),
-            True, NOW, standing, {"t": retries},
+        ended = settling.EndedShard(
+            self.store.jobs.get(self.job.id), of, handle(cost=PER_ROW), "m", {"t": OutputCheck({"type": "object"})},
+            (), True, NOW, standing, {"t": retries},
         )  # fmt: skip
         return str(settling.collect(self.store, self.home, ended))
 

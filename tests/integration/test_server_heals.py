@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from tests.conftest import MakeUpstream
 from tests.integration.test_server_resume import LATE, half_done, in_process
 from tests.support.batchapi import Sdk, create, ended, health, jsonl, retrieve, row, run_batch
@@ -201,7 +201,7 @@ def test_the_record_of_a_batch_that_cannot_be_read_keeps_no_server_from_starting
     tmp_path: Path, upstream: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch_id = half_done(tmp_path, upstream, IDS)
-    database = Database(tmp_path / FILE_NAME)
+    database = ServerDatabase(tmp_path / FILE_NAME)
     database.execute("INSERT INTO batches (id, serial, final, object) VALUES ('batch_x', 9, 0, '{\"id\":')")
     database.close()
     with in_process(tmp_path, upstream) as sdk:

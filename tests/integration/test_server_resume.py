@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.openai import OpenAIBackend, over_unix_socket
+from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
 from orchestrator.core.errors import StorageError
 from orchestrator.core.wire import BatchStatus
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.settings import Settings
@@ -190,7 +190,7 @@ def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(
         held_clock.move(seconds=2)
         batch = ended(sdk, begun.id).batch
     assert batch.status == "expired"
-    database = Database(tmp_path / FILE_NAME)
+    database = ServerDatabase(tmp_path / FILE_NAME)
     recorded = Records(database).batch(batch.id)
     assert recorded is not None
     cut = {"output_file_id": None, "error_file_id": None, "expired_at": None, "status": BatchStatus.FINALIZING}
@@ -205,7 +205,7 @@ def test_an_expired_batch_stays_expired_when_its_end_was_cut_off(
 def test_a_cancel_goes_on_after_a_kill(tmp_path: Path, upstream: Upstream) -> None:
     ids = [f"r{number}" for number in range(20)]
     batch_id = half_done(tmp_path, upstream, ids)
-    database = Database(tmp_path / FILE_NAME)
+    database = ServerDatabase(tmp_path / FILE_NAME)
     recorded = Records(database).batch(batch_id)
     assert recorded is not None
     cut = msgspec.structs.replace(recorded.batch, status=BatchStatus.CANCELLING, cancelling_at=1)
@@ -258,7 +258,7 @@ def test_results_are_paged_on_by_another_process(tmp_path: Path, upstream: Upstr
 
 
 def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstream) -> None:
-    database = Database(tmp_path / FILE_NAME)
+    database = ServerDatabase(tmp_path / FILE_NAME)
     database.execute("PRAGMA user_version = 99")
     database.close()
     with pytest.raises(StorageError, match="written by a newer orch"), in_process(tmp_path, upstream):
@@ -334,7 +334,7 @@ def test_what_cannot_be_stored_is_refused_whole(tmp_path: Path, upstream: Upstre
         content = jsonl([row(f"r{number}") for number in range(100)])
         large = tmp_path / "large.jsonl"
         large.write_bytes(content)
-        backend = OpenAIBackend("local", over_unix_socket(server.socket))
+        backend = OpenAIBatches("local", over_unix_socket(server.socket))
         error = sdk.refused(
             (lambda api: api.files.create(file=("in.jsonl", content), purpose="batch"))
             if what == "file"

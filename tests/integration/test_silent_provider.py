@@ -59,7 +59,7 @@ def test_a_silent_provider_holds_up_no_other_batch_of_the_same_job(desk: Desk) -
     desk.backends({"openai": {"request_timeout": HANGS}, "azure": {}})
     job = desk.submit(plain(4), backend="openai")
     desk.settle(job)
-    # The other half goes to the other backend, as a rescue or a split would send it.
+    # The other half goes to the other backend, as a reroute or a split would send it.
     [shard] = desk.store.shards.of_job(job.id)
     assert shard.state is ShardState.SUBMITTED
     silent(desk.provider, "openai")

@@ -10,8 +10,8 @@ from typing import Any
 
 import anthropic
 
-from orchestrator.backends import Order, RemoteBatch
-from orchestrator.backends.anthropic import AnthropicBackend
+from orchestrator.backends import BatchOrder, RemoteBatch
+from orchestrator.backends.anthropic import AnthropicBatches
 
 CHAT = "/v1/chat/completions"
 MODEL = "claude-sonnet-5-5"
@@ -29,7 +29,7 @@ class Desk:
         self.key = f"sk-ant-secret-{next(_keys)}"
         self.folder = folder
         options = {"timeout": 30.0, "max_retries": 0, **options}
-        self.backend = AnthropicBackend(
+        self.backend = AnthropicBatches(
             "claude", anthropic.Anthropic(api_key=self.key, base_url=base_url, **options), 1000
         )
 
@@ -51,9 +51,9 @@ class Desk:
     def send(self, rows: Sequence[Json | str], shard: str = SHARD) -> RemoteBatch:
         return self.backend.create(self.order(rows, shard))
 
-    def order(self, rows: Sequence[Json | str], shard: str = SHARD) -> Order:
+    def order(self, rows: Sequence[Json | str], shard: str = SHARD) -> BatchOrder:
         file_id = self.backend.upload(self.input(rows, shard), f"{shard}.jsonl")
-        return Order(shard, file_id, CHAT, DAY, len(rows))
+        return BatchOrder(shard, file_id, CHAT, DAY, len(rows))
 
     def read(self, file_id: str | None, shard: str = SHARD) -> list[Json]:
         assert file_id is not None

@@ -15,7 +15,7 @@ from orchestrator.cli import COMMANDS
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Forecast, Outcome, Price, RequestState, Usage
 from orchestrator.core.shards import ShardState
-from orchestrator.server.database import FILE_NAME, Database
+from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import Keys
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
@@ -89,7 +89,7 @@ def make_home(folder: Path, url: str, text: str, monkeypatch: pytest.MonkeyPatch
     with Store.open(locate().database_url) as store:
         _fill(store, Home(home), text)
     (home / "serve").mkdir()
-    database = Database(home / "serve" / FILE_NAME)
+    database = ServerDatabase(home / "serve" / FILE_NAME)
     Keys(database).add("tenant")
     database.close()
     return home

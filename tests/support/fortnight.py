@@ -220,8 +220,8 @@ class Fortnight:
         job = self._begun(night)
         wait_until(lambda: [shard for shard in self.store.shards.of_job(job.id) if shard.batch_id], WAIT)
         while not self._is_rescued(job):
-            rescue = (self.ask("status", job.id)["outlook"] or {}).get("rescue")
-            at = datetime.fromisoformat(rescue["at"]) - timedelta(seconds=90) if rescue else None
+            reroute = (self.ask("status", job.id)["outlook"] or {}).get("reroute")
+            at = datetime.fromisoformat(reroute["at"]) - timedelta(seconds=90) if reroute else None
             if at is None or at <= self.provider.clock.now() + timedelta(seconds=30):
                 break
             self.provider.clock.set(at, speed=SPEED / 30)
@@ -229,7 +229,7 @@ class Fortnight:
         self.provider.clock.set(speed=SPEED / 10)
 
     def _is_rescued(self, job: Job) -> bool:
-        return any(event.kind == "rescued" for event in self.store.jobs.events(job.id))
+        return any(event.kind == "rerouted" for event in self.store.jobs.events(job.id))
 
     # --- what must be so in the morning
 
@@ -255,7 +255,7 @@ class Fortnight:
         assert (counts["succeeded"], counts["failed"]) == (len(now) - unreadable, unreadable)
         assert record["reason"].startswith(f"{len(now)} rows: {len(now) - unreadable} succeeded")
         assert found["finished_at"] <= found["deadline_at"], found["events"]
-        assert bool([event for event in found["events"] if event["kind"] == "rescued"]) == (fate is Fate.STALL)
+        assert bool([event for event in found["events"] if event["kind"] == "rerouted"]) == (fate is Fate.STALL)
         self._check_report(job, now, found["cost_usd"])
         self.before = now
 

@@ -10,8 +10,8 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.backends import Order
-from orchestrator.backends.openai import OpenAIBackend
+from orchestrator.backends import BatchOrder
+from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import OrchError
 from tests.support.scripted import Answer, Asked, Scripted, scripted
@@ -19,7 +19,7 @@ from tests.support.scripted import Answer, Asked, Scripted, scripted
 KEY = "sk-test-0123456789abcdef"
 CHAT = "/v1/chat/completions"
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
-ORDER = Order("contracts-1.001", "file-1", CHAT, 86_400, 3)
+ORDER = BatchOrder("contracts-1.001", "file-1", CHAT, 86_400, 3)
 
 
 def error(status: int, code: str | None = None, message: str = "no", **headers: str) -> Answer:
@@ -32,15 +32,15 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
     return {"id": f"batch_{number}", "object": "batch", "status": "in_progress", "created_at": created, **facts}
 
 
-def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBackend:
+def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBatches:
     options = {"max_retries": 0, "timeout": 30.0, **options}
-    return OpenAIBackend("cloud", openai.OpenAI(api_key=key, base_url=base_url, **options), PROFILES[profile])
+    return OpenAIBatches("cloud", openai.OpenAI(api_key=key, base_url=base_url, **options), PROFILES[profile])
 
 
 @contextmanager
 def answering(
     answer: Answer | Callable[[Asked], Answer], profile: str = "openai", **options: Any
-) -> Iterator[tuple[OpenAIBackend, Scripted]]:
+) -> Iterator[tuple[OpenAIBatches, Scripted]]:
     """A client and the provider that gives its every call this answer."""
     with scripted(answer if callable(answer) else lambda _: answer) as provider:
         backend = client(provider.base_url, profile, **options)

@@ -19,13 +19,13 @@ from typing import Any
 import anthropic
 import openai
 
-from orchestrator.backends.anthropic import AnthropicBackend
+from orchestrator.backends.anthropic import AnthropicBatches
 from orchestrator.backends.open import limits_of, profile_for
-from orchestrator.backends.openai import OpenAIBackend
+from orchestrator.backends.openai import OpenAIBatches
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
-from orchestrator.pipeline.backend_handles import Lane, Lanes
+from orchestrator.pipeline.backend_handles import BackendHandle, BackendHandles
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.reuse import asked_of
 from orchestrator.pipeline.plan.planning import Planning
@@ -34,7 +34,7 @@ from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.submit.budget import SharedBudgets
 from orchestrator.settings.backends import AnthropicBackend as AnthropicSettings
 from orchestrator.settings.backends import Backend, HostedBackend
-from orchestrator.settings.config import Config, ModelPrice, Rates
+from orchestrator.settings.config import Config, ModelPrice, RateSettings
 from orchestrator.settings.config import Report as ReportSettings
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
@@ -149,9 +149,9 @@ class Providers:
 
     def backend(self, name: str, settings: Backend) -> Any:
         if isinstance(settings, AnthropicSettings):
-            return AnthropicBackend(name, self.claude, settings.max_tokens)
+            return AnthropicBatches(name, self.claude, settings.max_tokens)
         assert isinstance(settings, HostedBackend)
-        return OpenAIBackend(name, getattr(self, name), profile_for(settings))
+        return OpenAIBatches(name, getattr(self, name), profile_for(settings))
 
 
 @contextmanager
@@ -203,7 +203,7 @@ class Run:
         emulator.settings(**schedule.settings)
         emulator.script(*schedule.script)
         backends = {name: there.settings(name, schedule.most_rows, schedule.limits) for name in schedule.order}
-        prices = {MODEL: ModelPrice(**RATES["standard"], batch=Rates(**RATES["batch"]))}
+        prices = {MODEL: ModelPrice(**RATES["standard"], batch=RateSettings(**RATES["batch"]))}
         place = Place(None, self._home.root, database_url, 10.0)
         self._config = Config(place, backends, {}, prices, ReportSettings())
 
@@ -229,12 +229,12 @@ class Run:
         """One process, until it is killed or the job is over; None where it does not come to its end."""
         with Store.open(self._url) as plain:
             store = fated(plain, self._fate)
-            lanes: dict[str, Lane] = {}
+            handles: dict[str, BackendHandle] = {}
             pipeline = Pipeline(
                 store,
                 self._home,
-                Lanes(
-                    open=lambda name: lanes.get(name) or lanes.setdefault(name, self._lane(name)),
+                BackendHandles(
+                    open=lambda name: handles.get(name) or handles.setdefault(name, self._lane(name)),
                     planning=lambda job: Planning(store, self._config, job, self.now()),
                     models=lambda job: models_of(self._config, job),
                     asked=lambda job: asked_of(self._config, job),
@@ -252,7 +252,7 @@ class Run:
                 self._cancel_if_due(store, job)
                 moved = not is_over and self._step(pipeline, job)
                 # As the engine does it after each round: what is left to do there holds up nobody.
-                pipeline.chores.tick()
+                pipeline.remote_cleanup.tick()
                 self._wait(moved)
         held = [
             (shard.id, shard.state, shard.held) for shard in plain.shards.of_job(job.id) if not shard.state.is_final
@@ -268,11 +268,11 @@ class Run:
         taken = intake.submit(store, self._home, self._config, self._source, options, self.now, lambda _, __: None)
         return taken.job
 
-    def _lane(self, name: str) -> Lane:
+    def _lane(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
         assert isinstance(settings, HostedBackend | AnthropicSettings)
         profile = profile_for(settings)
-        return Lane(
+        return BackendHandle(
             name=name,
             api=Struck(self._there.backend(name, settings), self._fate),
             profile=profile,

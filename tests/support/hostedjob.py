@@ -154,7 +154,7 @@ class Desk:
         """Another process goes on."""
         self._stop()
         self.config = load(self._place)
-        self.engine = Engine(self.config, self.store, crew=Inline())
+        self.engine = Engine(self.config, self.store, provider_calls=Inline())
 
     def _stop(self) -> None:
         if self.engine is not None:
@@ -199,7 +199,7 @@ class Desk:
         while sum(self.step(job) for job in jobs if not self.is_over(job)):
             moved = True
         assert self.engine is not None
-        self.engine.pipeline.chores.tick()
+        self.engine.pipeline.remote_cleanup.tick()
         return moved
 
     def later(self, seconds: float, *jobs: Job) -> None:

@@ -6,9 +6,9 @@ from decimal import Decimal
 from typing import Any, cast
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import PROFILES, Limits
+from orchestrator.backends.profiles import PROFILES, BatchLimits
 from orchestrator.core.model import Outcome, Price, Usage
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 
 
 class EachRow:
@@ -33,7 +33,7 @@ class EachRow:
         return self._price
 
 
-def lane(api: Any = None, *, cost: Decimal = Decimal(0), is_own: bool = True, **facts: Any) -> Lane:
+def handle(api: Any = None, *, cost: Decimal = Decimal(0), is_own: bool = True, **facts: Any) -> BackendHandle:
     """A backend without an API unless one is given."""
-    given = {"name": "gpu", "profile": PROFILES["orch"], "limits": Limits(), "poll_seconds": 60.0, **facts}
-    return Lane(api=cast(Backend, api), price=EachRow(cost), is_own=is_own, **given)
+    given = {"name": "gpu", "profile": PROFILES["orch"], "limits": BatchLimits(), "poll_seconds": 60.0, **facts}
+    return BackendHandle(api=cast(Backend, api), price=EachRow(cost), is_own=is_own, **given)

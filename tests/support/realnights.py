@@ -16,7 +16,7 @@ from tests.support.process import wait_until
 
 WAIT = 120.0
 BEFORE = timedelta(minutes=5)
-"""How long before a rescue is due the time stops being skipped."""
+"""How long before a reroute is due the time stops being skipped."""
 
 
 def rows_file(folder: Path, name: str, rows: int) -> str:
@@ -31,8 +31,8 @@ def rows_file(folder: Path, name: str, rows: int) -> str:
 
 def rescue_at(found: Json) -> datetime | None:
     """When a job's batches are cancelled for the deadline, as it is told now; None where that is at once."""
-    rescue = found["outlook"]["rescue"]
-    return None if rescue is None else datetime.fromisoformat(rescue["at"])
+    reroute = found["outlook"]["reroute"]
+    return None if reroute is None else datetime.fromisoformat(reroute["at"])
 
 
 class RealNight:

@@ -247,12 +247,12 @@ def _oddly(dice: random.Random, flavour: str, most_lasting: float) -> Blow:
     content = "results" if is_claude else "content"
     lasts = min(most_lasting, dice.choice([200.0, 1200.0, 3600.0]))
     of_batches = [one for one in BATCHED_ODDLY if one["do"] not in LATE or one["seconds"] <= most_lasting]
-    looks = ["retrieve"] if is_claude else ["retrieve", "list"]
+    polls = ["retrieve"] if is_claude else ["retrieve", "list"]
     verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
     nth = {"nth": dice.randint(1, 3)}
     chosen: list[tuple[Json, Json]] = [
         ({"do": dice.choice(COUNTED_ODDLY), "times": None}, {"verb": "retrieve"}),
-        ({"do": dice.choice(TOLD_ODDLY), "times": None, "lasts": lasts}, {"verb": dice.choice(looks)}),
+        ({"do": dice.choice(TOLD_ODDLY), "times": None, "lasts": lasts}, {"verb": dice.choice(polls)}),
         ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
         ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
         ({**dice.choice(NO_ANSWERS), "times": dice.randint(1, 2)}, {"verb": verb}),

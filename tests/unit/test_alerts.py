@@ -10,19 +10,21 @@ import pytest
 from orchestrator.core.counts import Counts
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.engine.monitor import trouble_at
-from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, Trouble, Watched, at_end, due
-from orchestrator.settings.config import Alerts
+from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, MonitoredJob, Trouble, at_end, due
+from orchestrator.settings.config import AlertSettings
 from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, SPEC, job, later, shard
 
 JOB = job(deadline_at=later(10))
 OPEN = Counts(pending=10, succeeded=90)
-SETTINGS = Alerts()
+SETTINGS = AlertSettings()
 
 
-def told(now: datetime = NOW, settings: Alerts = SETTINGS, **given: Any) -> list[tuple[AlertKind, str, str, str]]:
+def told(
+    now: datetime = NOW, settings: AlertSettings = SETTINGS, **given: Any
+) -> list[tuple[AlertKind, str, str, str]]:
     known: dict[str, Any] = {"job": JOB, "counts": OPEN, **given}
-    return [(one.kind, one.what, one.message, one.action) for one in due(Watched(**known), settings, now)]
+    return [(one.kind, one.what, one.message, one.action) for one in due(MonitoredJob(**known), settings, now)]
 
 
 def test_all_is_well() -> None:
@@ -36,9 +38,9 @@ def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
     assert (kind, what) == (AlertKind.DEADLINE, "risk")
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
     assert action.startswith("nothing yet: no other route is better")
-    events = [Event(NOW, "rescued", "first"), Event(NOW, "rescued", "to the gpu"), Event(NOW, "routed", "x")]
+    events = [Event(NOW, "rerouted", "first"), Event(NOW, "rerouted", "to the gpu"), Event(NOW, "routed", "x")]
     assert told(chance=0.6, events=events)[0][3] == "to the gpu"
-    assert told(chance=0.6, settings=Alerts(chance=0.5)) == []
+    assert told(chance=0.6, settings=AlertSettings(chance=0.5)) == []
     assert told(chance=0.0, counts=Counts(succeeded=3)) == [], "every row has its outcome"
 
 
@@ -65,9 +67,9 @@ def test_a_job_that_its_first_rows_have_stopped() -> None:
 
 
 def test_a_job_that_is_over_is_told_of_too() -> None:
-    events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rescued", "y")]
-    assert [one.what for one in at_end(Watched(JOB, OPEN, events=events), SETTINGS, None)] == ["stopped"]
-    [one] = at_end(Watched(JOB, OPEN), SETTINGS, "90.0% is below the threshold of 95.0%")
+    events = [Event(NOW, "stopped", "budget team: used up"), Event(NOW, "waiting", "x"), Event(NOW, "rerouted", "y")]
+    assert [one.what for one in at_end(MonitoredJob(JOB, OPEN, events=events), SETTINGS, None)] == ["stopped"]
+    [one] = at_end(MonitoredJob(JOB, OPEN), SETTINGS, "90.0% is below the threshold of 95.0%")
     assert (one.kind, one.what) == (AlertKind.QUALITY, "withheld")
     assert one.message == "judged by known answers: 90.0% is below the threshold of 95.0%"
 
@@ -86,7 +88,7 @@ STALLS: dict[str, tuple[Shard, float, str | None]] = {
         shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h"), 0,
         "batch contracts-1.001 of 3 rows at gpu takes longer than usual: in_progress for 9 h",
     ),
-    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", pulled_at=NOW), 0, None),
+    "is taken back": (shard(JOB, state=ShardState.SUBMITTED, held="in_progress for 9 h", rerouted_at=NOW), 0, None),
     "waits a while": (shard(JOB, held="no room"), HELD - 1, None),
     "waits too long": (
         shard(JOB, held="no room"), HELD,
@@ -137,11 +139,11 @@ def test_too_many_failures() -> None:
     [(kind, what, message, action)] = told(counts=Counts(pending=5, succeeded=89, failed=11))
     assert (kind, what, message) == (AlertKind.QUALITY, "failed", "11 of 100 rows have failed (11%)")
     assert "orch status contracts-1" in action
-    assert told(counts=Counts(succeeded=89, failed=11), settings=Alerts(failed_share=0.2)) == []
+    assert told(counts=Counts(succeeded=89, failed=11), settings=AlertSettings(failed_share=0.2)) == []
 
 
 def test_a_thing_is_known_by_its_kind_job_and_what() -> None:
-    [one] = due(Watched(JOB, OPEN, chance=0.1), SETTINGS, NOW)
+    [one] = due(MonitoredJob(JOB, OPEN, chance=0.1), SETTINGS, NOW)
     assert one.key == "deadline:contracts-1:risk"
 
 

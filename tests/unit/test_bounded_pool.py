@@ -23,16 +23,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.bounded import messages
-from orchestrator.core.bounded.messages import Kind, packed
-from orchestrator.core.bounded.pool import Call, Pool
-from orchestrator.core.bounded.process import OUT_OF_MEMORY, Limits, Trip, Tripped, verdict
+from orchestrator.core.bounded.messages import MessageKind, packed
+from orchestrator.core.bounded.pool import WorkerCall, WorkerPool
+from orchestrator.core.bounded.process import OUT_OF_MEMORY, Trip, Tripped, WorkerLimits, verdict
 from orchestrator.core.errors import StorageError
 
-LIMITS = Limits(memory=300_000_000, seconds=1, value=1_000_000)
+LIMITS = WorkerLimits(memory=300_000_000, seconds=1, value=1_000_000)
 
 
-def call(name: str, *arguments: object) -> Call:
-    return Call(f"tests.support.bounded:{name}", arguments)
+def call(name: str, *arguments: object) -> WorkerCall:
+    return WorkerCall(f"tests.support.bounded:{name}", arguments)
 
 
 def outcome(values: Iterator[Any]) -> list[Any]:
@@ -46,23 +46,23 @@ def outcome(values: Iterator[Any]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    with Pool(2, LIMITS) as pool:
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(2, LIMITS) as pool:
         yield pool
 
 
 @given(st.lists(st.integers(0, 300), max_size=20))
-def test_the_values_of_all_calls_come_in_order(pool: Pool, numbers: list[int]) -> None:
+def test_the_values_of_all_calls_come_in_order(pool: WorkerPool, numbers: list[int]) -> None:
     found = [[i for i, _ in values] for values in pool.map(call("count", number, 1000) for number in numbers)]
     assert found == [list(range(number)) for number in numbers]
 
 
-def test_values_that_are_not_taken_are_lost_and_the_next_come(pool: Pool) -> None:
+def test_values_that_are_not_taken_are_lost_and_the_next_come(pool: WorkerPool) -> None:
     taken = [next(values, None) for values in pool.map(call("echo", i, "more", "x" * 1000) for i in range(200))]
     assert taken == list(range(200))
 
 
-BAD: list[tuple[Call, list[Any]]] = [
+BAD: list[tuple[WorkerCall, list[Any]]] = [
     (call("spin"), [Trip.TIME]),
     (call("spin_in_c"), [Trip.TIME]),
     (call("hog", 10**9), [Trip.MEMORY]),
@@ -73,21 +73,23 @@ BAD: list[tuple[Call, list[Any]]] = [
     (call("fail"), ["one", Trip.CRASH]),
     (call("count", 1, 2_000_000), [Trip.VALUE]),
     (call("no_such_function"), [Trip.CRASH]),
-    (Call("no_such_module:function"), [Trip.CRASH]),
+    (WorkerCall("no_such_module:function"), [Trip.CRASH]),
     (call("say", b"\xff\x00\x00\x00\x00"), [Trip.CRASH]),
-    (call("say", struct.pack("<BI", Kind.VALUE, 4_000_000_000)), [Trip.CRASH]),
-    (call("say", packed(Kind.VALUE, pickle.dumps(os.system))), [Trip.CRASH]),
+    (call("say", struct.pack("<BI", MessageKind.VALUE, 4_000_000_000)), [Trip.CRASH]),
+    (call("say", packed(MessageKind.VALUE, pickle.dumps(os.system))), [Trip.CRASH]),
 ]
 
 
 @pytest.mark.parametrize(("bad", "given"), BAD, ids=[f"{bad.function[-12:]}-{i}" for i, (bad, _) in enumerate(BAD)])
-def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(pool: Pool, bad: Call, given: list[Any]) -> None:
+def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
+    pool: WorkerPool, bad: WorkerCall, given: list[Any]
+) -> None:
     calls = [call("echo", 1), bad, *(call("echo", i) for i in range(2, 6))]
     found = [outcome(values) for values in pool.map(calls)]
     assert found == [[1], given, *([i] for i in range(2, 6))]
 
 
-def test_many_bad_calls_among_good_ones(pool: Pool) -> None:
+def test_many_bad_calls_among_good_ones(pool: WorkerPool) -> None:
     kinds = [
         call("segfault"),
         call("hog", 10**9),
@@ -106,18 +108,18 @@ def test_many_bad_calls_among_good_ones(pool: Pool) -> None:
 
 
 @pytest.mark.slow
-def test_time_counts_from_one_value_to_the_next(pool: Pool) -> None:
+def test_time_counts_from_one_value_to_the_next(pool: WorkerPool) -> None:
     assert outcome(pool.call(call("slowly", 6, 0.4))) == list(range(6))
     assert outcome(pool.call(call("nothing_for_long", 6, 0.4))) == ["done"]
 
 
 def test_one_that_says_nothing_and_takes_no_time_is_ended() -> None:
-    with Pool(2, Limits(patience=0.5)) as pool:
+    with WorkerPool(2, WorkerLimits(patience=0.5)) as pool:
         found = [outcome(values) for values in pool.map([call("sleep", 60), call("echo", 1), call("sleep", 0)])]
     assert found == [[Trip.TIME], [1], ["slept"]]
 
 
-def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: Pool) -> None:
+def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: WorkerPool) -> None:
     found = outcome(pool.call(call("crash_after", 5)))
     assert [value[0] for value in found[:-1]] == list(range(5))
     assert found[-1] is Trip.CRASH
@@ -125,7 +127,7 @@ def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: Pool) -> None:
 
 def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
     larger_than_the_worker = bytearray(b"x" * LIMITS.memory)
-    with Pool(1, LIMITS) as pool:
+    with WorkerPool(1, LIMITS) as pool:
         for _ in range(10):
             assert outcome(pool.call(call("fill", 30_000_000))) == [30_000_000]
         assert outcome(pool.call(call("crash", signal.SIGABRT))) == [Trip.CRASH]
@@ -133,12 +135,12 @@ def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
     assert larger_than_the_worker
 
 
-def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: Pool, tmp_path: Path) -> None:
+def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: WorkerPool, tmp_path: Path) -> None:
     assert outcome(pool.call(call("crash_once", str(tmp_path / "mark")))) == ["second time"]
 
 
 def test_a_call_made_ahead_does_not_wait_for_streams_that_nobody_takes() -> None:
-    with Pool(1, LIMITS) as pool:
+    with WorkerPool(1, LIMITS) as pool:
         endless = pool.map([call("count", 100_000, 1000)])
         stream = next(endless)
         next(stream)
@@ -147,10 +149,10 @@ def test_a_call_made_ahead_does_not_wait_for_streams_that_nobody_takes() -> None
 
 
 def test_a_worker_has_no_environment_no_files_and_writes_none(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with (tmp_path / "open").open("w") as file, Pool(1) as fresh:
+    with (tmp_path / "open").open("w") as file, WorkerPool(1) as fresh:
         os.set_inheritable(file.fileno(), True)
         environment, pid, files = fresh.call(call("environment"))
         assert "OPENAI_API_KEY" not in environment
@@ -161,13 +163,13 @@ def test_a_worker_has_no_environment_no_files_and_writes_none(
 
 def test_what_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
-    with Pool(1) as pool, pytest.raises(StorageError, match="no process can be started"):
+    with WorkerPool(1) as pool, pytest.raises(StorageError, match="no process can be started"):
         list(pool.call(call("echo", 1)))
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(broken))
-    with Pool(1) as pool, pytest.raises(StorageError, match="no process can be started"):
+    with WorkerPool(1) as pool, pytest.raises(StorageError, match="no process can be started"):
         outcome(next(pool.map([call("echo", 1)])))
 
 
@@ -203,7 +205,15 @@ def test_plain_values_come_through_as_they_are(value: object) -> None:
 
 
 def test_other_values_come_through_as_their_text() -> None:
-    odd = [Path("/a"), Kind.END, len, {"zone": ZoneInfo("Europe/Berlin")}, datetime.UTC, Decimal("1.50"), UUID(int=1)]
+    odd = [
+        Path("/a"),
+        MessageKind.END,
+        len,
+        {"zone": ZoneInfo("Europe/Berlin")},
+        datetime.UTC,
+        Decimal("1.50"),
+        UUID(int=1),
+    ]
     found = messages.loads(messages.dumps(odd))
     assert found[:3] == ["/a", "5", "<built-in function len>"]
     assert found[3:] == odd[3:]
@@ -234,9 +244,9 @@ def test_no_bytes_make_a_parent_fail(data: bytes) -> None:
 
 SPINS = """
 import os, sys
-from orchestrator.core.bounded.pool import Call, Pool
-with Pool(2) as pool:
-    for values in pool.map([Call("tests.support.bounded:announced_spin", (sys.argv[1],))] * 2):
+from orchestrator.core.bounded.pool import WorkerCall, WorkerPool
+with WorkerPool(2) as pool:
+    for values in pool.map([WorkerCall("tests.support.bounded:announced_spin", (sys.argv[1],))] * 2):
         list(values)
 """
 

@@ -11,9 +11,9 @@ import pytest
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.submit import budget
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.stored import job, shard
 
 PENDING, SUBMITTED, ENDED, COLLECTED = (
@@ -50,8 +50,8 @@ class BySeconds(ByTokens):
         return Price(Decimal(str(seconds)), "time")
 
 
-TOKENS: Lane = replace(lane(is_own=False), price=ByTokens())
-SECONDS: Lane = replace(lane(upstreams=1), price=BySeconds())
+TOKENS: BackendHandle = replace(handle(is_own=False), price=ByTokens())
+SECONDS: BackendHandle = replace(handle(upstreams=1), price=BySeconds())
 
 
 def of(number: int, state: ShardState, tokens: int = 1000, output: int | None = 500, seconds: float = 0.0) -> Shard:
@@ -124,13 +124,13 @@ def test_nothing_that_runs_needs_no_stop() -> None:
 
 def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None:
     shards = [of(1, SUBMITTED, seconds=5.0), replace(of(2, SUBMITTED), backend="openai")]
-    lanes = {1: SECONDS, 2: TOKENS}
+    handles = {1: SECONDS, 2: TOKENS}
     found = budget.used_up(
-        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: lanes[shard.number], lambda *_: "m"
+        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
     assert found is None
     shards[0] = of(1, SUBMITTED, seconds=7.0)
     found = budget.used_up(
-        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: lanes[shard.number], lambda *_: "m"
+        job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
     assert "stopping costs" in str(found)

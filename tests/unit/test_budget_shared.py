@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError, RefusedError
 from orchestrator.policy import budgets
-from orchestrator.policy.budgets import Mark, Period, Standing, period_at
+from orchestrator.policy.budgets import BudgetMark, BudgetStanding, Period, period_at
 from orchestrator.settings import config
 from orchestrator.settings.config import Budget
 from orchestrator.settings.discovery import Place
@@ -112,8 +112,8 @@ NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 NOVEMBER = Period(datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC), "2026-12-01 00:00")
 
 
-def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, **terms: object) -> Standing:
-    return Standing(budget(**terms), NOVEMBER, Decimal(spent), Decimal(flying), unbounded)  # type: ignore[arg-type]
+def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, **terms: object) -> BudgetStanding:
+    return BudgetStanding(budget(**terms), NOVEMBER, Decimal(spent), Decimal(flying), unbounded)  # type: ignore[arg-type]
 
 
 UNKNOWN = "c-1.001 is in flight, and its answers have no bound"
@@ -131,7 +131,7 @@ ROOM = {
 
 
 @pytest.mark.parametrize(("stands", "wanted", "told"), ROOM.values(), ids=ROOM.keys())
-def test_a_batch_goes_when_all_that_flies_fits(stands: Standing, wanted: str, told: str | None) -> None:
+def test_a_batch_goes_when_all_that_flies_fits(stands: BudgetStanding, wanted: str, told: str | None) -> None:
     found = budgets.no_room(stands, Decimal(wanted))
     assert found is told if told is None else told in str(found)
 
@@ -157,7 +157,7 @@ HOURS = {
 
 @pytest.mark.parametrize(("stands", "more", "start", "stop"), HOURS.values(), ids=HOURS.keys())
 def test_what_is_paid_by_the_hour_ends_while_stopping_still_fits(
-    stands: Standing, more: str, start: str | None, stop: str | None
+    stands: BudgetStanding, more: str, start: str | None, stop: str | None
 ) -> None:
     for told, said in (
         (start, budgets.no_time(stands, Decimal(more))),
@@ -169,15 +169,19 @@ def test_what_is_paid_by_the_hour_ends_while_stopping_still_fits(
 @pytest.mark.parametrize(
     ("stands", "mark", "told"),
     [
-        (standing("79.99"), Mark.OK, None),
-        (standing("80"), Mark.WARNING, "until 2026-12-01 00:00: of the $100 of budget legal for the month $80.0000"),
-        (standing("10", "90"), Mark.STOPPED, None),
-        (standing("0", unbounded=UNKNOWN), Mark.STOPPED, None),
-        (standing("50", stop_at=0.5, warn_at=0.5), Mark.STOPPED, "(50%)"),
+        (standing("79.99"), BudgetMark.OK, None),
+        (
+            standing("80"),
+            BudgetMark.WARNING,
+            "until 2026-12-01 00:00: of the $100 of budget legal for the month $80.0000",
+        ),
+        (standing("10", "90"), BudgetMark.STOPPED, None),
+        (standing("0", unbounded=UNKNOWN), BudgetMark.STOPPED, None),
+        (standing("50", stop_at=0.5, warn_at=0.5), BudgetMark.STOPPED, "(50%)"),
     ],
     ids=["below", "at its mark", "all in flight", "nobody knows", "at its stop"],
 )
-def test_marks_and_the_words_for_them(stands: Standing, mark: Mark, told: str | None) -> None:
+def test_marks_and_the_words_for_them(stands: BudgetStanding, mark: BudgetMark, told: str | None) -> None:
     found = budgets.warning(stands)
     assert stands.mark is mark
     assert found is None if told is None else told in str(found)
@@ -204,7 +208,7 @@ def test_no_period_is_overspent_and_each_new_one_is_free(moves: list[Move], peri
     for what, number, share in moves:
         stands_in = period_at(terms, now, UTC)
         spent = booked.get(stands_in.starts, Decimal(0))
-        stands = Standing(terms, stands_in, spent, Decimal(sum(flying)))
+        stands = BudgetStanding(terms, stands_in, spent, Decimal(sum(flying)))
         if what == "wait":
             now += timedelta(hours=number)
         elif what == "settle" and flying:
@@ -220,7 +224,7 @@ def test_no_period_is_overspent_and_each_new_one_is_free(moves: list[Move], peri
             if held is None:
                 flying.append(number)
             else:
-                anew = Standing(terms, period_at(terms, stands_in.ends, UTC), Decimal(0), Decimal(0))
+                anew = BudgetStanding(terms, period_at(terms, stands_in.ends, UTC), Decimal(0), Decimal(0))
                 assert budgets.no_room(anew, Decimal(number)) is None, "what fits at all fits once it renews"
         assert all(cost <= stands.cap for cost in booked.values())
         assert booked.get(period_at(terms, now, UTC).starts, Decimal(0)) + sum(flying) <= stands.cap

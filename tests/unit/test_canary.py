@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.policy.canary import Limits, Seen, judge, places, until
+from orchestrator.policy.canary import CanaryFigures, CanaryLimits, judge, places, until
 
-LIMITS = Limits(max_failed=0.25, max_cost=2.0)
+LIMITS = CanaryLimits(max_failed=0.25, max_cost=2.0)
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 
 
@@ -40,8 +40,8 @@ def test_it_may_take_a_quarter_of_the_time() -> None:
     assert until(NOW, None) is None
 
 
-def seen(failed: dict[str, int], cost: str = "0.10", foreseen: str | None = "0.10") -> Seen:
-    return Seen(20, failed, Decimal(cost), None if foreseen is None else Decimal(foreseen))
+def seen(failed: dict[str, int], cost: str = "0.10", foreseen: str | None = "0.10") -> CanaryFigures:
+    return CanaryFigures(20, failed, Decimal(cost), None if foreseen is None else Decimal(foreseen))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def seen(failed: dict[str, int], cost: str = "0.10", foreseen: str | None = "0.1
         ),
     ],
 )  # fmt: skip
-def test_what_comes_back_decides_whether_the_others_follow(found: Seen, passed: bool, reason: str) -> None:
+def test_what_comes_back_decides_whether_the_others_follow(found: CanaryFigures, passed: bool, reason: str) -> None:
     verdict = judge(found, LIMITS)
     assert (verdict.passed, verdict.reason) == (passed, reason)
 
@@ -75,5 +75,5 @@ def test_what_comes_back_decides_whether_the_others_follow(found: Seen, passed: 
     cost=st.decimals(0, 10, places=6),
 )
 def test_with_looser_limits_nothing_is_stopped_that_passed(failed: dict[str, int], cost: Decimal) -> None:
-    found = Seen(20, failed, cost, Decimal(1))
-    assert judge(found, LIMITS).passed <= judge(found, Limits(0.5, 3.0)).passed
+    found = CanaryFigures(20, failed, cost, Decimal(1))
+    assert judge(found, LIMITS).passed <= judge(found, CanaryLimits(0.5, 3.0)).passed

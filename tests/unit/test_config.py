@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.errors import InputError
 from orchestrator.settings import config
-from orchestrator.settings.config import Rates
+from orchestrator.settings.config import RateSettings
 from orchestrator.settings.discovery import Place, find_file, locate
 
 LOCAL = '[backends.gpu]\nupstreams = ["http://127.0.0.1:8000/v1/"]\nidle = true\n'
@@ -154,7 +154,7 @@ def test_backends_of_each_kind(tmp_path: Path) -> None:
         "flex": ("sync", "hosted"),
     }
     assert settings.backends["flex"].base_url == "https://h/v1"
-    assert settings.prices["m"].batch == Rates(input=Decimal("1.25"), output=Decimal(5))
+    assert settings.prices["m"].batch == RateSettings(input=Decimal("1.25"), output=Decimal(5))
 
 
 BAD = {

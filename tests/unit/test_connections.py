@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.connections import Closed, Connection, Connections, Patience, Phase
+from orchestrator.core.connections import ClientTimeouts, Closed, Connection, Connections, Phase
 from orchestrator.server.descriptors import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
 from orchestrator.server.settings import Settings
 
@@ -144,7 +144,7 @@ def test_two_requests_at_once_are_two(clock: Loop) -> None:
 
 
 def test_a_head_has_its_time_as_a_whole(clock: Loop) -> None:
-    guard = Connections(4, patience=Patience(head=10.0))
+    guard = Connections(4, patience=ClientTimeouts(head=10.0))
     connection, wire = client(guard)
     for _ in range(10):
         clock.moment += 1.0
@@ -158,7 +158,7 @@ def test_a_head_has_its_time_as_a_whole(clock: Loop) -> None:
 
 
 def test_between_requests_there_is_no_head_to_wait_for(clock: Loop) -> None:
-    guard = Connections(4, patience=Patience(head=10.0))
+    guard = Connections(4, patience=ClientTimeouts(head=10.0))
     connection, wire = known(guard)
     clock.moment += 1000.0
     guard.sweep()
@@ -175,7 +175,7 @@ def test_an_answer_goes_on_as_long_as_enough_of_it_is_taken(taken: list[int]) ->
     loop = Loop()
     asyncio._set_running_loop(loop)
     try:
-        patience = Patience(answer=10.0, least_rate=100.0)
+        patience = ClientTimeouts(answer=10.0, least_rate=100.0)
         guard = Connections(4, patience=patience)
         connection, wire = client(guard)
         connection.begin(has_body=False)

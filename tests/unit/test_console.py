@@ -72,12 +72,12 @@ TERMINAL = """
 import sys
 from orchestrator.cli.console import out, text_line, watching
 from orchestrator.cli.console_progress import progress
-from orchestrator.cli.layout import Span
+from orchestrator.cli.layout import StyledText
 from orchestrator.cli.terminal import make_output_safe
 from orchestrator.cli.output import say
 make_output_safe()
 hostile = "\\x1b]0;title\\x07\\x9b2J\\u202e"
-out().print([(Span("state ", "green"), Span(hostile))])
+out().print([(StyledText("state ", "green"), StyledText(hostile))])
 with progress(quiet=False) as view:
     view.reading(1, 1)
     say(f"said {hostile}")

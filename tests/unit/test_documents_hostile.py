@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.documents import (
     Document,
     DocumentProblem,
@@ -21,7 +21,7 @@ from orchestrator.documents import (
     listed,
 )
 from orchestrator.documents import read as read_with
-from orchestrator.documents.files import File, read_plain
+from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.html_shape import tamed
 from orchestrator.documents.opening import Opener
 from orchestrator.documents.word_package import RATIO_FROM
@@ -48,7 +48,7 @@ def only(base: Path, name: str, data: bytes, **settings: object) -> list[Code]:
 @pytest.fixture(scope="module")
 def strict() -> Iterator[Readers]:
     """Readers that may take little."""
-    with Readers(2, Limits(memory=200_000_000, seconds=1)) as found:
+    with Readers(2, WorkerLimits(memory=200_000_000, seconds=1)) as found:
         yield found
 
 
@@ -222,7 +222,7 @@ def test_no_two_names_give_the_same_key(tmp_path: Path) -> None:
 def test_text_in_a_legacy_encoding_takes_no_more_than_a_few_times_its_bytes(tmp_path: Path) -> None:
     sentence = "Договор о поставке товара и об оплате его в срок, не позже. "
     (tmp_path / "a.txt").write_bytes(sentence.encode("cp1251") * 300_000)
-    with Readers(1, Limits(memory=230_000_000)) as few:
+    with Readers(1, WorkerLimits(memory=230_000_000)) as few:
         (found,) = read_with(DocumentSource(path="a.txt"), tmp_path, few)
     assert isinstance(found, Document)
     assert found.text == sentence * 300_000
@@ -274,7 +274,7 @@ def test_a_file_that_is_written_to_is_read_whole_or_told(tmp_path: Path) -> None
     writer.start()
     opener, codes = Opener(), set()
     try:
-        file = File(str(path), "a.txt", "a.txt", "text", None, 1_000_000)
+        file = DocumentFile(str(path), "a.txt", "a.txt", "text", None, 1_000_000)
         while len(codes) < 1:
             found = read_plain(file, opener)
             assert found is not None

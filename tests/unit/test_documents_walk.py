@@ -16,7 +16,7 @@ from orchestrator import documents
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument
 from orchestrator.documents.globs import Globs
-from orchestrator.documents.ignored import Reason, told
+from orchestrator.documents.ignored import IgnoredReason, told
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read, readers
 
@@ -229,7 +229,7 @@ import json, os, sys
 from pathlib import Path
 # All before the rights are gone: nobody may not see the interpreter's files.
 from orchestrator.documents import confined, csv_rows, listed, Readers
-from orchestrator.documents.readers import Rows
+from orchestrator.documents.readers import TableRows
 from orchestrator.core.errors import InputError
 from orchestrator.settings.job_spec import (DocumentSource)
 os.setgroups([])
@@ -239,7 +239,7 @@ readers = Readers()  # of which no process is started
 try:
     documents = []
     for found in listed(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1]), 0, readers):
-        if isinstance(found.order, Rows):
+        if isinstance(found.order, TableRows):
             for rows in confined.rows(found.order.table, None, 0):
                 documents += map(confined.from_plain, rows)
         else:
@@ -330,7 +330,7 @@ def test_no_link_leads_out_of_the_folder(around: Path, name: str, target: str, i
     found = list(read(DocumentSource(path="docs", include=tuple(include)), around, ignored))
     assert [one.key for one in found] == ["docs/a.txt", "docs/sub/b.txt"]
     assert {one.text for one in found if isinstance(one, Document)} == {"text of a.txt", "text of sub/b.txt"}
-    reason = Reason.SPECIAL if target == "/dev/null" else Reason.LINK
+    reason = IgnoredReason.SPECIAL if target == "/dev/null" else IgnoredReason.LINK
     assert ignored.counts == {reason: 1}
     assert ignored.names == [f"docs/{name}"]
 
@@ -347,7 +347,7 @@ def test_chains_and_loops_of_links_are_judged_by_their_end(around: Path) -> None
     ignored = Ignored()
     keys = [one.key for one in read(DocumentSource(path="docs"), around, ignored)]
     assert keys == ["docs/a.txt", "docs/sub/b.txt"]
-    assert ignored.counts == {Reason.LINK: 3, Reason.KIND: 2}
+    assert ignored.counts == {IgnoredReason.LINK: 3, IgnoredReason.KIND: 2}
 
 
 def test_links_are_followed_where_that_is_asked_for_but_never_into_the_system(around: Path) -> None:
@@ -363,7 +363,7 @@ def test_links_are_followed_where_that_is_asked_for_but_never_into_the_system(ar
     texts = [one.text for one in found if isinstance(one, Document) and "/l" in one.key]
     assert all("root:" in text for text in texts)  # /etc/passwd is a file as others are
     assert len(texts) == 1
-    assert ignored.counts == {Reason.LINK: 1, Reason.SPECIAL: 1}
+    assert ignored.counts == {IgnoredReason.LINK: 1, IgnoredReason.SPECIAL: 1}
 
 
 @pytest.mark.parametrize(
@@ -452,8 +452,8 @@ def test_a_folder_of_nothing_but_what_is_not_read_says_so(tmp_path: Path) -> Non
 def test_kinds_are_counted_in_bounded_space() -> None:
     ignored = Ignored()
     for i in range(1000):
-        ignored.add(Reason.KIND, f"docs/a.{i}", f".{i}")
-        ignored.add(Reason.LINK, f"docs/{i}", "")
+        ignored.add(IgnoredReason.KIND, f"docs/a.{i}", f".{i}")
+        ignored.add(IgnoredReason.LINK, f"docs/{i}", "")
     counted = ignored.to_json()
     assert len(counted["kinds"]) <= 31
     assert counted["kinds"]["other"] == 970

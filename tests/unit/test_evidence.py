@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.evidence import (
-    Course,
+    BatchLife,
     Denied,
-    Named,
-    Reading,
+    EndedBatch,
+    FileReading,
     answers_until,
     gone,
     named,
@@ -68,23 +68,23 @@ def test_answers_until(deadline: timedelta | None, again: timedelta | None, unti
 DONE, CUT = BatchStatus.COMPLETED, BatchStatus.CANCELLED
 # what an ended batch tells: from when on its files count as named
 NAMED = {
-    "a failed one has none": (Named(BatchStatus.FAILED), 0 * MINUTE),
-    "both are there": (Named(DONE, 2, 1, has_output=True, has_errors=True), 0 * MINUTE),
-    "no errors, no error file": (Named(DONE, 3, has_output=True), 0 * MINUTE),
-    "answers without a file are waited for to the end": (Named(DONE, 3), DAY),
-    "though errors are there": (Named(CUT, 1, 2, has_errors=True), DAY),
-    "errors without a file": (Named(DONE, 2, 1, has_output=True), 15 * MINUTE),
-    "completed and nothing named": (Named(DONE), 15 * MINUTE),
-    "counts not told": (Named(CUT, is_counted=False), 15 * MINUTE),
-    "counts not told, and never begun": (Named(CUT, is_counted=False, has_begun=False), 0 * MINUTE),
-    "counts of nothing": (Named(CUT), MINUTE),
-    "cancelled before it began": (Named(CUT, has_begun=False), 0 * MINUTE),
-    "a file nobody counted": (Named(CUT, has_output=True), 0 * MINUTE),
+    "a failed one has none": (EndedBatch(BatchStatus.FAILED), 0 * MINUTE),
+    "both are there": (EndedBatch(DONE, 2, 1, has_output=True, has_errors=True), 0 * MINUTE),
+    "no errors, no error file": (EndedBatch(DONE, 3, has_output=True), 0 * MINUTE),
+    "answers without a file are waited for to the end": (EndedBatch(DONE, 3), DAY),
+    "though errors are there": (EndedBatch(CUT, 1, 2, has_errors=True), DAY),
+    "errors without a file": (EndedBatch(DONE, 2, 1, has_output=True), 15 * MINUTE),
+    "completed and nothing named": (EndedBatch(DONE), 15 * MINUTE),
+    "counts not told": (EndedBatch(CUT, is_counted=False), 15 * MINUTE),
+    "counts not told, and never begun": (EndedBatch(CUT, is_counted=False, has_begun=False), 0 * MINUTE),
+    "counts of nothing": (EndedBatch(CUT), MINUTE),
+    "cancelled before it began": (EndedBatch(CUT, has_begun=False), 0 * MINUTE),
+    "a file nobody counted": (EndedBatch(CUT, has_output=True), 0 * MINUTE),
 }
 
 
 @pytest.mark.parametrize(("told", "after"), NAMED.values(), ids=NAMED.keys())
-def test_named(told: Named, after: timedelta) -> None:
+def test_named(told: EndedBatch, after: timedelta) -> None:
     if after:
         early = named(told, T, FAR, T + after - SECOND).why
         assert early is not None
@@ -93,14 +93,14 @@ def test_named(told: Named, after: timedelta) -> None:
     assert named(told, T, FAR, T + after).holds
 
 
-ALL, LESS = Reading(10, 1000), Reading(6, 600)
+ALL, LESS = FileReading(10, 1000), FileReading(6, 600)
 # a reading, how many rows are expected: from when on its files count as whole
 WHOLE = {
     "every row": (ALL, 10, 0 * MINUTE),
     "every row, whatever the length": (replace(ALL, told=7), 10, 0 * MINUTE),
     "every row, though it broke off behind them": (replace(ALL, cut="reset"), 10, 0 * MINUTE),
-    "nothing was expected": (Reading(), 0, 0 * MINUTE),
-    "nothing was expected, and a file is absent": (Reading(absent=("error",)), 0, DAY),
+    "nothing was expected": (FileReading(), 0, 0 * MINUTE),
+    "nothing was expected, and a file is absent": (FileReading(absent=("error",)), 0, DAY),
     "as long as told: when it has not grown for a while": (replace(LESS, told=600), 10, 15 * MINUTE),
     "as long as told now, and more than before": (replace(LESS, told=600, has_grown=True), 10, DAY),
     "shorter than told": (replace(LESS, told=1000), 10, DAY),
@@ -108,12 +108,12 @@ WHOLE = {
     "nobody tells the length": (LESS, 10, DAY),
     "broken off": (replace(LESS, told=600, cut="reset"), 10, DAY),
     "not there": (replace(LESS, told=600, absent=("output",)), 10, DAY),
-    "as long as told, and of something else": (Reading(0, 600, 600), 10, DAY),
+    "as long as told, and of something else": (FileReading(0, 600, 600), 10, DAY),
 }
 
 
 @pytest.mark.parametrize(("reading", "expected", "after"), WHOLE.values(), ids=WHOLE.keys())
-def test_whole(reading: Reading, expected: int, after: timedelta) -> None:
+def test_whole(reading: FileReading, expected: int, after: timedelta) -> None:
     if after:
         assert not whole(reading, expected, T, FAR, T + after - SECOND).holds
     assert whole(reading, expected, T, FAR, T + after).holds
@@ -127,7 +127,7 @@ def test_a_file_that_has_grown_is_waited_for_anew() -> None:
     assert LESS.is_more_than(replace(LESS, absent=("error",)))
 
 
-RUNS = Course(made=T, window=DAY, overruns=False, shown=T)
+RUNS = BatchLife(made=T, window=DAY, overruns=False, shown=T)
 # a batch's course: when nobody waits for it any longer
 LOST = {
     "one that is shown never is": (RUNS, None),
@@ -150,7 +150,7 @@ LOST = {
 
 
 @pytest.mark.parametrize(("course", "after"), LOST.values(), ids=LOST.keys())
-def test_lost(course: Course, after: timedelta | None) -> None:
+def test_lost(course: BatchLife, after: timedelta | None) -> None:
     if after is None:
         assert course.lost(T + 90 * DAY) is None
         return

@@ -15,7 +15,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
+from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
 from tests.support import merged
 
 TASKS = {"facts": merged.SCHEMA, "gist": None}
@@ -130,7 +130,7 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path, form: Format) -> N
 
 @pytest.mark.parametrize("form", ["jsonl", "batch"])
 def test_lines_are_written_as_they_are(tmp_path: Path, form: Format) -> None:
-    counted = Counted(LINES)
+    counted = CountedLines(LINES)
     file = io.BytesIO()
     encode(file, counted, form, "letters-1", TASKS)
     assert file.getvalue() == b"".join(line + b"\n" for line in LINES)

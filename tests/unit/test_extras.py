@@ -12,7 +12,7 @@ from orchestrator.documents import sources
 from orchestrator.documents.readers import Readers
 from orchestrator.documents.types import UnreadableDocument
 from orchestrator.pipeline.finish import outputs
-from orchestrator.settings.job_file import DocumentSource, Output
+from orchestrator.settings.job_spec import DocumentSource, Output
 
 INSTALL = "pip install 'orch-batch[parquet]'"
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.policy.forecast import Seen, output_lengths, turnaround
+from orchestrator.policy.forecast import SeenBatch, output_lengths, turnaround
 
 AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
 
 
-def nights(*seconds: float, ended: bool = True, rows: int = 1000) -> list[Seen]:
-    return [Seen(AT - timedelta(days=day), each, ended, rows) for day, each in enumerate(seconds, 1)]
+def nights(*seconds: float, ended: bool = True, rows: int = 1000) -> list[SeenBatch]:
+    return [SeenBatch(AT - timedelta(days=day), each, ended, rows) for day, each in enumerate(seconds, 1)]
 
 
 # --- how long answers are
@@ -92,7 +92,7 @@ def test_own_nights_take_over() -> None:
 def test_a_batch_that_still_runs_says_that_they_take_longer() -> None:
     done = nights(*[10 * MINUTE] * 20)
     known = turnaround(done, rows=1000, at=AT)
-    running = [Seen(one.at - timedelta(days=20), 5 * HOUR, False, 1000) for one in nights(*[0.0] * 10)]
+    running = [SeenBatch(one.at - timedelta(days=20), 5 * HOUR, False, 1000) for one in nights(*[0.0] * 10)]
     assert turnaround([*done, *running], rows=1000, at=AT).by(HOUR) < known.by(HOUR) - 0.1
     # Told for as long as it ran and no longer: for what lasts five hours already, nothing is changed.
     late = turnaround([*done, *running], rows=1000, at=AT)
@@ -101,7 +101,7 @@ def test_a_batch_that_still_runs_says_that_they_take_longer() -> None:
 
 def test_a_batch_that_runs_since_a_moment_says_nothing() -> None:
     done = nights(*[10 * MINUTE] * 20)
-    just = [Seen(AT - timedelta(days=30), 30.0, False, 1000)]
+    just = [SeenBatch(AT - timedelta(days=30), 30.0, False, 1000)]
     assert turnaround([*done, *just], rows=1000, at=AT).left == pytest.approx(turnaround(done, rows=1000, at=AT).left)
 
 
@@ -111,7 +111,7 @@ def test_censored_batches_are_no_short_ones() -> None:
     seen = []
     for day in range(1, 600):
         takes = chance.lognormvariate(math.log(HOUR), 0.8)
-        seen.append(Seen(AT - timedelta(days=day), min(takes, 2 * HOUR), takes <= 2 * HOUR, 1000))
+        seen.append(SeenBatch(AT - timedelta(days=day), min(takes, 2 * HOUR), takes <= 2 * HOUR, 1000))
     known = turnaround(seen, rows=1000, at=AT)
     assert known.by(HOUR) == pytest.approx(0.5, abs=0.08)
     assert known.by(2 * HOUR) == pytest.approx(0.8, abs=0.08)
@@ -119,15 +119,15 @@ def test_censored_batches_are_no_short_ones() -> None:
 
 
 def test_shards_of_one_night_are_one_night() -> None:
-    one = [Seen(AT - timedelta(days=1), 10 * HOUR, True, 1000)]
+    one = [SeenBatch(AT - timedelta(days=1), 10 * HOUR, True, 1000)]
     shards = one * 40
     assert turnaround(shards, rows=1000, at=AT).left == pytest.approx(turnaround(one, rows=1000, at=AT).left)
     assert turnaround(shards, rows=1000, at=AT).source == "from 1 night, else assumed"
 
 
 def test_the_hours_of_a_night_weigh_no_more_than_a_night() -> None:
-    def slow(*ago: timedelta) -> list[Seen]:
-        return [Seen(AT - each, 10 * HOUR, True, 1000) for each in ago]
+    def slow(*ago: timedelta) -> list[SeenBatch]:
+        return [SeenBatch(AT - each, 10 * HOUR, True, 1000) for each in ago]
 
     fast = nights(*[5 * MINUTE] * 10)[2:]
     hours = slow(*(timedelta(days=1, hours=hour) for hour in range(-3, 4)))
@@ -138,34 +138,46 @@ def test_the_hours_of_a_night_weigh_no_more_than_a_night() -> None:
 
 
 def test_the_slowest_shard_of_an_hour_stands_for_it() -> None:
-    quick, slow = Seen(AT - timedelta(days=1), 60.0, True, 1000), Seen(AT - timedelta(days=1), 9 * HOUR, False, 1000)
+    quick, slow = (
+        SeenBatch(AT - timedelta(days=1), 60.0, True, 1000),
+        SeenBatch(AT - timedelta(days=1), 9 * HOUR, False, 1000),
+    )
     both = turnaround([quick, slow], rows=1000, at=AT)
     assert both.left == turnaround([slow], rows=1000, at=AT).left
 
 
 def test_the_night_itself_tells_most() -> None:
     usual = nights(*[10 * MINUTE] * 60)
-    stuck = [Seen(AT - timedelta(hours=3), 3 * HOUR, False, 1000)]
-    fast = [Seen(AT - timedelta(hours=1), 4 * MINUTE, True, 1000)]
+    stuck = [SeenBatch(AT - timedelta(hours=3), 3 * HOUR, False, 1000)]
+    fast = [SeenBatch(AT - timedelta(hours=1), 4 * MINUTE, True, 1000)]
     assert turnaround([*usual, *stuck], rows=1000, at=AT).by(HOUR) < 0.35
     assert turnaround(usual, rows=1000, at=AT).by(HOUR) > 0.9
     assert turnaround([*usual, *fast], rows=1000, at=AT).by(6 * MINUTE) > 0.6
 
 
 LIKE = {
-    "size": [Seen(AT - timedelta(days=1), 10 * HOUR, True, 100_000), Seen(AT - timedelta(days=2), 300.0, True, 1000)],
-    "hour": [
-        Seen(AT - timedelta(days=1, hours=9), 10 * HOUR, True, 1000),
-        Seen(AT - timedelta(days=2), 300.0, True, 1000),
+    "size": [
+        SeenBatch(AT - timedelta(days=1), 10 * HOUR, True, 100_000),
+        SeenBatch(AT - timedelta(days=2), 300.0, True, 1000),
     ],
-    "age": [Seen(AT - timedelta(days=90), 10 * HOUR, True, 1000), Seen(AT - timedelta(days=1), 300.0, True, 1000)],
+    "hour": [
+        SeenBatch(AT - timedelta(days=1, hours=9), 10 * HOUR, True, 1000),
+        SeenBatch(AT - timedelta(days=2), 300.0, True, 1000),
+    ],
+    "age": [
+        SeenBatch(AT - timedelta(days=90), 10 * HOUR, True, 1000),
+        SeenBatch(AT - timedelta(days=1), 300.0, True, 1000),
+    ],
 }
 
 
 @pytest.mark.parametrize("seen", LIKE.values(), ids=LIKE.keys())
-def test_what_is_alike_weighs_more(seen: list[Seen]) -> None:
+def test_what_is_alike_weighs_more(seen: list[SeenBatch]) -> None:
     unlike, like = seen
-    swapped = [Seen(unlike.at, like.seconds, True, unlike.rows), Seen(like.at, unlike.seconds, True, like.rows)]
+    swapped = [
+        SeenBatch(unlike.at, like.seconds, True, unlike.rows),
+        SeenBatch(like.at, unlike.seconds, True, like.rows),
+    ]
     assert turnaround(seen, rows=1000, at=AT).by(HOUR) > turnaround(swapped, rows=1000, at=AT).by(HOUR)
 
 
@@ -176,7 +188,7 @@ def test_what_is_alike_weighs_more(seen: list[Seen]) -> None:
     st.floats(0, 200_000),
 )
 def test_a_forecast_is_a_distribution(seen: list[tuple[int, float, bool, int]], first: float, second: float) -> None:
-    known = turnaround([Seen(AT - timedelta(days=day), *rest) for day, *rest in seen], rows=1000, at=AT)
+    known = turnaround([SeenBatch(AT - timedelta(days=day), *rest) for day, *rest in seen], rows=1000, at=AT)
     early, late = sorted((first, second))
     assert 0.0 <= known.by(early) <= known.by(late) <= 1.0
     assert list(known.left) == sorted(known.left, reverse=True)

@@ -52,7 +52,7 @@ WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
         "a batch at gpu took 7 h (1 h foreseen, 2 h at most)",
     ),
     "one that was taken back": (
-        {"shards": [replace(BATCH, pulled_at=later(1.9), ended_at=later(2))], "forecasts": [FORESEEN]},
+        {"shards": [replace(BATCH, rerouted_at=later(1.9), ended_at=later(2))], "forecasts": [FORESEEN]},
         Cause.SLOW_BATCH,
         "a batch at gpu was cancelled after 1 h 54 min (1 h foreseen, 2 h at most)",
     ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.layout import Column, Line, Span, cell_width, pairs, paragraph, sentence, table, wrap
+from orchestrator.cli.layout import Column, Line, StyledText, cell_width, pairs, paragraph, sentence, table, wrap
 
 WIDE = "契約書の名前"
 PLAIN = st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zs", "Zl", "Zp"])
@@ -62,7 +62,7 @@ def test_paragraphs_fit(text: str, width: int) -> None:
 
 @given(TEXTS, TEXTS, WIDTHS)
 def test_pairs_fit(one: str, other: str, width: int) -> None:
-    lines = shown(pairs([("name", one), ("other", (one, Span(other, "red")))], width))
+    lines = shown(pairs([("name", one), ("other", (one, StyledText(other, "red")))], width))
     assert max(map(cell_width, lines)) <= width
     assert letters("".join(lines)) == letters(f"name{one}other{one}{other}")
 

@@ -20,7 +20,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.collect.partial import partial_lines
 from orchestrator.pipeline.finish import merge
 from orchestrator.settings.home import Home
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 
 ROW = FinishedRow(
     0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 1, None, None, None, None, Usage(), None, Decimal(0),
@@ -118,7 +118,7 @@ def test_a_batch_collected_while_its_rows_are_previewed_is_read_at_its_own_place
     )
     api = cast(Any, SimpleNamespace(partial=partial))
     job = cast(Any, SimpleNamespace(id="j"))
-    with partial_lines(store, home, job, {}, lambda _: lane(api), style="batch") as lines:
+    with partial_lines(store, home, job, {}, lambda _: handle(api), style="batch") as lines:
         assert [msgspec.json.decode(each)["custom_id"] for each in lines] == ["a", "b"]
 
 

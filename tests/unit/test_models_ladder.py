@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.plan.routes import models_of, objections, route_for, standing_of
+from orchestrator.pipeline.plan.routes import check_eligible, eligibility_of, models_of, objections, standing_of
 from orchestrator.policy.row_errors import BAD_ANSWERS
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -21,7 +21,7 @@ from orchestrator.settings.job_file import load as load_job
 from orchestrator.settings.model_lists import (
     MOST,
     Names,
-    Standing,
+    RungStanding,
     Step,
     above,
     expand,
@@ -69,44 +69,44 @@ def test_the_rung_of_an_alias() -> None:
     assert {alias: rung_of(alias) for alias in named} == named
 
 
-def steps(ladder: Any, alias: str, backend: str, usable: tuple[str, ...] = HERE) -> Standing:
+def steps(ladder: Any, alias: str, backend: str, usable: tuple[str, ...] = HERE) -> RungStanding:
     return standing(alias, backend, expand({"a": ladder}, HERE), usable)
 
 
 LOCAL_FIRST = ({"gpu": "q"}, {"api": "mini"}, {"api": "big", "flex": "big"})
-NEXT: dict[str, tuple[Standing, Standing]] = {
-    "no list": (steps("nano", "a", "gpu"), Standing()),
-    "a model's own name": (steps("nano", "gpt-5@20250929", "gpu"), Standing()),
-    "one of a list": (steps(("nano",), "a", "gpu"), Standing()),
-    "the next": (steps(("nano", "mini"), "a", "gpu"), Standing(step=Step("a@2", ("mini",), None))),
-    "the last": (steps(("nano", "mini"), "a@2", "gpu"), Standing()),
+NEXT: dict[str, tuple[RungStanding, RungStanding]] = {
+    "no list": (steps("nano", "a", "gpu"), RungStanding()),
+    "a model's own name": (steps("nano", "gpt-5@20250929", "gpu"), RungStanding()),
+    "one of a list": (steps(("nano",), "a", "gpu"), RungStanding()),
+    "the next": (steps(("nano", "mini"), "a", "gpu"), RungStanding(step=Step("a@2", ("mini",), None))),
+    "the last": (steps(("nano", "mini"), "a@2", "gpu"), RungStanding()),
     "the same model twice": (
         steps(("nano", "nano", "mini"), "a", "gpu"),
-        Standing(step=Step("a@3", ("mini",), None)),
+        RungStanding(step=Step("a@3", ("mini",), None)),
     ),
-    "not here": (steps(LOCAL_FIRST, "a", "gpu"), Standing(step=Step("a@2", ("big", "mini"), "gpu"))),
+    "not here": (steps(LOCAL_FIRST, "a", "gpu"), RungStanding(step=Step("a@2", ("big", "mini"), "gpu"))),
     "passed over": (
         steps(LOCAL_FIRST, "a", "api"),  # there the first rung was asked of `mini` already
-        Standing(step=Step("a@3", ("big",), "gpu")),
+        RungStanding(step=Step("a@3", ("big",), "gpu")),
     ),
-    "nothing stronger anywhere": (steps(LOCAL_FIRST, "a", "flex"), Standing()),
+    "nothing stronger anywhere": (steps(LOCAL_FIRST, "a", "flex"), RungStanding()),
     "no backend that may take it": (
         steps(LOCAL_FIRST, "a", "gpu", ("gpu",)),
-        Standing(is_alone=True),
+        RungStanding(is_alone=True),
     ),
     "none but one is as strong": (
         steps(({"gpu": "q", "flex": "q"}, {"api": "big"}), "a@2", "api"),
-        Standing(lacks=frozenset({"flex", "gpu"}), is_alone=True),
+        RungStanding(lacks=frozenset({"flex", "gpu"}), is_alone=True),
     ),
     "from two backends to a third": (
         steps(({"gpu": "q", "flex": "q"}, {"api": "big"}), "a", "flex"),
-        Standing(step=Step("a@2", ("big",), "flex,gpu")),
+        RungStanding(step=Step("a@2", ("big",), "flex,gpu")),
     ),
 }
 
 
 @pytest.mark.parametrize(("found", "wanted"), NEXT.values(), ids=NEXT.keys())
-def test_where_rows_stand_and_where_they_go_next(found: Standing, wanted: Standing) -> None:
+def test_where_rows_stand_and_where_they_go_next(found: RungStanding, wanted: RungStanding) -> None:
     assert found == wanted
 
 
@@ -195,9 +195,9 @@ def test_a_jobs_own_list_goes_before_that_of_orch_toml_as_a_whole(tmp_path: Path
 def test_rows_of_a_local_model_go_on_at_a_provider_unless_the_job_is_local_only(tmp_path: Path) -> None:
     config = settings(tmp_path)
     up = Step("analyst@2", ("nano",), "gpu")
-    assert standing_of(config, job(), shard("analyst", "gpu")) == Standing(step=up)
+    assert standing_of(config, job(), shard("analyst", "gpu")) == RungStanding(step=up)
     local = job(allow={"location": "local"})
-    assert standing_of(config, local, shard("analyst", "gpu")) == Standing(is_alone=True)
+    assert standing_of(config, local, shard("analyst", "gpu")) == RungStanding(is_alone=True)
 
 
 def test_a_rung_without_a_price_speaks_against_its_backend_before_anything_is_sent(tmp_path: Path) -> None:
@@ -209,11 +209,12 @@ def test_a_rung_without_a_price_speaks_against_its_backend_before_anything_is_se
 def test_a_model_of_a_list_that_no_backend_has_is_told_at_the_submit(tmp_path: Path) -> None:
     config = settings(tmp_path, TOML.replace('{api = "big"}]', '{azure = "big"}]'))
     with pytest.raises(UsageError) as raised:
-        route_for(config, job())
+        check_eligible(config, job())
     told = f"models.analyst: model 3 of the list is for azure, and {tmp_path / 'orch.toml'} has no such backend"
     assert raised.value.message == told
     assert raised.value.hint == "known: gpu, api; name one of them, or take the model out of the list"
-    assert route_for(settings(tmp_path), job()).backend == "gpu"
+    check_eligible(settings(tmp_path), job())
+    assert list(eligibility_of(settings(tmp_path), job()).eligible) == ["gpu", "api"]
 
 
 BAD = {

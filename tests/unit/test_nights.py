@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.policy import nights
-from orchestrator.policy.nights import Due
+from orchestrator.policy.nights import DueNight
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kathmandu", "Pacific/Apia")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -116,7 +116,7 @@ def test_every_date_has_one_night_however_often_it_is_looked(
     """Looking at any moments gives each date once, in order; the time is what cron says, but where clocks skip it."""
     began = now = utc("2010-01-01") + timedelta(minutes=start)
     one = schedule(f"{minute} {hour} * * *", tz, since=began)
-    found: list[Due] = []
+    found: list[DueNight] = []
     for step in steps:
         now += timedelta(minutes=step)
         found += nights.due(one, now, {night.key for night in found})
@@ -194,7 +194,7 @@ OFTEN = {
 @pytest.mark.parametrize(("cron", "after", "number", "expected"), OFTEN.values(), ids=OFTEN.keys())
 def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[str]) -> None:
     nights.check_cron(cron)
-    one, at, found = schedule(cron), utc(after), list[Due]()
+    one, at, found = schedule(cron), utc(after), list[DueNight]()
     while len(found) < number:
         coming = nights.next_due(one, at)
         assert coming is not None
@@ -214,7 +214,7 @@ def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[s
 def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list[int]) -> None:
     """However often it is looked, and whatever clocks do: an hour apart, each once (a zone may move by less)."""
     began = now = utc("2010-01-01") + timedelta(minutes=start)
-    one, found = schedule("0 * * * *", tz, since=began), list[Due]()
+    one, found = schedule("0 * * * *", tz, since=began), list[DueNight]()
     for step in steps:
         now += timedelta(minutes=step)
         found += nights.due(one, now, {due.key for due in found})
@@ -304,8 +304,8 @@ NIGHT = DUE_AT.date()
 
 def judged(now: str, *, terms: dict[str, Any] | None = None, **facts: Any) -> tuple[NightState, str]:
     at = utc(f"2026-{now}")
-    given = {"found_at": at, "newest": Due(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
-    found = nights.verdict(schedule(tz="UTC", **(terms or {})), Due(NIGHT, DUE_AT), at, **given)
+    given = {"found_at": at, "newest": DueNight(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
+    found = nights.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
     return found.state, found.reason
 
 
@@ -323,10 +323,10 @@ VERDICTS: dict[str, tuple[str, dict[str, Any], NightState, str]] = {
     "past the deadline": (
         "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "its deadline passed, 5 h after"),
     "another night has come": (
-        "11-22 03:00", {"newest": Due(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
+        "11-22 03:00", {"newest": DueNight(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
         "not begun when the night of 2026-11-22 came: only the newest"),
     "another run of the day has come": (
-        "11-21 23:00", {"newest": Due(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
+        "11-21 23:00", {"newest": DueNight(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
         "not begun when the night of 2026-11-21 23:00 came"),
     "a clock set back": ("11-21 21:00", {}, NightState.RUNNING, "on time"),
     "a job still going": ("11-21 22:00", {"running": "j-1"}, NightState.SKIPPED, "job j-1 of the same file"),

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.policy.forecast import Pace, Seen, Turnaround, turnaround
-from orchestrator.policy.planner import BatchOption, Cost, Option, PacedOption, Plan, Terms, plan
+from orchestrator.policy.forecast import Pace, SeenBatch, Turnaround, turnaround
+from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, plan
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
@@ -19,7 +19,7 @@ TAKEN_OVER = 90.0
 
 def known(seconds: float, count: int = 100) -> Turnaround:
     """Batches that took this long on so many nights."""
-    seen = [Seen(NOW - timedelta(days=day), seconds, True, 1000) for day in range(1, count + 1)]
+    seen = [SeenBatch(NOW - timedelta(days=day), seconds, True, 1000) for day in range(1, count + 1)]
     return turnaround(seen, rows=1000, at=NOW)
 
 
@@ -32,8 +32,8 @@ def batch(name: str = "openai", each: str = "0.0005", seconds: float = 20 * MINU
     return replace(option, **more)  # type: ignore[arg-type]
 
 
-def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> PacedOption:
-    return PacedOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
+def paced(name: str, each: str, rate: float, *, spread: float = 0.15, location: str = "hosted") -> SynchronousOption:
+    return SynchronousOption(name, location, cost(each), Pace(rate, spread, "from 60 times"))
 
 
 BATCH = batch()
@@ -95,15 +95,15 @@ def test_a_table_that_people_read() -> None:
     assert route.done_p50 is not None
     assert NOW + timedelta(minutes=18) < route.done_p50 < NOW + timedelta(minutes=23)
     assert 0.9 < route.chance < 1.0
-    assert planned.rescue is not None
-    assert planned.rescue.to == ("realtime",)
-    assert planned.rescue.at < asked.deadline - timedelta(seconds=8000 / 8 + 600)
-    assert 0 < planned.rescue.needed < 0.05
+    assert planned.reroute is not None
+    assert planned.reroute.to == ("realtime",)
+    assert planned.reroute.at < asked.deadline - timedelta(seconds=8000 / 8 + 600)
+    assert 0 < planned.reroute.needed < 0.05
     assert planned.chance > route.chance
     assert Decimal(4) <= planned.expected < Decimal("4.3")
     assert planned.at_most == Decimal("9.6000")
     assert refused(planned) == {
-        "realtime": "kept for the rescue; 2.0x dearer for all rows",
+        "realtime": "kept for the reroute; 2.0x dearer for all rows",
         "flex": "job allows openai, realtime",
         "anthropic": "1.6x dearer, not needed",
     }
@@ -126,7 +126,7 @@ NOT_LOCAL = 'the job is local only, and this backend is not declared location = 
 def test_a_local_job_stays() -> None:
     planned = plan(8000, [BATCH, REALTIME, GPU], replace(terms(1), local_only=True), NOW)
     assert routes(planned) in ({}, {"gpu": 8000})
-    assert planned.rescue is None
+    assert planned.reroute is None
     assert refused(planned)["openai"] == refused(planned)["realtime"] == NOT_LOCAL
     assert not planned.verdict.holds
 
@@ -182,7 +182,7 @@ def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
 
 def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
     planned = plan(8000, [BATCH, REALTIME], terms(8, "1"), NOW)
-    assert (planned.routes, planned.rescue, planned.at_most) == ((), None, 0)
+    assert (planned.routes, planned.reroute, planned.at_most) == ((), None, 0)
     assert planned.verdict.reason == "no way to run this costs as little as the budget of $1.00"
     assert planned.verdict.deadline is None
     assert planned.verdict.budget == Decimal("4.8000")
@@ -221,17 +221,17 @@ def test_what_others_have_there_counts() -> None:
 def test_a_slower_cancel_means_an_earlier_rescue() -> None:
     quick = plan(8000, [batch(cancel_seconds=60), REALTIME], terms(2), NOW)
     slow = plan(8000, [batch(cancel_seconds=1800), REALTIME], terms(2), NOW)
-    assert quick.rescue is not None
-    assert slow.rescue is not None
-    assert slow.rescue.at < quick.rescue.at
+    assert quick.reroute is not None
+    assert slow.reroute is not None
+    assert slow.reroute.at < quick.reroute.at
 
 
 def test_a_pace_that_is_less_known_means_an_earlier_rescue() -> None:
     steady = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.05)], terms(4), NOW)
     wild = plan(8000, [BATCH, paced("realtime", "0.001", 4.0, spread=0.5)], terms(4), NOW)
-    assert steady.rescue is not None
-    assert wild.rescue is not None
-    assert wild.rescue.at < steady.rescue.at
+    assert steady.reroute is not None
+    assert wild.reroute is not None
+    assert wild.reroute.at < steady.reroute.at
 
 
 def test_a_quota_makes_waves() -> None:
@@ -262,15 +262,15 @@ def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
 
 
 def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
-    """It would hold the target, and be cheaper than with a rescue, until it is slow."""
+    """It would hold the target, and be cheaper than with a reroute, until it is slow."""
     quick = batch(seconds=10 * MINUTE, turnaround=known(10 * MINUTE, 900))
     slow_rescue = paced("realtime", "0.001", 0.6)
     assert plan(8000, [quick], terms(8), NOW).verdict.holds
     with_rescue = plan(8000, [quick, slow_rescue], terms(8), NOW)
-    assert with_rescue.rescue is not None
+    assert with_rescue.reroute is not None
     alone = plan(8000, [quick, slow_rescue], terms(8, "5"), NOW)
     assert alone.verdict.holds
-    assert (alone.rescue, alone.at_most) == (None, Decimal("4.8000"))
+    assert (alone.reroute, alone.at_most) == (None, Decimal("4.8000"))
 
 
 def test_too_few_rows_for_the_only_way() -> None:

@@ -30,7 +30,7 @@ def shard(job: str = "mine", backend: str = "openai", **facts: object) -> Shard:
 def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
     begin = NOW - ago
     return shard(
-        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, pulled_at=begin, ended_at=begin + took,
+        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, rerouted_at=begin, ended_at=begin + took,
         provider_status=BatchStatus.CANCELLED, **facts,
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_cancels_that_are_always_slow_are_learned() -> None:
 def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels() -> None:
     done = cancelled(timedelta(hours=2), timedelta(hours=1))
     done = shard(
-        state=ShardState.COLLECTED, pulled_at=done.pulled_at, ended_at=done.ended_at,
+        state=ShardState.COLLECTED, rerouted_at=done.rerouted_at, ended_at=done.ended_at,
         provider_status=BatchStatus.COMPLETED,
     )  # fmt: skip
     assert observed.cancel_seconds([done] * 20, NOW) == observed.cancel_seconds([], NOW)
@@ -142,10 +142,10 @@ def test_what_is_over_is_claimed_by_nobody() -> None:
 
 
 def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
-    unknown = observed.share_again([])
-    often, never = observed.share_again([(5000, 500)] * 5), observed.share_again([(5000, 0)] * 5)
+    unknown = observed.reask_share([])
+    often, never = observed.reask_share([(5000, 500)] * 5), observed.reask_share([(5000, 0)] * 5)
     assert never < unknown < often
-    assert observed.share_again([(5000, 0), (5000, 500)]) < observed.share_again([(5000, 500), (5000, 0)])
+    assert observed.reask_share([(5000, 0), (5000, 500)]) < observed.reask_share([(5000, 500), (5000, 0)])
 
 
 # --- paces
@@ -165,7 +165,7 @@ def night_of(ago: int, rows: int, seconds: float) -> Shard:
 
 
 def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed() -> None:
-    """Nights on which it is the rescue that is hardly needed: a second stage, what is asked again."""
+    """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
     shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
     found = observed.pace(

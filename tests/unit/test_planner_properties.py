@@ -14,9 +14,9 @@ from orchestrator.policy.planner import (
     BatchOption,
     Open,
     Option,
-    PacedOption,
     Plan,
     Running,
+    SynchronousOption,
     Terms,
     plan,
     replan,
@@ -51,10 +51,10 @@ LANES = st.builds(
 )
 
 
-def named(batches: list[BatchOption], lanes: list[PacedOption]) -> list[Option]:
+def named(batches: list[BatchOption], sync_options: list[SynchronousOption]) -> list[Option]:
     return [
         *(replace(one, backend=f"batch{number}") for number, one in enumerate(batches)),
-        *(replace(one, backend=f"lane{number}") for number, one in enumerate(lanes)),
+        *(replace(one, backend=f"lane{number}") for number, one in enumerate(sync_options)),
     ]
 
 
@@ -90,9 +90,9 @@ def test_a_plan_keeps_to_what_it_was_told(
         assert route.reason
         assert not isinstance(option, BatchOption) or route.rows >= option.min_rows
         assert not local_only or option.location == "local"
-    if planned.rescue is not None:
-        assert planned.rescue.at < asked.deadline or not planned.verdict.holds
-        assert not local_only or all(by_name[name].location == "local" for name in planned.rescue.to)
+    if planned.reroute is not None:
+        assert planned.reroute.at < asked.deadline or not planned.verdict.holds
+        assert not local_only or all(by_name[name].location == "local" for name in planned.reroute.to)
 
 
 def no_worse(better: Plan, than: Plan) -> None:
@@ -154,7 +154,7 @@ def test_the_guard_moves_each_row_at_most_once(
 ) -> None:
     by_name = {option.backend: option for option in options}
     batches = [name for name, option in by_name.items() if isinstance(option, BatchOption)]
-    lanes = [name for name, option in by_name.items() if isinstance(option, PacedOption)]
+    sync_options = [name for name, option in by_name.items() if isinstance(option, SynchronousOption)]
     job = Open(
         *loose,
         NOW + timedelta(minutes=5),
@@ -163,7 +163,7 @@ def test_the_guard_moves_each_row_at_most_once(
             for number, (rows, age) in enumerate(ages)
             if batches
         ),
-        tuple((name, rows) for name, rows in zip(lanes, held, strict=False) if rows),
+        tuple((name, rows) for name, rows in zip(sync_options, held, strict=False) if rows),
     )
     decision = replan(job, options, terms(hours, budget, local_only=local_only), NOW)
     assert set(decision.cancel) <= {one.batch for one in job.running}
@@ -177,6 +177,6 @@ def test_the_guard_moves_each_row_at_most_once(
         taken[send.source] += send.rows
     for source, rows in job.paced:
         assert taken[source] <= rows
-    assert taken[None] in (0, job.waiting + job.pulled)
+    assert taken[None] in (0, job.waiting + job.rerouted)
     to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.source is None)
-    assert to_batches <= job.waiting, "what was pulled back goes to no batch"
+    assert to_batches <= job.waiting, "what was rerouted goes to no batch"

@@ -13,8 +13,8 @@ MIN, HOUR, DAY = 60.0, 3600.0, 86_400.0
 KNOWN = Usual(validating_p90=3 * MIN, total_p50=20 * MIN, total_p90=70 * MIN, samples=5)
 
 
-def bounds(base: float, looks: int, ends_in: float | None = None) -> tuple[float, float]:
-    found = [next_look(base, looks, seed=str(seed), ends_in=ends_in) for seed in range(200)]
+def bounds(base: float, polls: int, ends_in: float | None = None) -> tuple[float, float]:
+    found = [next_look(base, polls, seed=str(seed), ends_in=ends_in) for seed in range(200)]
     return min(found), max(found)
 
 
@@ -43,10 +43,10 @@ def test_the_pause_to_the_next_look(asked: tuple[float, int, float | None], paus
 
 @settings(max_examples=200)
 @given(st.floats(0.1, 5000), st.integers(0, 10**6), st.text(max_size=9), st.none() | st.floats(-1e6, 1e6))
-def test_no_look_is_too_soon_or_too_late(base: float, looks: int, seed: str, ends_in: float | None) -> None:
-    pause = next_look(base, looks, seed=seed, ends_in=ends_in)
+def test_no_look_is_too_soon_or_too_late(base: float, polls: int, seed: str, ends_in: float | None) -> None:
+    pause = next_look(base, polls, seed=seed, ends_in=ends_in)
     assert base * 0.79 <= pause <= max(base, LONGEST)
-    assert pause == next_look(base, looks, seed=seed, ends_in=ends_in)
+    assert pause == next_look(base, polls, seed=seed, ends_in=ends_in)
 
 
 def say(

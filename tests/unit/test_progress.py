@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
-from orchestrator.cli.console_progress import Progress, job_view
+from orchestrator.cli.console_progress import LiveProgress, job_view
 from orchestrator.cli.layout import Line, cell_width
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
 from orchestrator.reports.status import JobDetail, JobLine
-from orchestrator.store.failures import Reason
+from orchestrator.store.failures import FailureReason
 from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard
 
@@ -38,7 +38,7 @@ def shown(lines: list[Line]) -> list[str]:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_running_job_fits_the_terminal(width: int) -> None:
-    reasons = [Reason(f"code_{number}", "x", 7, 7, None) for number in range(6)]
+    reasons = [FailureReason(f"code_{number}", "x", 7, 7, None) for number in range(6)]
     view = job_view(detail(line_of(pending=90, succeeded=10), reasons=reasons, problem="w" * 200), 2.0, "30 s", width)
     lines = shown(view)
     assert max(map(cell_width, lines)) <= width
@@ -65,7 +65,7 @@ def event(number: int, kind: str) -> Event:
 
 
 def test_what_changed_a_jobs_course_is_always_shown_and_the_rest_counted() -> None:
-    kinds = ["built", "routed", "submitted", "rescued", "routed", "cancel", *["held", "submitted"] * 30]
+    kinds = ["built", "routed", "submitted", "rerouted", "routed", "cancel", *["held", "submitted"] * 30]
     events = [event(number, kind) for number, kind in enumerate(kinds)]
     kept = [int(one.reason.split()[1]) for one in chosen(events, EVENTS)]
     assert kept == [3, 4, 5, *range(len(kinds) - EVENTS, len(kinds))]
@@ -94,7 +94,7 @@ def test_a_model_is_shown_by_its_name() -> None:
 
 def test_elsewhere_than_on_a_terminal_long_work_is_told_of_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = [100.0]
-    view = Progress(quiet=False, clock=lambda: seconds[0])
+    view = LiveProgress(quiet=False, clock=lambda: seconds[0])
     view.start()
     for second in range(41):
         seconds[0] = 100.0 + second
@@ -103,6 +103,6 @@ def test_elsewhere_than_on_a_terminal_long_work_is_told_of_now_and_then(capsys: 
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4, "one every ten seconds, and none of what is quick"
     assert lines[-1] == "writing rows: 40,000 of 100,000 rows, 1,000/s, ETA 1 min"
-    quiet = Progress(quiet=True)
+    quiet = LiveProgress(quiet=True)
     quiet.counted("writing rows", 5, 10, "rows")
     assert capsys.readouterr().err == ""

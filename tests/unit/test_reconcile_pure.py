@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends import RemoteBatch, RemoteFile
-from orchestrator.backends.reconcile import Comparison, Kind, compare
+from orchestrator.backends.reconcile import Comparison, FindingKind, compare
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from tests.support.stored import job, shard
@@ -39,7 +39,7 @@ def compared(
 DONE = {"completed": 2, "failed": 1}
 OVER = ours(state=ShardState.COLLECTED, **ENDED)
 UNSENT = {"batch_id": None, "account": None}
-CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[Kind, str, str | None]], str]] = {
+CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[FindingKind, str, str | None]], str]] = {
     "running": ([ours()], [theirs(completed=1)], [], ""),
     "over": ([OVER], [theirs(status="completed", **DONE)], [], ""),
     "over, and not listed any more": ([OVER], [], [], ""),
@@ -47,57 +47,62 @@ CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[Kind, str, str
     "of another home": (
         [ours()],
         [theirs(), theirs(2)],
-        [(Kind.UNKNOWN, "batch_2", "contracts-1.002")],
+        [(FindingKind.UNKNOWN, "batch_2", "contracts-1.002")],
         "a batch of 3 rows that is in_progress, for shard contracts-1.002, which is not in this database",
     ),
-    "of another program": ([], [theirs(shard=None)], [(Kind.FOREIGN, "batch_1", None)], "made by something else"),
+    "of another program": (
+        [],
+        [theirs(shard=None)],
+        [(FindingKind.FOREIGN, "batch_1", None)],
+        "made by something else",
+    ),
     "cut off while it was made": (
         [ours(state=ShardState.SUBMITTING, **UNSENT)],
         [theirs()],
-        [(Kind.UNADOPTED, "batch_1", "contracts-1.001")],
+        [(FindingKind.UNADOPTED, "batch_1", "contracts-1.001")],
         "the engine's next step takes it up",
     ),
     "a second one that runs": (
         [ours()],
         [theirs(), replace(theirs(), id="batch_x")],
-        [(Kind.DOUBLE, "batch_x", "contracts-1.001")],
+        [(FindingKind.DOUBLE, "batch_x", "contracts-1.001")],
         "which has batch_1: its rows are paid twice unless it is cancelled",
     ),
     "a second one that is over": (
         [ours(state=ShardState.PENDING, **UNSENT)],
         [theirs(status="completed")],
-        [(Kind.DOUBLE, "batch_1", "contracts-1.001")],
+        [(FindingKind.DOUBLE, "batch_1", "contracts-1.001")],
         "which is pending without one: its rows may have been paid twice",
     ),
-    "gone": ([ours()], [], [(Kind.GONE, "batch_1", "contracts-1.001")], "is not there any more"),
+    "gone": ([ours()], [], [(FindingKind.GONE, "batch_1", "contracts-1.001")], "is not there any more"),
     "gone before it was collected": (
         [ours(state=ShardState.ENDED)],
         [],
-        [(Kind.GONE, "batch_1", "contracts-1.001")],
+        [(FindingKind.GONE, "batch_1", "contracts-1.001")],
         "is not there any more",
     ),
     "of another account": (
         [ours(account="org:before")],
         [],
-        [(Kind.ACCOUNT, "batch_1", "contracts-1.001")],
+        [(FindingKind.ACCOUNT, "batch_1", "contracts-1.001")],
         "belongs to org:before, and the key now to org:acme",
     ),
     "collected and still running": (
         [OVER],
         [theirs()],
-        [(Kind.RUNNING, "batch_1", "contracts-1.001")],
+        [(FindingKind.RUNNING, "batch_1", "contracts-1.001")],
         "is in_progress there, though shard contracts-1.001 is collected",
     ),
     "counts that changed after the end": (
         [OVER],
         [theirs(status="cancelled", completed=3)],
-        [(Kind.COUNTS, "batch_1", "contracts-1.001")],
+        [(FindingKind.COUNTS, "batch_1", "contracts-1.001")],
         "has 3 rows done and 0 failed there; 2 and 1 were noted",
     ),
     "another number of rows": (
         [ours()],
         [theirs(rows=2)],
-        [(Kind.COUNTS, "batch_1", "contracts-1.001")],
+        [(FindingKind.COUNTS, "batch_1", "contracts-1.001")],
         "has 2 rows there, and shard contracts-1.001 has 3",
     ),
 }
@@ -105,12 +110,12 @@ CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[Kind, str, str
 
 @pytest.mark.parametrize(("shards", "batches", "expected", "text"), CASES.values(), ids=CASES)
 def test_each_difference(
-    shards: list[Shard], batches: list[RemoteBatch], expected: list[tuple[Kind, str, str | None]], text: str
+    shards: list[Shard], batches: list[RemoteBatch], expected: list[tuple[FindingKind, str, str | None]], text: str
 ) -> None:
     found = compared(shards, batches)
     assert [(finding.kind, finding.id, finding.shard) for finding in found.findings] == expected
     assert found.batches == len(batches)
-    assert found.is_well is (not expected or expected[0][0] in (Kind.FOREIGN, Kind.UNADOPTED))
+    assert found.is_well is (not expected or expected[0][0] in (FindingKind.FOREIGN, FindingKind.UNADOPTED))
     if expected:
         assert text in found.findings[0].text
     else:
@@ -119,7 +124,7 @@ def test_each_difference(
 
 def test_a_shard_that_went_on_while_the_backend_was_asked_differs_in_nothing() -> None:
     [finding] = compared([OVER], [theirs()]).findings
-    assert finding.kind is Kind.RUNNING
+    assert finding.kind is FindingKind.RUNNING
     found = compared([OVER], [theirs()], moved=(OVER.id,))
     assert (found.findings, found.known) == ((), 1)
 
@@ -166,10 +171,10 @@ def test_no_batch_is_passed_over(
     here = [ours(number, state, **({} if sent else UNSENT)) for number, state, sent in shards]
     there = [theirs(number, status, **({} if marked else {"shard": None})) for number, status, marked in batches]
     found = compared(here, there)
-    told = {finding.id for finding in found.findings if finding.kind is not Kind.GONE}
+    told = {finding.id for finding in found.findings if finding.kind is not FindingKind.GONE}
     assert found.batches == len(there) == found.known + len(told)
     # Whatever is open here is known there, differs, or is told as gone.
-    gone = {finding.id for finding in found.findings if finding.kind is Kind.GONE}
+    gone = {finding.id for finding in found.findings if finding.kind is FindingKind.GONE}
     for one in here:
         if one.batch_id and one.state in (ShardState.SUBMITTED, ShardState.ENDED):
             assert (one.batch_id in gone) is (one.batch_id not in {batch.id for batch in there})

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import Forecast, JobId, Usage
-from orchestrator.policy.pricing import Rates, Tier, rates
-from orchestrator.reports.cost import CostReport, Estimate, Facts, cost_report, estimates
+from orchestrator.policy.pricing import Tier, TierPrice, rates
+from orchestrator.reports.cost import CostFacts, CostReport, Estimate, cost_report, estimates
 from orchestrator.store.ledger import Total
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -40,11 +40,11 @@ TOTALS = [
 ]  # fmt: skip
 
 
-def unlisted(backend: str, model: str, at: datetime) -> Rates:
+def unlisted(backend: str, model: str, at: datetime) -> TierPrice:
     raise InputError("no list has it")
 
 
-def of_openai(backend: str, model: str, at: datetime) -> Rates:
+def of_openai(backend: str, model: str, at: datetime) -> TierPrice:
     return rates("openai", model, tier=Tier.STANDARD, at=at)
 
 
@@ -52,7 +52,7 @@ def reported(by: str, totals: list[Total], compare: str = NANO, **facts: Any) ->
     """A report of these, with models that no list has."""
     listed = facts.pop("listed", unlisted)
     given = {"whole": totals, "documents": {}, "estimates": {}, **facts}
-    return cost_report(by, Facts(totals, **given), compare, listed, NOW)
+    return cost_report(by, CostFacts(totals, **given), compare, listed, NOW)
 
 
 def test_groups_are_summed_over_their_models() -> None:
@@ -114,7 +114,7 @@ def test_what_has_no_tokens_needs_no_list_price() -> None:
 def test_a_list_price_is_that_of_the_day_in_utc() -> None:
     asked = []
 
-    def listed(backend: str, model: str, at: datetime) -> Rates:
+    def listed(backend: str, model: str, at: datetime) -> TierPrice:
         asked.append((backend, model, at))
         return of_openai(backend, "gpt-5-nano" if at.day == 20 else "gpt-5.4-mini", at)
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
-from orchestrator.policy.results import Answer, Found, NotExecuted, OutputCheck, Refusal
+from orchestrator.policy.results import Answer, FoundLine, NotExecuted, OutputCheck, RowRefusal
 from orchestrator.policy.row_errors import is_passing
 
 USAGE = {
@@ -51,10 +51,10 @@ def unanswered(error: object) -> dict[str, Any]:
 
 def told(line: dict[str, Any], check: OutputCheck | None = None, kind: str = "error") -> Outcome | NotExecuted:
     decoded = msgspec.json.decode(json.dumps(line), type=ResultLine)
-    return results.outcome(7, kind, Found(SPAN, decoded), check)
+    return results.outcome(7, kind, FoundLine(SPAN, decoded), check)
 
 
-def refusal(line: dict[str, Any]) -> Refusal:
+def refusal(line: dict[str, Any]) -> RowRefusal:
     return results.refusal(msgspec.json.decode(json.dumps(line), type=ResultLine))
 
 
@@ -153,20 +153,20 @@ def test_a_failure_has_a_code_and_a_message(line: dict[str, Any], code: str, mes
 REFUSALS = {
     "by status": (
         refused({"message": "pay", "code": "insufficient_quota", "type": "insufficient_quota"}, 429),
-        Refusal(429, "insufficient_quota", "insufficient_quota", "pay"),
+        RowRefusal(429, "insufficient_quota", "insufficient_quota", "pay"),
     ),
-    "by a number": (refused({"message": "no", "code": 400, "type": "T"}), Refusal(400, None, "T", "no")),
-    "not run": (unanswered({"code": "batch_expired", "message": "m"}), Refusal(None, "batch_expired", None, "m")),
-    "by nothing": (answered(None, 0), Refusal(0, None, None, None)),
-    "by a text": (answered("Bad Gateway", 502), Refusal(502, None, None, "Bad Gateway")),
-    "beside the response": (answered(None, 400, error="no"), Refusal(400, None, None, "no")),
-    "with status 200": (refused({"message": "m", "code": "c"}, 200), Refusal(None, "c", None, "m")),
-    "an answer": (answered(chat("yes")), Refusal(None, None, None, None)),
+    "by a number": (refused({"message": "no", "code": 400, "type": "T"}), RowRefusal(400, None, "T", "no")),
+    "not run": (unanswered({"code": "batch_expired", "message": "m"}), RowRefusal(None, "batch_expired", None, "m")),
+    "by nothing": (answered(None, 0), RowRefusal(0, None, None, None)),
+    "by a text": (answered("Bad Gateway", 502), RowRefusal(502, None, None, "Bad Gateway")),
+    "beside the response": (answered(None, 400, error="no"), RowRefusal(400, None, None, "no")),
+    "with status 200": (refused({"message": "m", "code": "c"}, 200), RowRefusal(None, "c", None, "m")),
+    "an answer": (answered(chat("yes")), RowRefusal(None, None, None, None)),
 }
 
 
 @pytest.mark.parametrize(("line", "words"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_refusal_is_told_in_the_backends_own_words(line: dict[str, Any], words: Refusal) -> None:
+def test_a_refusal_is_told_in_the_backends_own_words(line: dict[str, Any], words: RowRefusal) -> None:
     assert refusal(line) == words
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import JobId
 from orchestrator.policy import retention
-from orchestrator.policy.retention import Carriers, Fate, Leaving, Verdict, words
+from orchestrator.policy.retention import Carriers, JobFate, Leaving, RetentionVerdict, words
 from orchestrator.settings import config
 from orchestrator.settings.config import Retention, size_bytes
 from orchestrator.settings.discovery import Place
@@ -48,7 +48,7 @@ def fates(
     carriers: Carriers | None = None,
     booked: set[str] | None = None,
     used: int = 0,
-) -> dict[str, Verdict]:
+) -> dict[str, RetentionVerdict]:
     found = retention.plan(jobs, carriers or {}, {JobId(name) for name in booked or ()}, on, NOW, used)
     return {verdict.job_id: verdict for verdict in found}
 
@@ -60,17 +60,17 @@ NIGHTS = [job("last", 1), job("old", 40), job("older", 80), job("ancient", 400)]
     ("on", "went"),
     [
         (terms(), {}),
-        (terms(results=90), {"ancient": Fate.FILES}),
-        (terms(results=40), {"old": Fate.FILES, "older": Fate.FILES, "ancient": Fate.FILES}),
-        (terms(results=30, jobs=365), {"old": Fate.FILES, "older": Fate.FILES, "ancient": Fate.JOB}),
-        (terms(jobs=60), {"older": Fate.JOB, "ancient": Fate.JOB}),
-        (terms(results=30, keep_last=3), {"ancient": Fate.FILES}),
+        (terms(results=90), {"ancient": JobFate.FILES}),
+        (terms(results=40), {"old": JobFate.FILES, "older": JobFate.FILES, "ancient": JobFate.FILES}),
+        (terms(results=30, jobs=365), {"old": JobFate.FILES, "older": JobFate.FILES, "ancient": JobFate.JOB}),
+        (terms(jobs=60), {"older": JobFate.JOB, "ancient": JobFate.JOB}),
+        (terms(results=30, keep_last=3), {"ancient": JobFate.FILES}),
         (terms(results=30, keep_last=9), {}),
     ],
 )
-def test_what_is_over_its_time_goes(on: Retention, went: dict[str, Fate]) -> None:
+def test_what_is_over_its_time_goes(on: Retention, went: dict[str, JobFate]) -> None:
     found = fates(NIGHTS, on)
-    assert {name: verdict.fate for name, verdict in found.items() if verdict.fate is not Fate.KEPT} == went
+    assert {name: verdict.fate for name, verdict in found.items() if verdict.fate is not JobFate.KEPT} == went
     assert list(found) == ["last", "old", "older", "ancient"]
     assert all(verdict.reason for verdict in found.values())
 
@@ -85,15 +85,15 @@ def test_each_verdict_says_why() -> None:
         jobs, terms(30, 85), {JobId("carried"): {JobId("new"): 12, JobId("running"): 3, JobId("mid"): 9}}, {"paid"}
     )
     assert {name: (verdict.fate, verdict.reason) for name, verdict in found.items()} == {
-        "young": (Fate.KEPT, "ended 2 d ago, results are kept for 30 d"),
-        "new": (Fate.KEPT, "the newest of its job file (keep_last = 1)"),
-        "cancelled": (Fate.FILES, "ended 60 d ago, results are kept for 30 d"),
-        "mid": (Fate.FILES, "ended 70 d ago, results are kept for 30 d"),
-        "carried": (Fate.KEPT, "new carries 12 of its answers, 1 more jobs some"),
-        "paid": (Fate.FILES, "ended 90 d ago, results are kept for 30 d"),
-        "was": (Fate.JOB, "ended 95 d ago, jobs are kept for 85 d"),
-        "running": (Fate.KEPT, "it is not finished"),
-        "out": (Fate.JOB, "ended 400 d ago, jobs are kept for 85 d"),
+        "young": (JobFate.KEPT, "ended 2 d ago, results are kept for 30 d"),
+        "new": (JobFate.KEPT, "the newest of its job file (keep_last = 1)"),
+        "cancelled": (JobFate.FILES, "ended 60 d ago, results are kept for 30 d"),
+        "mid": (JobFate.FILES, "ended 70 d ago, results are kept for 30 d"),
+        "carried": (JobFate.KEPT, "new carries 12 of its answers, 1 more jobs some"),
+        "paid": (JobFate.FILES, "ended 90 d ago, results are kept for 30 d"),
+        "was": (JobFate.JOB, "ended 95 d ago, jobs are kept for 85 d"),
+        "running": (JobFate.KEPT, "it is not finished"),
+        "out": (JobFate.JOB, "ended 400 d ago, jobs are kept for 85 d"),
     }
     assert fates([job("was", 95, cleared=True), job("x", 1)], terms(30, 85), booked={"was"})["was"].reason == (
         "its cost counts in this month's budgets"
@@ -107,9 +107,9 @@ def test_a_cap_takes_the_oldest_first_and_only_what_may_go() -> None:
     jobs = [job("d", 1), job("c", 2, size=30), job("b", 3, size=20), job("a", 4, size=10)]
     assert fates(jobs, terms(most=1000), used=1000) == fates(jobs, terms(), used=1000)
     found = fates(jobs, terms(most=1000), used=1001)
-    assert [name for name, verdict in found.items() if verdict.fate is Fate.FILES] == ["a"]
-    assert found["a"] == Verdict(
-        JobId("a"), Fate.FILES, "the home takes 1.0 kB, and may take 1.0 kB; of what may go, this is oldest", 10
+    assert [name for name, verdict in found.items() if verdict.fate is JobFate.FILES] == ["a"]
+    assert found["a"] == RetentionVerdict(
+        JobId("a"), JobFate.FILES, "the home takes 1.0 kB, and may take 1.0 kB; of what may go, this is oldest", 10
     )
     assert [name for name, verdict in fates(jobs, terms(most=1), used=1001).items() if verdict.bytes] == [
         "c",
@@ -157,19 +157,19 @@ def test_what_is_needed_always_stays(
     )
     by_id = {one.job_id: one for one in all_jobs}
     has_files = {
-        name for name, verdict in found.items() if verdict.fate is Fate.KEPT and not by_id[JobId(name)].cleared
+        name for name, verdict in found.items() if verdict.fate is JobFate.KEPT and not by_id[JobId(name)].cleared
     }
     for one in all_jobs:
         verdict = found[one.job_id]
         if one.ended_at is None:
-            assert verdict.fate is Fate.KEPT
-        if verdict.fate is not Fate.KEPT:
+            assert verdict.fate is JobFate.KEPT
+        if verdict.fate is not JobFate.KEPT:
             assert not has_files & set(carriers.get(one.job_id, {}))
             newer = [x for x in all_jobs if x.series == one.series and x.is_run and x.created_at > one.created_at]
             assert not one.is_run or len(newer) >= keep_last
-        if verdict.fate is Fate.JOB:
+        if verdict.fate is JobFate.JOB:
             assert one.job_id not in booked
-        assert verdict.bytes == (0 if verdict.fate is Fate.KEPT else one.bytes)
+        assert verdict.bytes == (0 if verdict.fate is JobFate.KEPT else one.bytes)
 
 
 @pytest.fixture

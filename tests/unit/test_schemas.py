@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from orchestrator.core import schemas
-from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.errors import InputError
 from orchestrator.core.patterns import PatternProblem, searcher
-from orchestrator.core.schemas import Check, faults
+from orchestrator.core.schemas import SchemaCheck, faults
 from orchestrator.policy.results import Answer, OutputCheck
 from orchestrator.settings import job_file
 
@@ -103,7 +103,7 @@ def test_no_answer_takes_long_to_be_checked(schema: dict[str, Any], text: str, s
 
 
 def test_what_is_not_counted_is_checked_by_a_worker_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Single(Limits(memory=200_000_000, seconds=1))
+    worker = Single(WorkerLimits(memory=200_000_000, seconds=1))
     monkeypatch.setattr(schemas, "WORKER", worker)
     small = {"properties": {"a": {}}, "unevaluatedProperties": False}
     assert problem(small, '{"a": 1}') is None
@@ -183,7 +183,7 @@ SCHEMAS = st.recursive(
 def test_the_verdict_is_that_of_jsonschema(schema: dict[str, Any], value: Any) -> None:
     assert list(faults(schema)) == []
     error = next(iter(Draft202012Validator(schema).iter_errors(value)), None)
-    found = Check(schema).problem(value, 10)
+    found = SchemaCheck(schema).problem(value, 10)
     assert (found is None) == (error is None)
     if error is not None and found is not None:
         assert found.partition(":")[0] == ("/".join(map(str, error.path)) or "the answer")

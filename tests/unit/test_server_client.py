@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from orchestrator.server.dispatch.client import MAX_ANSWER_BYTES, MAX_RETRY_AFTER, Client, Reply
-from orchestrator.server.dispatch.rate_limiter import Standing, Standings
+from orchestrator.server.dispatch.rate_limiter import AnnouncedRate, Standings
 from orchestrator.server.dispatch.retry import End
 
 Behaviour = Callable[[socket.socket], None]
@@ -243,5 +243,5 @@ def test_retry_after_as_a_date(zone: bool) -> None:
 def test_what_an_answer_says_of_the_rates(status: bytes) -> None:
     answer = http(b"{}", status, b"X-RateLimit-Limit-Requests: 500", b"x-ratelimit-reset-requests: 120ms")
     with listening(says(answer)) as url:
-        assert post(url, reads_rates=True).standings == Standings(Standing(500, None, 0.12), Standing())
+        assert post(url, reads_rates=True).standings == Standings(AnnouncedRate(500, None, 0.12), AnnouncedRate())
         assert post(url).standings is None

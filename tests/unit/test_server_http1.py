@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from orchestrator.server.dispatch import http1
-from orchestrator.server.dispatch.http1 import ConnectionCutError, NotConnectedError, Pool
+from orchestrator.server.dispatch.http1 import ConnectionCutError, ConnectionPool, NotConnectedError
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -58,13 +58,13 @@ class Desk:
             self.ended.set()
 
 
-def made(port: int, **options: Any) -> Pool:
+def made(port: int, **options: Any) -> ConnectionPool:
     terms = {"timeout": 5.0, "connect_timeout": 1.0, "max_body": 1_000_000, **options}
-    return Pool(f"http://127.0.0.1:{port}", {"authorization": "Bearer k"}, **terms)
+    return ConnectionPool(f"http://127.0.0.1:{port}", {"authorization": "Bearer k"}, **terms)
 
 
 def with_desk(
-    runner: asyncio.Runner, answers: Sequence[bytes], use: Callable[[Pool, Desk], Any], **options: Any
+    runner: asyncio.Runner, answers: Sequence[bytes], use: Callable[[ConnectionPool, Desk], Any], **options: Any
 ) -> Desk:
     async def run() -> Desk:
         desk = Desk(answers)
@@ -81,7 +81,7 @@ def with_desk(
     return runner.run(run())
 
 
-async def three_in_turn(pool: Pool, desk: Desk) -> None:
+async def three_in_turn(pool: ConnectionPool, desk: Desk) -> None:
     for number in range(3):
         answer = await pool.post("/v1/x", b"%d" % number)
         assert (answer.status, answer.body) == (200, b"{}")
@@ -119,7 +119,7 @@ def test_a_connection_is_not_used_again_where(runner: asyncio.Runner, answer: by
 def test_one_that_the_server_closes_is_told_and_not_used_again(runner: asyncio.Runner) -> None:
     """What was sent into a closing connection may have been read, so it is not sent again by itself."""
 
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         await pool.post("/v1/x", b"")
         with pytest.raises(ConnectionCutError):
             await pool.post("/v1/x", b"")
@@ -134,7 +134,7 @@ def test_one_that_idled_for_long_is_not_used_again(runner: asyncio.Runner, monke
 
 
 def test_many_at_once_have_a_connection_each(runner: asyncio.Runner) -> None:
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         for _ in range(2):
             answers = await asyncio.gather(*(pool.post("/v1/x", b"%d" % number) for number in range(20)))
             assert {answer.status for answer in answers} == {200}
@@ -145,14 +145,14 @@ def test_many_at_once_have_a_connection_each(runner: asyncio.Runner) -> None:
 def test_a_long_body_arrives_whole_and_one_answered_early_is_answered(runner: asyncio.Runner) -> None:
     body = bytes(range(256)) * 40_000
 
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         assert (await pool.post("/v1/x", body)).status == 200
 
     assert with_desk(runner, [ANSWER], use).requests[0].endswith(b"\r\n\r\n" + body)
 
 
 def test_who_stops_waiting_ends_the_request(runner: asyncio.Runner) -> None:
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         task = asyncio.create_task(pool.post("/v1/x", b""))
         while not desk.requests:
             await asyncio.sleep(0)
@@ -168,7 +168,7 @@ def test_who_stops_waiting_ends_the_request(runner: asyncio.Runner) -> None:
 
 
 def test_closing_ends_what_is_out(runner: asyncio.Runner) -> None:
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         task = asyncio.create_task(pool.post("/v1/x", b""))
         while not desk.requests:
             await asyncio.sleep(0)
@@ -181,7 +181,7 @@ def test_closing_ends_what_is_out(runner: asyncio.Runner) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/a b", "/v1/\r\nx: y", "/v1/é", "/v1/\x00"])
 def test_a_path_that_http_cannot_carry_is_not_sent(runner: asyncio.Runner, path: str) -> None:
-    async def use(pool: Pool, desk: Desk) -> None:
+    async def use(pool: ConnectionPool, desk: Desk) -> None:
         with pytest.raises(NotConnectedError):
             await pool.post(path, b"")
 
@@ -202,7 +202,7 @@ def test_a_name_with_several_addresses_is_tried_at_each(runner: asyncio.Runner) 
         port = listener.getsockname()[1]
 
         async def use() -> int:
-            pool = Pool(f"http://localhost:{port}", {}, timeout=5.0, connect_timeout=5.0, max_body=100)
+            pool = ConnectionPool(f"http://localhost:{port}", {}, timeout=5.0, connect_timeout=5.0, max_body=100)
             pool._addresses, pool._addresses_until = ["127.0.0.9", "127.0.0.1"], float("inf")
             try:
                 return (await pool.post("/", b"")).status
@@ -257,7 +257,7 @@ def tls_desk(certificate: tuple[Path, Path]) -> Iterator[int]:
 
 def tls_posts(runner: asyncio.Runner, url: str) -> list[int]:
     async def use() -> list[int]:
-        pool = Pool(url, {}, timeout=5.0, connect_timeout=5.0, max_body=100)
+        pool = ConnectionPool(url, {}, timeout=5.0, connect_timeout=5.0, max_body=100)
         try:
             return [(await pool.post("/", b"{}")).status for _ in range(2)]
         finally:

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.inputs import BLOCK_BYTES, Input, Unreadable
-from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.plan import InputRows, make_plan
 
 CHAT = "/v1/chat/completions"
 
 
-def written(path: Path, sizes: list[int], gaps: bool = False) -> Plan:
+def written(path: Path, sizes: list[int], gaps: bool = False) -> InputRows:
     with path.open("w", encoding="utf-8") as file:
         for number, size in enumerate(sizes):
             body = {"model": "m", "messages": [{"role": "user", "content": f"{number}:" + "x" * size}]}
             line = {"custom_id": f"r{number}", "method": "POST", "url": CHAT, "body": body}
             file.write(json.dumps(line) + ("\r\n\n  \n" if gaps and number % 3 == 0 else "\n"))
     plan = make_plan(path, CHAT, [], 10**6, in_order=True)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     return plan
 
 

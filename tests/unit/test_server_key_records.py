@@ -17,8 +17,8 @@ from starlette.responses import Response
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.api.access import Access
-from orchestrator.server.database import FILE_NAME, SCHEMA, Database
-from orchestrator.server.keys import Keys, Limits
+from orchestrator.server.database import FILE_NAME, SCHEMA, ServerDatabase
+from orchestrator.server.keys import KeyLimits, Keys
 from orchestrator.server.records import Records
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
@@ -26,8 +26,8 @@ from orchestrator.server.uploads import UploadRecord, Uploads
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    return Database(tmp_path / FILE_NAME)
+def database(tmp_path: Path) -> ServerDatabase:
+    return ServerDatabase(tmp_path / FILE_NAME)
 
 
 def file_of(number: int, size: int) -> File:
@@ -38,7 +38,7 @@ def file_of(number: int, size: int) -> File:
 def test_nobody_else_reads_the_database(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        Keys(Database(tmp_path / FILE_NAME)).add("nightly")
+        Keys(ServerDatabase(tmp_path / FILE_NAME)).add("nightly")
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
@@ -48,12 +48,12 @@ def test_nobody_else_reads_the_database(tmp_path: Path, mask: int) -> None:
 
 def test_a_database_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
-        Database(tmp_path / "nowhere" / FILE_NAME)
+        ServerDatabase(tmp_path / "nowhere" / FILE_NAME)
 
 
-def test_a_key_is_found_by_its_secret_until_it_is_revoked(database: Database) -> None:
+def test_a_key_is_found_by_its_secret_until_it_is_revoked(database: ServerDatabase) -> None:
     keys = Keys(database)
-    limits = Limits(max_rows=5, max_bytes=2**40)
+    limits = KeyLimits(max_rows=5, max_bytes=2**40)
     key, secret = keys.add("nightly", limits)
     other, _ = keys.add("nightly")
     assert keys.find(secret.encode()) == key
@@ -66,7 +66,7 @@ def test_a_key_is_found_by_its_secret_until_it_is_revoked(database: Database) ->
     assert keys.all() == [revoked, other]
 
 
-def test_secrets_are_long_and_never_the_same(database: Database) -> None:
+def test_secrets_are_long_and_never_the_same(database: ServerDatabase) -> None:
     secrets = {Keys(database).add("nightly")[1] for _ in range(50)}
     assert len(secrets) == 50
     assert all(secret.startswith("orch-") and len(secret) == 48 for secret in secrets)
@@ -74,15 +74,15 @@ def test_secrets_are_long_and_never_the_same(database: Database) -> None:
 
 @given(st.binary(max_size=100))
 def test_no_guess_opens_anything(tmp_path: Path, guess: bytes) -> None:
-    database = Database(tmp_path / FILE_NAME)
+    database = ServerDatabase(tmp_path / FILE_NAME)
     keys = Keys(database)
     keys.add("nightly")
     assert keys.find(guess) is None
     database.close()
 
 
-def test_another_process_sees_keys_at_once(database: Database) -> None:
-    serving, telling = Keys(database), Keys(Database(database.path))
+def test_another_process_sees_keys_at_once(database: ServerDatabase) -> None:
+    serving, telling = Keys(database), Keys(ServerDatabase(database.path))
     key, secret = telling.add("nightly")
     assert serving.find(secret.encode()) == key
     telling.revoke(key.id)
@@ -90,13 +90,15 @@ def test_another_process_sees_keys_at_once(database: Database) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", ".x", "a\n", "a/b", "é", "n" * 65])
-def test_a_tenant_has_a_plain_name(database: Database, name: str) -> None:
+def test_a_tenant_has_a_plain_name(database: ServerDatabase, name: str) -> None:
     with pytest.raises(UsageError):
         Keys(database).add(name)
     assert Keys(database).all() == []
 
 
-def test_stored_bytes_are_those_of_the_tenants_files_and_upload_parts(database: Database, tmp_path: Path) -> None:
+def test_stored_bytes_are_those_of_the_tenants_files_and_upload_parts(
+    database: ServerDatabase, tmp_path: Path
+) -> None:
     records = Records(database)
     for number, (tenant, size) in enumerate([("a", 10), ("a", 300), ("b", 7)]):
         records.add_file(file_of(number, size), f"files/{number}", tenant)
@@ -120,10 +122,10 @@ def test_files_of_an_older_database_have_their_bytes(tmp_path: Path) -> None:
             stored = msgspec.json.encode(file_of(number, 100 * number))
             old.execute("INSERT INTO files VALUES (?, ?, 'batch', '', ?)", (f"file-{number}", number, stored))
     old.close()
-    assert Records(Database(tmp_path / FILE_NAME)).stored_bytes("") == 300
+    assert Records(ServerDatabase(tmp_path / FILE_NAME)).stored_bytes("") == 300
 
 
-def test_a_database_that_does_not_answer_lets_nobody_in(database: Database, tmp_path: Path) -> None:
+def test_a_database_that_does_not_answer_lets_nobody_in(database: ServerDatabase, tmp_path: Path) -> None:
     service = Service(tmp_path, Settings(upstreams=(), require_keys=True))
     service.keys = Keys(database)
     _, secret = service.keys.add("nightly")

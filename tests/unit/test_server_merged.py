@@ -17,7 +17,7 @@ from orchestrator.server.merged import (
     KINDS,
     PAGE_BYTES,
     InputGone,
-    Source,
+    ResultSource,
     UnknownRow,
     read_page,
 )
@@ -47,8 +47,8 @@ class Files:
         if durable:
             self.durable[kind] = path.stat().st_size
 
-    def source(self) -> Source:
-        return Source(self.input, self.folder, self.durable)
+    def source(self) -> ResultSource:
+        return ResultSource(self.input, self.folder, self.durable)
 
     def ids(self, limit: int = 1000, after: str | None = None) -> list[str]:
         """The custom_ids of all pages behind `after`, by the custom_id of each page's last row."""
@@ -172,7 +172,7 @@ def test_a_result_file_that_was_mended_is_read_anew(tmp_path: Path) -> None:
 def test_an_input_is_needed_once(tmp_path: Path) -> None:
     files = Files(tmp_path, list("abc"))
     files.add("output", line("c") + line("a"))
-    gone = Source(None, tmp_path, {})
+    gone = ResultSource(None, tmp_path, {})
     with pytest.raises(InputGone):
         read_page(gone, None, 10)
     assert files.ids() == ["a", "c"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.multipart import BadUpload, TooLarge, Upload, receive
+from orchestrator.server.multipart import BadUpload, FormUpload, TooLarge, receive
 from orchestrator.server.rooms import MOST_BLOCK
 
 TYPE = "multipart/form-data; boundary=B"
@@ -31,7 +31,7 @@ def form(content: bytes, **fields: str) -> bytes:
     return "".join([*parts, head]).encode() + content + b"\r\n--B--\r\n"
 
 
-def received(chunks: Sequence[bytes], limit: int = 1 << 30) -> tuple[Upload, bytes]:
+def received(chunks: Sequence[bytes], limit: int = 1 << 30) -> tuple[FormUpload, bytes]:
     """What comes of a body in these chunks; where it is refused, nothing is left."""
 
     async def body() -> AsyncIterator[bytes]:

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.order import LENGTHS, UNSHARED, Order, Sorter
+from orchestrator.server.dispatch.order import LENGTHS, UNSHARED, RowOrder, Sorter
 
 Row = tuple[bytes, int | None]
 
 
 def ordered(
     rows: list[Row], cache_bytes: int | None = None, folder: Path | None = None, run_rows: int = 65_536
-) -> Order:
+) -> RowOrder:
     with closing(Sorter(folder, run_rows)) as sorter:
         for text, most_tokens in rows:
             sorter.add(text, most_tokens)
         return sorter.order(cache_bytes)
 
 
-def sequence(order: Order, rows: int) -> list[int]:
+def sequence(order: RowOrder, rows: int) -> list[int]:
     return list(range(rows)) if order.rows is None else list(order.rows)
 
 

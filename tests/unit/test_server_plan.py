@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from orchestrator.core import request_lines
 from orchestrator.core.request_lines import CheckedLine, id_key
 from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
-from orchestrator.server.dispatch.plan import Plan, make_plan
+from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.request_header import Head, can_share, reader
 
 CHAT = "/v1/chat/completions"
@@ -35,13 +35,13 @@ def planned(
     done: Iterable[str] = (),
     max_rows: int = 1000,
     key: Callable[[str], int] = id_key,
-) -> Plan | list[LineError]:
+) -> InputRows | list[LineError]:
     path = folder / "input.jsonl"
     path.write_bytes(content)
     return make_plan(path, CHAT, array("Q", map(key, done)), max_rows, key=key)
 
 
-def rows_of(folder: Path, plan: Plan) -> list[bytes]:
+def rows_of(folder: Path, plan: InputRows) -> list[bytes]:
     file = os.open(folder / "input.jsonl", os.O_RDONLY)
     try:
         return [plan.read(file, index) for index in range(len(plan))]
@@ -49,7 +49,7 @@ def rows_of(folder: Path, plan: Plan) -> list[bytes]:
         os.close(file)
 
 
-def codes(found: Plan | list[LineError]) -> list[tuple[str, int | None]]:
+def codes(found: InputRows | list[LineError]) -> list[tuple[str, int | None]]:
     assert isinstance(found, list)
     return [(error.code, error.line) for error in found]
 
@@ -57,7 +57,7 @@ def codes(found: Plan | list[LineError]) -> list[tuple[str, int | None]]:
 def test_a_plan_says_where_rows_lie_and_which_are_done(tmp_path: Path) -> None:
     content = b"\xef\xbb\xbf" + line("a") + b"\r\n\n" + line("b") + b"\n" + line("c") + b"\n\n \r\n"
     plan = planned(tmp_path, content, {"b", "not in the file"})
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     assert rows_of(tmp_path, plan) == [line("a") + b"\r\n\n", line("b") + b"\n", line("c")]
     assert (list(plan.done), plan.model, len(plan)) == ([0, 1, 0], "m", 3)
 
@@ -65,7 +65,7 @@ def test_a_plan_says_where_rows_lie_and_which_are_done(tmp_path: Path) -> None:
 def test_a_long_gap_is_not_read_with_the_row_before_it(tmp_path: Path) -> None:
     content = line("a") + b"\n" + b" " * (MAX_LINE_BYTES + 1000) + b"\n" + line("b")
     plan = planned(tmp_path, content)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     assert plan.size(0) == MAX_LINE_BYTES
     assert [msgspec.json.decode(row)["custom_id"] for row in rows_of(tmp_path, plan)] == ["a", "b"]
 
@@ -96,7 +96,7 @@ def test_too_many_rows_are_told_and_as_many_as_may_be_are_not(tmp_path: Path) ->
     assert codes(found) == [("too_many_tasks", None)]
     assert isinstance(found, list)
     assert "at least 4 rows; at most 3" in found[0].message
-    assert isinstance(planned(tmp_path, content, max_rows=4), Plan)
+    assert isinstance(planned(tmp_path, content, max_rows=4), InputRows)
 
 
 def test_a_file_with_too_many_rows_is_not_read_to_its_end(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_file_has_a_plan_of_all_its_rows_or_its_first_errors(
     tmp_path: Path, lines: list[bytes], key: Callable[[str], int]
 ) -> None:
     found = planned(tmp_path, b"\n".join(lines), key=key)
-    if isinstance(found, Plan):
+    if isinstance(found, InputRows):
         assert one_by_one(lines) == []
         assert [row.strip() for row in rows_of(tmp_path, found)] == [each for each in lines if each.strip()]
     elif found != [LineError("empty_file", "The input file is empty.")]:
@@ -165,7 +165,7 @@ def test_a_file_has_a_plan_of_all_its_rows_or_its_first_errors(
 def test_ids_whose_keys_collide_are_no_duplicates(tmp_path: Path) -> None:
     content = b"\n".join([line("ab"), line("ac"), line("b")])
     plan = planned(tmp_path, content, key=first_letter)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     assert len(plan) == 3
 
 
@@ -174,7 +174,7 @@ def test_ids_whose_keys_collide_are_no_duplicates(tmp_path: Path) -> None:
 def test_just_the_rows_that_are_done_are_marked(tmp_path: Path, marks: list[bool]) -> None:
     content = b"\n".join(line(f"r{number}") for number in range(len(marks)))
     plan = planned(tmp_path, content, [f"r{number}" for number, mark in enumerate(marks) if mark])
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     assert list(plan.done) == marks
 
 
@@ -185,7 +185,7 @@ def test_a_row_costs_few_bytes(tmp_path: Path) -> None:
         row.replace(b'"content": "', b'"content": "' + f"{n % 1000}".encode() * 300) for n, row in enumerate(rows)
     ]
     plan = planned(tmp_path, b"\n".join(rows), max_rows=20_000)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, InputRows)
     assert plan.order.rows is not None
     assert len(plan.order.bounds) > 900
     held = (plan.offsets, plan.done, plan.order.rows, plan.order.bounds, plan.order.hashes)
@@ -201,9 +201,9 @@ def test_rows_go_out_in_the_files_order_where_a_batch_asks_or_nothing_can_be_sha
     asked = make_plan(path, CHAT, (), 10, in_order=True)
     path.write_bytes(b"\n".join(shared).replace(CHAT.encode(), b"/v1/embeddings"))
     embeddings = make_plan(path, "/v1/embeddings", (), 10)
-    assert isinstance(grouped, Plan)
-    assert isinstance(asked, Plan)
-    assert isinstance(embeddings, Plan)
+    assert isinstance(grouped, InputRows)
+    assert isinstance(asked, InputRows)
+    assert isinstance(embeddings, InputRows)
     assert list(grouped.order.rows or ()) == [0, 2, 1, 3]
     assert (asked.order.rows, embeddings.order.rows) == (None, None)
     assert "asks" in asked.order.reason

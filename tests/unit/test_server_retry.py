@@ -12,17 +12,17 @@ from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
     Action,
     End,
-    Verdict,
+    RetryVerdict,
     account_problem,
     judge,
     leaves_doubt,
 )
 
-KEEP = Verdict(Action.KEEP)
+KEEP = RetryVerdict(Action.KEEP)
 
 
-def retry(reason: str, delay: float, *, overload: bool = False) -> Verdict:
-    return Verdict(Action.RETRY, reason, delay, overload)
+def retry(reason: str, delay: float, *, overload: bool = False) -> RetryVerdict:
+    return RetryVerdict(Action.RETRY, reason, delay, overload)
 
 
 TABLE = {
@@ -32,14 +32,14 @@ TABLE = {
     "no such model": ({"status": 404}, KEEP),
     "too large": ({"status": 413}, KEEP),
     "unprocessable": ({"status": 422}, KEEP),
-    "no key": ({"status": 401}, Verdict(Action.WAIT, "upstream refuses the API key (401)")),
-    "no rights": ({"status": 403, "tries": 99}, Verdict(Action.WAIT, "upstream refuses the API key (403)")),
+    "no key": ({"status": 401}, RetryVerdict(Action.WAIT, "upstream refuses the API key (401)")),
+    "no rights": ({"status": 403, "tries": 99}, RetryVerdict(Action.WAIT, "upstream refuses the API key (403)")),
     "overload": ({"status": 503}, retry("overloaded (503)", 0.5, overload=True)),
     "too many requests": ({"status": 429, "tries": 3}, retry("overloaded (429)", 2.0, overload=True)),
     "too many, for a while": ({"status": 429, "retry_after": 7.0}, retry("overloaded (429)", 7.0, overload=True)),
     "too many, come at once": ({"status": 429, "retry_after": 0.0}, retry("overloaded (429)", 0.0, overload=True)),
     "overload to the end": ({"status": 529, "tries": 19}, retry("overloaded (529)", 30.0, overload=True)),
-    "overload without end": ({"status": 503, "tries": 20}, Verdict(Action.KEEP, "still overloaded (503)")),
+    "overload without end": ({"status": 503, "tries": 20}, RetryVerdict(Action.KEEP, "still overloaded (503)")),
     "server error": ({"status": 500}, retry("server error (500)", 0.5)),
     "server error that says how long": ({"status": 502, "retry_after": 3.0}, retry("server error (502)", 3.0)),
     "time-out at the upstream": ({"status": 408, "tries": 2}, retry("server error (408)", 1.0)),
@@ -47,15 +47,18 @@ TABLE = {
     "server error again and again": ({"status": 500, "tries": 5}, KEEP),
     "not reached": (
         {"end": End.UNREACHABLE, "detail": "refused", "tries": 99},
-        Verdict(Action.WAIT, "upstream unreachable: refused"),
+        RetryVerdict(Action.WAIT, "upstream unreachable: refused"),
     ),
     "cut": ({"end": End.CUT, "detail": "reset"}, retry("cut: reset", 0.5)),
-    "cut again and again": ({"end": End.CUT, "tries": 4, "detail": "x"}, Verdict(Action.GIVE_UP, "cut: x")),
+    "cut again and again": ({"end": End.CUT, "tries": 4, "detail": "x"}, RetryVerdict(Action.GIVE_UP, "cut: x")),
     "timed out": ({"end": End.TIMED_OUT, "tries": 2, "detail": "600 s"}, retry("timed out: 600 s", 1.0)),
-    "timed out again": ({"end": End.TIMED_OUT, "tries": 3, "detail": "x"}, Verdict(Action.GIVE_UP, "timed out: x")),
+    "timed out again": (
+        {"end": End.TIMED_OUT, "tries": 3, "detail": "x"},
+        RetryVerdict(Action.GIVE_UP, "timed out: x"),
+    ),
     "no JSON": ({"end": End.GARBLED, "tries": 3, "detail": "html"}, retry("garbled: html", 2.0)),
-    "no JSON again": ({"end": End.GARBLED, "tries": 4, "detail": "x"}, Verdict(Action.GIVE_UP, "garbled: x")),
-    "more bytes than are kept": ({"end": End.TOO_LONG, "detail": "x"}, Verdict(Action.GIVE_UP, "too long: x")),
+    "no JSON again": ({"end": End.GARBLED, "tries": 4, "detail": "x"}, RetryVerdict(Action.GIVE_UP, "garbled: x")),
+    "more bytes than are kept": ({"end": End.TOO_LONG, "detail": "x"}, RetryVerdict(Action.GIVE_UP, "too long: x")),
     "paid: overload without end": (
         {"status": 429, "tries": 999, "paid": True}, retry("overloaded (429)", 30.0, overload=True),
     ),
@@ -63,14 +66,14 @@ TABLE = {
         {"status": 503, "tries": 99, "paid": True, "retry_after": 9.0}, retry("overloaded (503)", 9.0, overload=True),
     ),
     "paid: the account is refused": (
-        {"status": 429, "paid": True, "account": "no credit"}, Verdict(Action.LEAVE, "no credit"),
+        {"status": 429, "paid": True, "account": "no credit"}, RetryVerdict(Action.LEAVE, "no credit"),
     ),
     "paid: one row is forbidden": ({"status": 403, "paid": True}, KEEP),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("attempt", "verdict"), TABLE.values(), ids=TABLE.keys())
-def test_the_verdict_on_an_attempt(attempt: dict, verdict: Verdict) -> None:
+def test_the_verdict_on_an_attempt(attempt: dict, verdict: RetryVerdict) -> None:
     assert judge(**{"end": End.ANSWERED, "tries": 1, "base": 0.5, **attempt}) == verdict
 
 

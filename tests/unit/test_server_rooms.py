@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.server.rooms import LEAST_BLOCK, MOST_BLOCK, Blocks, NoRoom, Place, Room
+from orchestrator.server.rooms import LEAST_BLOCK, MOST_BLOCK, Blocks, Room, RoomFull, RoomShare
 
 
 def run(live: Callable[[], Awaitable[None]]) -> None:
@@ -19,7 +19,7 @@ def run(live: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def waiting(room: Room, owner: str, size: int) -> asyncio.Task[Place]:
+async def waiting(room: Room, owner: str, size: int) -> asyncio.Task[RoomShare]:
     """Somebody who asks for a place, as far as that goes at once."""
     task = asyncio.create_task(room.take(owner, size))
     for _ in range(5):
@@ -88,7 +88,7 @@ def test_nobody_waits_for_ever() -> None:
     async def live() -> None:
         room = Room(10, wait=0.05)
         held = await room.take("a", 10)
-        with pytest.raises(NoRoom):
+        with pytest.raises(RoomFull):
             await room.take("b", 1)
         held.give_back()
         (await room.take("b", 10)).give_back()

@@ -20,28 +20,28 @@ from starlette.requests import Request
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.answers import NO_TOKENS
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import MAX_DEPTH, NO_JSON
+from orchestrator.core.wire import JSON_ERRORS, MAX_DEPTH
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object
-from orchestrator.server.dispatch.concurrency_limiter import Flow
+from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter
 from orchestrator.server.dispatch.gauges import MOST, read_gauges
 from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.pages import models_in, paths_in
 from orchestrator.server.dispatch.rate_limiter import (
     LONGEST_HOLD,
-    Pace,
+    RateLimiter,
     Standings,
     read_standings,
     reset_seconds,
 )
 from orchestrator.server.dispatch.resultlines import MAX_MESSAGE, error_body
-from orchestrator.server.dispatch.retry import Action, End, Verdict, account_problem
+from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, account_problem
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
-from orchestrator.server.merged import Source, read_page
+from orchestrator.server.merged import ResultSource, read_page
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 NUMBERS = ["0", "-1", "1.5", "1e308", "1e999", "-1e999", "9" * 25, "9" * 5000, "2147483648", "5e-324", "nan", "inf"]
@@ -121,7 +121,7 @@ COUNTS = st.integers(0, 2**32)
 @given(st.lists(st.tuples(SAID, COUNTS, COUNTS), max_size=20))
 def test_whatever_headers_and_usage_say_of_rates_rows_go_on(told: list[tuple[dict[str, str], int, int]]) -> None:
     """No wait is without end, and once it is over a row goes: an upstream cannot stop a batch for good."""
-    pace, now = Pace(), 0.0
+    pace, now = RateLimiter(), 0.0
     for headers, likely, used in told:
         now += pace.wait(now)
         assert pace.wait(now) == pytest.approx(0.0, abs=1e-3)
@@ -146,13 +146,13 @@ PAGES = st.lists(SAMPLES, max_size=8).map(lambda lines: "".join(lines).encode())
 
 @given(st.lists(PAGES | st.binary(max_size=300), min_size=1, max_size=4))
 def test_any_page_of_gauges_can_be_followed(pages: list[bytes]) -> None:
-    flow = Flow(1024)
+    limiter = ConcurrencyLimiter(1024)
     for now, page in enumerate(pages):
         found = read_gauges(page)
         if found is not None:
             assert 0 <= found[1] <= MOST
-        flow.observe(float(now), 5, None if found is None else found[0])
-        assert 0 < flow.limit <= 1024
+        limiter.observe(float(now), 5, None if found is None else found[0])
+        assert 0 < limiter.limit <= 1024
 
 
 def test_a_page_of_open_labels_is_looked_at_once() -> None:
@@ -161,9 +161,9 @@ def test_a_page_of_open_labels_is_looked_at_once() -> None:
 
 @given(BYTES)
 def test_any_page_of_models_or_paths_is_read_or_refused(page: bytes) -> None:
-    with suppress(*NO_JSON):
+    with suppress(*JSON_ERRORS):
         assert all(isinstance(model["id"], str) for model in models_in(page))
-    with suppress(*NO_JSON):
+    with suppress(*JSON_ERRORS):
         assert all(isinstance(path, str) for path in paths_in(page))
 
 
@@ -207,7 +207,7 @@ def test_any_answer_is_one_line_that_is_read_again(body: bytes, status: int, end
     if status < 300 and not answer:
         status = 500
     stats = Stats()
-    reply, verdict = Reply(end, status, answer), Verdict(action, "why")
+    reply, verdict = Reply(end, status, answer), RetryVerdict(action, "why")
     kind, written, tokens = outcome_of(msgspec.Raw(b'"a"'), reply, verdict, None, stats)
     assert b"\n" not in written
     line = msgspec.json.decode(written, type=wire.ResultLine)
@@ -236,7 +236,7 @@ def test_any_result_file_is_recovered_paged_and_retried(
     for kind in ("output", "error"):
         (folder / f"{kind}.jsonl").write_bytes(b"\n".join([*lines, b"torn"]))
     (folder / "input").write_bytes(b"\n".join(lines))
-    read_page(Source(folder / "input", folder, {}), None, 10)
+    read_page(ResultSource(folder / "input", folder, {}), None, 10)
     copy_leftovers(folder / "input", folder / "error.jsonl", folder / "left", CAUSES)
     known = [row.custom_id for row in results.recover(folder / "output.jsonl")]
     assert known == [row.custom_id for row in results.recover(folder / "output.jsonl")]

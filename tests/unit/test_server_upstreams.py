@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.concurrency_limiter import START
-from orchestrator.server.dispatch.rate_limiter import Pace, Standing, Standings
+from orchestrator.server.dispatch.rate_limiter import AnnouncedRate, RateLimiter, Standings
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.upstreams import BREAK_AFTER, Upstream
 
@@ -27,7 +27,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def upstream(clock: Clock, pace: Pace | None = None, learned: int | None = None) -> Upstream:
+def upstream(clock: Clock, pace: RateLimiter | None = None, learned: int | None = None) -> Upstream:
     """One that is well and takes up to 1,000 rows at once."""
     found = Upstream(
         "http://upstream/v1", api_key=None, timeout=5.0, ceiling=1000, clock=clock, learned=learned, pace=pace,
@@ -67,7 +67,7 @@ STARTS = {
 def test_a_published_rate_is_not_searched_for(
     clock: Clock, rate: int | None, learned: int | None, limit: int
 ) -> None:
-    assert upstream(clock, Pace(rate), learned).room() == limit
+    assert upstream(clock, RateLimiter(rate), learned).room() == limit
 
 
 def test_without_rates_nothing_waits(clock: Clock) -> None:
@@ -77,7 +77,7 @@ def test_without_rates_nothing_waits(clock: Clock) -> None:
 
 
 def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
-    pace = Pace(tokens_per_minute=60_000)
+    pace = RateLimiter(tokens_per_minute=60_000)
     paced = upstream(clock, pace)
     ticket = pace.take(0.0, 8_000)
     assert paced.wait() == pytest.approx(8, abs=0.5)
@@ -87,29 +87,29 @@ def test_what_a_row_took_is_settled_by_its_usage(clock: Clock) -> None:
 
 @pytest.mark.parametrize("reply", [Reply(End.ANSWERED, 200, b"{}"), Reply(End.CUT)], ids=["no usage", "no answer"])
 def test_what_a_row_took_stays_an_estimate_where_nothing_is_said(clock: Clock, reply: Reply) -> None:
-    pace = Pace(tokens_per_minute=60_000)
+    pace = RateLimiter(tokens_per_minute=60_000)
     paced = upstream(clock, pace)
     paced.heard(pace.take(0.0, 8_000), reply, 0.0)
     assert paced.wait() == pytest.approx(8, abs=0.5)
 
 
 def test_a_row_that_was_refused_took_no_tokens(clock: Clock) -> None:
-    pace = Pace(tokens_per_minute=60_000)
+    pace = RateLimiter(tokens_per_minute=60_000)
     paced = upstream(clock, pace)
     paced.heard(pace.take(0.0, 8_000), Reply(End.ANSWERED, 400, GOOD.body), 0.0)
     assert paced.wait() == 0.0
 
 
 def test_the_headers_of_any_answer_count(clock: Clock) -> None:
-    pace = Pace()
+    pace = RateLimiter()
     paced = upstream(clock, pace)
-    said = Standings(Standing(60, 0, 60.0), Standing())
+    said = Standings(AnnouncedRate(60, 0, 60.0), AnnouncedRate())
     paced.heard(pace.take(0.0, 0), Reply(End.ANSWERED, 400, b"{}", standings=said), 0.0)
     assert paced.wait() == pytest.approx(1, abs=0.1)
 
 
 def test_too_many_requests_are_a_matter_of_the_rate(clock: Clock) -> None:
-    paced = upstream(clock, Pace())
+    paced = upstream(clock, RateLimiter())
     paced.overloaded(0.0, 0.0, Reply(End.ANSWERED, 429, retry_after=20.0), pause=0.5)
     assert (paced.wait(), paced.room()) == (20.0, START)
     paced.heard(paced.pace.take(0.0, 0) if paced.pace else None, GOOD, 1.0)
@@ -120,7 +120,7 @@ def test_too_many_requests_are_a_matter_of_the_rate(clock: Clock) -> None:
 
 @pytest.mark.parametrize(("status", "paced"), [(503, True), (429, False)], ids=["503", "429-without-rates"])
 def test_an_overload_is_a_matter_of_how_many_run_at_once(clock: Clock, status: int, paced: bool) -> None:
-    found = upstream(clock, Pace() if paced else None)
+    found = upstream(clock, RateLimiter() if paced else None)
     found.overloaded(0.0, 0.0, Reply(End.ANSWERED, status), pause=0.5)
     assert found.wait() == 0.0
     assert found.room() < START

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.policy.sharding import Range, Waiting, pack
+from orchestrator.policy.sharding import Range, WaitingRow, pack
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 
-def rows(*lengths: int, model: str = "m", endpoint: str = CHAT, first: int = 0) -> list[Waiting]:
-    return [Waiting(seq, endpoint, model, length) for seq, length in enumerate(lengths, first)]
+def rows(*lengths: int, model: str = "m", endpoint: str = CHAT, first: int = 0) -> list[WaitingRow]:
+    return [WaitingRow(seq, endpoint, model, length) for seq, length in enumerate(lengths, first)]
 
 
 def range_(first: int, last: int, rows: int, size: int, model: str = "m", endpoint: str = CHAT) -> Range:
@@ -50,7 +50,9 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("waiting", "max_rows", "max_bytes", "ranges"), TABLE.values(), ids=TABLE.keys())
-def test_rows_are_cut_into_ranges(waiting: list[Waiting], max_rows: int, max_bytes: int, ranges: list[Range]) -> None:
+def test_rows_are_cut_into_ranges(
+    waiting: list[WaitingRow], max_rows: int, max_bytes: int, ranges: list[Range]
+) -> None:
     assert list(pack(waiting, max_rows=max_rows, max_bytes=max_bytes)) == ranges
 
 
@@ -61,11 +63,11 @@ def test_slack_counts_for_every_row() -> None:
 
 def row(
     seq: int, tokens: int = 0, inputs: int = 1, max_output: int | None = 5, attempts: int = 0, endpoint: str = CHAT
-) -> Waiting:
-    return Waiting(seq, endpoint, "m", 9, tokens, inputs, max_output, attempts)
+) -> WaitingRow:
+    return WaitingRow(seq, endpoint, "m", 9, tokens, inputs, max_output, attempts)
 
 
-def cut(waiting: list[Waiting], max_tokens: int | None = None, max_inputs: int | None = None) -> list[list[int]]:
+def cut(waiting: list[WaitingRow], max_tokens: int | None = None, max_inputs: int | None = None) -> list[list[int]]:
     """Which rows come together; none has a place between."""
     ranges = list(pack(waiting, max_rows=99, max_bytes=9999, max_tokens=max_tokens, max_inputs=max_inputs))
     return [list(range(found.first, found.last + 1)) for found in ranges]
@@ -115,8 +117,8 @@ def test_answers_have_no_bound_together_where_one_has_none() -> None:
         assert [found.max_output for found in pack(waiting, max_rows=9, max_bytes=999)] == [None]
 
 
-def sorted_rows(found: list[tuple[str, str, int, int, int]]) -> list[Waiting]:
-    waiting = [Waiting(seq, *row) for seq, row in enumerate(found)]
+def sorted_rows(found: list[tuple[str, str, int, int, int]]) -> list[WaitingRow]:
+    waiting = [WaitingRow(seq, *row) for seq, row in enumerate(found)]
     return sorted(waiting, key=lambda row: (row.endpoint, row.model, row.seq))
 
 
@@ -130,7 +132,12 @@ LIMIT = st.none() | st.integers(1, 40)
 @settings(max_examples=200)
 @given(ROWS, st.integers(1, 8), st.integers(1, 120), LIMIT, LIMIT, st.integers(0, 10))
 def test_each_row_is_in_one_range_and_no_range_is_too_large(
-    waiting: list[Waiting], max_rows: int, max_bytes: int, max_tokens: int | None, max_inputs: int | None, slack: int
+    waiting: list[WaitingRow],
+    max_rows: int,
+    max_bytes: int,
+    max_tokens: int | None,
+    max_inputs: int | None,
+    slack: int,
 ) -> None:
     ranges = list(
         pack(
@@ -145,7 +152,7 @@ def test_each_row_is_in_one_range_and_no_range_is_too_large(
     ]  # fmt: skip
     assert [row for part in told for row in part] == waiting
 
-    def fits(part: list[Waiting]) -> bool:
+    def fits(part: list[WaitingRow]) -> bool:
         return (
             len(part) <= max_rows
             and sum(row.length + 1 + slack for row in part) <= max_bytes

@@ -12,7 +12,7 @@ from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator.core import templates
-from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.process import WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.errors import InputError
 from orchestrator.core.templates import Template, TemplateProblem, template
@@ -26,7 +26,7 @@ from orchestrator.settings.job_spec import JobSpec
 def small_limits() -> Iterator[None]:
     """One second and 200 MB; the process for templates is this module's own."""
     with pytest.MonkeyPatch.context() as patch:
-        few = Limits(memory=200_000_000, seconds=1, value=4 * templates.MAX_PROMPT)
+        few = WorkerLimits(memory=200_000_000, seconds=1, value=4 * templates.MAX_PROMPT)
         patch.setattr(templates, "WORKER", worker := Single(few))
         yield
         worker.close()

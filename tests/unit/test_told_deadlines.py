@@ -14,7 +14,7 @@ from benchmarks.routing.unseen import UNSEEN
 TOLD, TRUE = 0.999, 0.995
 """What is told with this chance or more has to come true so often."""
 LEAST_IN_TIME = 0.96
-"""Where one route alone can rescue, not every night that could be in time is; but then it was not told as sure."""
+"""Where one route alone can reroute, not every night that could be in time is; but then it was not told as sure."""
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from orchestrator.server.engines import EngineUnavailable
 from orchestrator.server.engines.fleet import Planned, Wish, plan_fleet
 from orchestrator.server.engines.process import log_cause
-from orchestrator.server.engines.supervisor import Patience, Supervisor
+from orchestrator.server.engines.supervisor import RestartPolicy, Supervisor
 from tests.support.fakevllm import fake_nvidia_smi, fake_vllm, model_folder, refuse, starts
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
 
-SOON = Patience(first=0.05, longest=0.2, well=3600.0, tries=3)
+SOON = RestartPolicy(first=0.05, longest=0.2, well=3600.0, tries=3)
 
 
 def planned(folder: Path, gpus: int = 0) -> tuple[Planned, ...]:
@@ -37,7 +37,7 @@ def planned(folder: Path, gpus: int = 0) -> tuple[Planned, ...]:
 
 
 @contextmanager
-def supervised(engines: tuple[Planned, ...], told: list[str], patience: Patience = SOON) -> Iterator[Supervisor]:
+def supervised(engines: tuple[Planned, ...], told: list[str], patience: RestartPolicy = SOON) -> Iterator[Supervisor]:
     with Supervisor(engines, tell=told.append, patience=patience) as supervisor:
         yield supervisor
 
@@ -52,7 +52,7 @@ def states(supervisor: Supervisor) -> list[str]:
 
 @given(st.integers(1, 1000))
 def test_the_pause_grows_and_has_an_end(deaths: int) -> None:
-    patience = Patience()
+    patience = RestartPolicy()
     assert patience.pause(1) == 1.0
     assert patience.pause(deaths) <= patience.pause(deaths + 1) <= 60.0
     assert patience.pause(7) == 60.0
@@ -131,7 +131,7 @@ def test_engines_side_by_side_each_with_its_gpu(tmp_path: Path) -> None:
 
 def test_stopping_while_one_waits_for_its_next_start(tmp_path: Path) -> None:
     told: list[str] = []
-    patience = Patience(first=3600.0, longest=3600.0)
+    patience = RestartPolicy(first=3600.0, longest=3600.0)
     refuse(tmp_path, "ValueError: not today")
     with supervised(planned(tmp_path), told, patience) as supervisor:
         wait_until(lambda: states(supervisor) == ["waiting"])

@@ -1,10 +1,10 @@
 """Functions over data from strangers, in worker processes with limits on memory and time.
 
-    from orchestrator.core.bounded.pool import Call, Pool
-    from orchestrator.core.bounded.process import Limits, Tripped
+    from orchestrator.core.bounded.pool import WorkerCall, WorkerPool
+    from orchestrator.core.bounded.process import WorkerLimits, Tripped
 
-    with Pool(workers=4, limits=Limits()) as pool:
-        for results in pool.map(Call("package.module:function", (argument,)) for argument in arguments):
+    with WorkerPool(workers=4, limits=WorkerLimits()) as pool:
+        for results in pool.map(WorkerCall("package.module:function", (argument,)) for argument in arguments):
             try:
                 for value in results: ...
             except Tripped as tripped: ...     # of this call alone; the others go on

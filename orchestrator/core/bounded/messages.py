@@ -20,7 +20,7 @@ HEAD = struct.Struct("<BI")  # kind, bytes that follow
 MOST = (1 << 32) - 1
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Of a message."""
 
     READY = 1  # worker: it has started
@@ -73,6 +73,6 @@ def loads(data: bytes) -> Any:
         raise ValueError(f"not a message of plain values: {error}") from None
 
 
-def packed(kind: Kind, payload: bytes = b"") -> bytes:
+def packed(kind: MessageKind, payload: bytes = b"") -> bytes:
     """A message as it is sent."""
     return HEAD.pack(kind, len(payload)) + payload

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from orchestrator.core.bounded import messages
-from orchestrator.core.bounded.messages import Kind, packed
-from orchestrator.core.bounded.process import Limits, Trip, Tripped, Worker
+from orchestrator.core.bounded.messages import MessageKind, packed
+from orchestrator.core.bounded.process import Trip, Tripped, Worker, WorkerLimits
 from orchestrator.core.errors import StorageError
 
 BUFFER_BYTES = 64_000_000
@@ -26,20 +26,20 @@ STARTS = 3
 """So many workers in a row that die before they have begun are no accident."""
 
 
-class Call(NamedTuple):
+class WorkerCall(NamedTuple):
     """A function, `package.module:name`, that gives values as a generator; and its arguments, plain values."""
 
     function: str
     arguments: tuple[Any, ...] = ()
 
 
-class Task:
-    """A call on its way. `Pool.results` gives its values."""
+class WorkerTask:
+    """A call on its way. `WorkerPool.results` gives its values."""
 
     __slots__ = ("fault", "has_given", "is_over", "payloads", "request", "tries")
 
-    def __init__(self, call: Call) -> None:
-        self.request = packed(Kind.CALL, messages.dumps(tuple(call)))
+    def __init__(self, call: WorkerCall) -> None:
+        self.request = packed(MessageKind.CALL, messages.dumps(tuple(call)))
         self.payloads: deque[bytes] = deque()
         self.has_given = False
         self.is_over = False
@@ -52,7 +52,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Pool:
+class WorkerPool:
     """At most `workers` processes (default: one a core), started when there is work; for one thread at a time.
 
     `check` is called every LOOK_SECONDS while results are waited for, and may raise to end the wait. Everything here
@@ -60,20 +60,20 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int | None = None, limits: Limits | None = None, check: Callable[[], None] = lambda: None
+        self, workers: int | None = None, limits: WorkerLimits | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
         self._most = workers or cores()
-        self._limits = limits or Limits()
+        self._limits = limits or WorkerLimits()
         self._check = check
         self._workers: list[Worker] = []
-        self._waiting: deque[Task] = deque()
+        self._waiting: deque[WorkerTask] = deque()
         self._buffered = 0
         self._failed_starts = 0
         self._mean_seconds = AHEAD_SECONDS
         self._ahead = LEAST_AHEAD  # calls that each worker may have with it
         self._under_way = 0
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -88,12 +88,12 @@ class Pool:
         self._workers.clear()
         self._waiting.clear()
 
-    def map(self, calls: Iterable[Call]) -> Iterator[Iterator[Any]]:
+    def map(self, calls: Iterable[WorkerCall]) -> Iterator[Iterator[Any]]:
         """The values of each call, in the order of the calls, which are taken as workers get free.
 
         The values are those of `results`; what is not taken of them before the next are asked for is lost.
         """
-        order: deque[Task] = deque()
+        order: deque[WorkerTask] = deque()
         for call in calls:
             order.append(self.submit(call))
             while order and (order[0].is_over or not self.has_room):
@@ -101,7 +101,7 @@ class Pool:
         while order:
             yield from self._first(order)
 
-    def _first(self, order: deque[Task]) -> Iterator[Iterator[Any]]:
+    def _first(self, order: deque[WorkerTask]) -> Iterator[Iterator[Any]]:
         values = self.results(order.popleft())
         yield values
         with suppress(Tripped):
@@ -112,24 +112,24 @@ class Pool:
         """Whether more calls are needed to keep every worker busy."""
         return self._under_way < self._most * self._ahead and self._buffered < BUFFER_BYTES
 
-    def submit(self, call: Call) -> Task:
+    def submit(self, call: WorkerCall) -> WorkerTask:
         """Queue a call behind those that are queued."""
-        task = Task(call)
+        task = WorkerTask(call)
         self._waiting.append(task)
         self._under_way += 1
         self._dispatch()
         return task
 
-    def call(self, call: Call) -> Iterator[Any]:
+    def call(self, call: WorkerCall) -> Iterator[Any]:
         """The values of a call that is made ahead of all that are queued; they raise as those of `results`."""
-        task = Task(call)
+        task = WorkerTask(call)
         # Not behind a task whose results may not be taken before this one's are.
         worker = next((worker for worker in self._workers if not worker.tasks), None) or self._started()
         worker.give(task, task.request)
         self._under_way += 1
         return self.results(task)
 
-    def results(self, task: Task) -> Iterator[Any]:
+    def results(self, task: WorkerTask) -> Iterator[Any]:
         """The values of a task as they come. Raises Tripped, behind its values, where it came to no end."""
         while True:
             while task.payloads:
@@ -166,7 +166,7 @@ class Pool:
         self._workers.append(worker)
         return worker
 
-    def _pump(self, awaited: Task) -> None:
+    def _pump(self, awaited: WorkerTask) -> None:
         """Wait for a while until something comes for one of the tasks, and take it in."""
         self._check()
         self._dispatch()
@@ -194,26 +194,26 @@ class Pool:
         except EOFError:
             self._bury(worker)
 
-    def _heard(self, worker: Worker, kind: Kind, payload: bytes) -> None:
-        if kind is Kind.READY:
+    def _heard(self, worker: Worker, kind: MessageKind, payload: bytes) -> None:
+        if kind is MessageKind.READY:
             worker.is_ready = True
             self._failed_starts = 0
             return
-        if not worker.tasks or kind is Kind.ALIVE:
+        if not worker.tasks or kind is MessageKind.ALIVE:
             return
         task = worker.tasks[0]
-        if kind is Kind.VALUE:
+        if kind is MessageKind.VALUE:
             task.has_given = True
             task.payloads.append(payload)
             self._buffered += len(payload)
             return
-        if kind is Kind.END:
+        if kind is MessageKind.END:
             with suppress(ValueError):
                 seconds, faults = payload.split()
                 worker.faults = int(faults)
                 self._mean_seconds += 0.2 * (max(float(seconds), 1e-6) - self._mean_seconds)
                 self._ahead = max(LEAST_AHEAD, min(MOST_AHEAD, int(AHEAD_SECONDS / self._mean_seconds)))
-        elif kind is Kind.TOO_LARGE:
+        elif kind is MessageKind.TOO_LARGE:
             task.fault = Tripped(Trip.VALUE)
         else:
             task.fault = Tripped(Trip.CRASH, payload.decode(errors="replace")[:80])
@@ -241,7 +241,7 @@ class Pool:
             task.tries += 1
         self._waiting.extendleft(reversed(worker.tasks))
 
-    def _distrust(self, task: Task) -> None:
+    def _distrust(self, task: WorkerTask) -> None:
         """End the worker of a task that gave no plain value, if it is still there."""
         for worker in tuple(self._workers):
             if task in worker.tasks:

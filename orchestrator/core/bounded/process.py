@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.core.bounded.messages import HEAD, Kind
+from orchestrator.core.bounded.messages import HEAD, MessageKind
 
 if TYPE_CHECKING:
-    from orchestrator.core.bounded.pool import Task
+    from orchestrator.core.bounded.pool import WorkerTask
 
 OUT_OF_MEMORY = 77
 """The exit code of a worker whose function ran into the memory limit."""
@@ -35,7 +35,7 @@ _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bound
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """What a worker may take.
 
     `memory` is the private memory of the process in bytes, `seconds` the CPU time up to the next value of a function
@@ -66,7 +66,7 @@ class Tripped(Exception):
         self.detail = detail
 
 
-def verdict(status: int, peak: int, limits: Limits) -> Tripped:
+def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
     """Why a worker died while a function ran: from its exit status (as `subprocess` gives it) and peak memory, bytes.
 
     Who sends a SIGKILL is the kernel, where the machine runs out of memory.
@@ -87,9 +87,9 @@ class Worker:
     Raises OSError where no process can be started.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[WorkerTask] = deque()
         self.is_ready = False
         self.faults = 0
         """Its page faults up to the end of the last task."""
@@ -117,7 +117,7 @@ class Worker:
         """Whether something is still to be sent."""
         return bool(self._outbox)
 
-    def give(self, task: Task, request: bytes) -> None:
+    def give(self, task: WorkerTask, request: bytes) -> None:
         """Queue a task; `request` is the message of its call."""
         if not self.tasks:
             self.heard_at = time.monotonic()
@@ -132,7 +132,7 @@ class Worker:
             while self._outbox:
                 del self._outbox[: self._socket.send(self._outbox)]
 
-    def received(self) -> Iterator[tuple[Kind, bytes]]:
+    def received(self) -> Iterator[tuple[MessageKind, bytes]]:
         """The messages that have come. Raises EOFError, after the last of them, where the worker is gone."""
         is_gone = False
         try:
@@ -158,9 +158,9 @@ class Worker:
         if is_gone:
             raise EOFError
 
-    def _kind(self, number: int) -> Kind:
+    def _kind(self, number: int) -> MessageKind:
         try:
-            return Kind(number)
+            return MessageKind(number)
         except ValueError:
             raise self.garbled() from None
 
@@ -197,7 +197,7 @@ class Worker:
         return verdict(self._process.returncode, peak, self._limits)
 
 
-def _start(fd: int, limits: Limits) -> subprocess.Popen[bytes]:
+def _start(fd: int, limits: WorkerLimits) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).parents[3])
     given = [f"{fd},{os.getpid()},{limits.memory},{limits.seconds},{limits.value}"]
     keys = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

@@ -7,17 +7,17 @@ import threading
 from typing import Any
 
 from orchestrator.core import interrupts
-from orchestrator.core.bounded.pool import Call, Pool
-from orchestrator.core.bounded.process import Limits
+from orchestrator.core.bounded.pool import WorkerCall, WorkerPool
+from orchestrator.core.bounded.process import WorkerLimits
 
 
 class Single:
     """For any thread; one call at a time."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: WorkerLimits) -> None:
         self.limits = limits
         self._turn = threading.Lock()
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
 
     @property
     def is_started(self) -> bool:
@@ -28,9 +28,9 @@ class Single:
         """The values that a function gives. Raises Tripped, StorageError; Interrupted where we are asked to end."""
         with self._turn:
             if self._pool is None:
-                self._pool = Pool(1, self.limits, interrupts.check)
+                self._pool = WorkerPool(1, self.limits, interrupts.check)
                 atexit.register(self.close)
-            return list(self._pool.call(Call(function, arguments)))
+            return list(self._pool.call(WorkerCall(function, arguments)))
 
     def close(self) -> None:
         """End the process, if there is one."""

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 from orchestrator.core.bounded import messages
-from orchestrator.core.bounded.messages import HEAD, Kind, packed
+from orchestrator.core.bounded.messages import HEAD, MessageKind, packed
 
 OUT_OF_MEMORY = 77
 FLUSH_BYTES = 64 * 1024
@@ -34,8 +34,8 @@ def main() -> None:
     sys.argv = sys.argv[:1]
     _leash(parent)
     _confine(memory)
-    channel = Channel(fd, seconds, value)
-    channel.send(Kind.READY)
+    channel = ParentSocket(fd, seconds, value)
+    channel.send(MessageKind.READY)
     with suppress(BrokenPipeError, ConnectionResetError):
         while (request := channel.request()) is not None:
             try:
@@ -71,7 +71,7 @@ def _lower(what: int, limit: int) -> None:
         resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-class Channel:
+class ParentSocket:
     """The socket to the parent. Values are gathered, and sent when there are many of them, or after a while."""
 
     def __init__(self, fd: int, seconds: int, most: int) -> None:
@@ -111,17 +111,17 @@ class Channel:
             payload = messages.dumps(value)
             if len(payload) > self._most:
                 return False
-            self._outbox.append(packed(Kind.VALUE, payload))
+            self._outbox.append(packed(MessageKind.VALUE, payload))
             self._size += len(payload)
         is_late = time.process_time() - self._sent_at > FLUSH_SECONDS
         if is_late and not self._outbox:
-            self._outbox.append(packed(Kind.ALIVE))
+            self._outbox.append(packed(MessageKind.ALIVE))
         if is_late or self._size > FLUSH_BYTES:
             self.flush()
             self.begin()
         return True
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
+    def send(self, kind: MessageKind, payload: bytes = b"") -> None:
         """Send a message behind what is queued."""
         self._outbox.append(packed(kind, payload))
         self.flush()
@@ -135,15 +135,15 @@ class Channel:
             data = data[os.write(self._fd, data) :]
 
 
-def serve(channel: Channel, function: str, arguments: tuple[Any, ...]) -> None:
+def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> None:
     """Run a function to its end, and say how that was. Raises MemoryError."""
     began = time.process_time()
     channel.begin()
-    end, said = Kind.END, b""
+    end, said = MessageKind.END, b""
     try:
         for value in _resolved(function)(*arguments):
             if not channel.value(value):
-                end = Kind.TOO_LARGE
+                end = MessageKind.TOO_LARGE
                 break
     except MemoryError:
         channel.flush()
@@ -151,7 +151,7 @@ def serve(channel: Channel, function: str, arguments: tuple[Any, ...]) -> None:
     except Exception as error:  # noqa: BLE001 (told to the parent, who reports it for this call)
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise MemoryError from None
-        end, said = Kind.FAULT, type(error).__name__.encode()
+        end, said = MessageKind.FAULT, type(error).__name__.encode()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     channel.send(end, said or f"{time.process_time() - began!r} {faults}".encode())
 

@@ -27,10 +27,10 @@ from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.documents.ignored import Ignored, told
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.batch_file import batch_lines
-from orchestrator.pipeline.build.scan import CHUNK, Made, Memory, Sweep, chunks
+from orchestrator.pipeline.build.scan import CHUNK, DocumentMemory, Made, Sweep, chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
 from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, variables
-from orchestrator.settings.config import Reading
+from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of
 from orchestrator.settings.job_spec import JobSpec
@@ -185,7 +185,7 @@ def build(
     asked: reuse.Asked = lambda model: (),
     remember: bool = True,
     clock_ns: Callable[[], int] = time.time_ns,
-    reading: Reading | None = None,
+    reading: ReadingSettings | None = None,
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
@@ -195,9 +195,11 @@ def build(
     """
     report = BuildReport(limited_to=job.limited_to)
     recorder = _Recorder(store, job, asked, report, now)
-    memory = Memory(store, job, now, remember=remember)
+    memory = DocumentMemory(store, job, now, remember=remember)
     if job.kind is JobKind.DOCUMENTS:
-        lines = _from_documents(store, job, recorder.runs, asked, memory, report, clock_ns, reading or Reading())
+        lines = _from_documents(
+            store, job, recorder.runs, asked, memory, report, clock_ns, reading or ReadingSettings()
+        )
     else:
         lines = _from_batch_file(job, report)
     store.rows.clear(job.id)
@@ -300,8 +302,8 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: Memory, report: BuildReport,
-    clock_ns: Callable[[], int], reading: Reading,
+    store: Store, job: Job, runs: list[JobId], asked: reuse.Asked, memory: DocumentMemory, report: BuildReport,
+    clock_ns: Callable[[], int], reading: ReadingSettings,
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator import documents
 

@@ -28,7 +28,7 @@ from orchestrator.pipeline.finish import output_check, outputs
 from orchestrator.pipeline.finish.output_check import OVERWRITE
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
-from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.pipeline.plan.routes import check_eligible
 from orchestrator.pipeline.submit import canary
 from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
@@ -202,12 +202,12 @@ def submit(
 ) -> Intake:  # fmt: skip
     """Record and build a job, or find the one that it is. Raises OrchError; then nothing is left of it."""
     job = draft(path, config, home, options, now())
-    route_for(config, job)
+    check_eligible(config, job)
     spec = spec_of(job)
     before = options.after or (spec.after if spec else None)
     if before is not None:
         first, stands = after.require(store, job.home, before)
-        if stands is after.Before.OPEN:
+        if stands is after.Predecessor.OPEN:
             return _queue(store, home, replace(job, options={**job.options, after.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:
@@ -340,7 +340,7 @@ def rehearse(
 ) -> Intake:  # fmt: skip
     """What `submit` would do, with the plan whether it holds or not; nothing is left of it. Raises OrchError."""
     job = draft(path, config, home, options, now())
-    route_for(config, job)
+    check_eligible(config, job)
     check_deadline(job)
     with _rehearsed(store, home, config, job, now(), progress) as (job, report):
         return Intake(

@@ -17,7 +17,7 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.job_spec import AUTO, Task
 from orchestrator.settings.model_lists import above, rung_of
 from orchestrator.store import Store
-from orchestrator.store.records import Before, Earlier
+from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
@@ -68,7 +68,7 @@ def whys(store: Store, job: Job, last: JobId | None, rows: list[Row]) -> dict[in
     }
 
 
-def _why(row: Row, before: Before | None, answered: Why) -> Why:
+def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
     """`answered` is the word for a row that has an answer, and does not carry it over."""
     if before is None:
         return Why.NEW

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.documents.readers import Rows
+from orchestrator.documents.readers import TableRows
 from orchestrator.pipeline.build.reuse import Asked, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.store import Store
@@ -43,7 +43,7 @@ class Made:
     earlier: Earlier | None = None
 
 
-class Memory:
+class DocumentMemory:
     """What a build learned of documents, recorded a part at a time; nothing where it is not to remember."""
 
     def __init__(self, store: Store, job: Job, now: datetime, *, remember: bool) -> None:
@@ -84,7 +84,7 @@ class Sweep:
 
     def __init__(
         self, store: Store, job: Job, builder: Builder, selection: Selection, runs: Sequence[JobId], asked: Asked,
-        memory: Memory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
+        memory: DocumentMemory, report: BuildReport, clock_ns: Callable[[], int], readers: Readers,
     ) -> None:  # fmt: skip
         self._store = store
         self._series = job.series
@@ -162,7 +162,7 @@ class Sweep:
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
             if len(answers) < len(part):
-                assert isinstance(table.order, Rows)
+                assert isinstance(table.order, TableRows)
                 yield from self._read(table, self._readers.rows(table.order, place), place)
                 return
             for key, content in part:

@@ -25,7 +25,7 @@ from orchestrator.pipeline.build.intake import (
 )
 from orchestrator.pipeline.build.scan import CHUNK, chunks
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope, Selection
-from orchestrator.pipeline.plan.routes import route_for
+from orchestrator.pipeline.plan.routes import check_eligible
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ValidatedFile:
     """A file that is sound; `problems` are why some of its documents would fail.
 
     `ignored` is what stands in the folders and is not a document; None for a batch file.
@@ -113,7 +113,7 @@ class _Read:
 def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
     progress: builder.Progress = lambda documents, rows: None,
-) -> Finding:  # fmt: skip
+) -> ValidatedFile:  # fmt: skip
     """Read a job file and its documents, or a batch file, and try its output.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
@@ -127,7 +127,7 @@ def check_file(
         number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
         selection.check()
         _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
-        return Finding(kind, number, number, (), [*_of_backends(config)])
+        return ValidatedFile(kind, number, number, (), [*_of_backends(config)])
     spec = read_spec(path, config)
     scope.check_tasks(spec)
     known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, [task.id for task in spec.tasks])
@@ -145,7 +145,9 @@ def check_file(
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
     warnings = [*_warnings(spec), *_of_backends(config), *_of_models(spec, config), *absent]
-    return Finding(kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json())
+    return ValidatedFile(
+        kind, read.documents, read.requests, [*read.problems.values()], warnings, read.ignored.to_json()
+    )
 
 
 def _read(
@@ -260,7 +262,7 @@ def _absent(spec: JobSpec, known: Sequence[Gold], read: _Read) -> Iterator[str]:
 
 def _routed(config: Config, job: Job) -> None:
     if config.backends:
-        route_for(config, job)
+        check_eligible(config, job)
 
 
 def _of_backends(config: Config) -> Iterator[str]:

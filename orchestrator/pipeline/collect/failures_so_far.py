@@ -17,12 +17,12 @@ from datetime import datetime, timedelta
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.policy import results
 from orchestrator.policy.reask import MENDABLE
-from orchestrator.policy.results import Found
+from orchestrator.policy.results import FoundLine
 from orchestrator.policy.row_errors import BAD_ANSWERS
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
@@ -44,7 +44,7 @@ class _Read:
     failing: dict[str, Counter[str]] = field(default_factory=lambda: {"new": Counter(), "known": Counter()})
 
 
-class Progress:
+class FailuresSoFar:
     """What running batches have written, as far as it was read."""
 
     def __init__(self, store: Store) -> None:
@@ -52,7 +52,7 @@ class Progress:
         self._by_shard: dict[str, _Read] = {}
 
     def look(
-        self, job: Job, shard: Shard, lane: Lane, has_stronger: Callable[[], bool], now: datetime
+        self, job: Job, shard: Shard, handle: BackendHandle, has_stronger: Callable[[], bool], now: datetime
     ) -> Failing | None:
         """What has failed by now, None where nothing was looked at: too soon, or the backend does not say.
 
@@ -64,7 +64,7 @@ class Progress:
         read.due = now + EVERY
         for kind in KINDS:
             with suppress(BackendError):  # the look itself was answered; the next one may read them
-                part = lane.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
+                part = handle.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
                 if part is None:
                     return None
                 whole = part[: part.rfind(b"\n") + 1]
@@ -97,7 +97,7 @@ class Progress:
 
 
 def _failed(
-    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, Found]
+    job: Job, kind: str, rows: Mapping[str, InShard], found: Mapping[str, FoundLine]
 ) -> Iterator[tuple[InShard, Outcome]]:
     checks = checks_of(job)
     for name, row in rows.items():

@@ -16,10 +16,10 @@ from orchestrator.backends import Download
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.track import Came, Watched
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.track import Came, PolledShard
 from orchestrator.policy import evidence, results
-from orchestrator.policy.evidence import Reading
+from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home
 
 KINDS = ("output", "error")
@@ -27,7 +27,7 @@ GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedFiles:
     """The files are there. `lost` are those that the backend has named and does not have; `short` is how many rows
     they lack of those that it counts."""
 
@@ -36,20 +36,26 @@ class Fetched:
 
 
 def fetch(
-    home: Home, shard: Shard, lane: Lane, rows: Collection[str], watched: Watched, until: datetime, now: datetime
-) -> Fetched | str:
+    home: Home,
+    shard: Shard,
+    handle: BackendHandle,
+    rows: Collection[str],
+    watched: PolledShard,
+    until: datetime,
+    now: datetime,
+) -> FetchedFiles | str:
     """Bring a batch's result files, or say what is waited for; `rows` are the ids of the shard's rows.
 
     Raises BackendError where our own server fails, AccountError, StorageError.
     """
-    if lane.is_own:
+    if handle.is_own:
         for kind, file_id in _wanted(home, shard):
-            _download(lane, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
-        return Fetched()
+            _download(handle, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
+        return FetchedFiles()
     expected = expected_rows(shard)
-    reading = _read(home, shard, lane, rows, watched.came, is_last=now >= until)
+    reading = _read(home, shard, handle, rows, watched.came, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
-        told = _told(lane, _wanted(home, shard))
+        told = _told(handle, _wanted(home, shard))
         reading = replace(reading, told=told, has_grown=watched.has_grown(told))
     if reading.is_more_than(watched.reading):
         watched.reading, watched.unchanged_since = reading, now
@@ -60,7 +66,7 @@ def fetch(
         path = home.results(shard.id, kind)
         with suppress(FileNotFoundError):
             _beside(path).replace(path)
-    return Fetched(reading.absent, max(0, expected - reading.rows))
+    return FetchedFiles(reading.absent, max(0, expected - reading.rows))
 
 
 def expected_rows(shard: Shard) -> int:
@@ -90,8 +96,8 @@ def _beside(path: Path) -> Path:
 
 
 def _read(
-    home: Home, shard: Shard, lane: Lane, rows: Collection[str], came: dict[str, Came], *, is_last: bool
-) -> Reading:
+    home: Home, shard: Shard, handle: BackendHandle, rows: Collection[str], came: dict[str, Came], *, is_last: bool
+) -> FileReading:
     """Read each file once more, keep the best of each, and say what all of them have.
 
     Raises AccountError, unless this is the last time.
@@ -100,7 +106,7 @@ def _read(
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)
         try:
-            came[kind] = _bring(lane, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
+            came[kind] = _bring(handle, file_id, path, home.shard_input(shard.id), rows, came.get(kind))
         except BackendError as error:
             if isinstance(error, AccountError) and not is_last:
                 raise
@@ -115,15 +121,15 @@ def _read(
     brought = [came[kind] for kind, _ in wanted if kind in came]
     cut = cut or next((one.cut for one in brought if one.cut is not None), None)
     has = len(found.told if is_completed else found.executed)
-    return Reading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
+    return FileReading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
 
 
 def _bring(
-    lane: Lane, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
+    handle: BackendHandle, file_id: str, path: Path, input_path: Path, rows: Collection[str], before: Came | None
 ) -> Came:
     """Read a file; what came before stays where it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
-    download = _download(lane, file_id, brought, input_path)
+    download = _download(handle, file_id, brought, input_path)
     found = Came(download.bytes, len(results.survey([brought], rows).told), download.cut)
     if before is not None and _beside(path).exists() and before.rows > found.rows:
         brought.unlink()
@@ -132,19 +138,19 @@ def _bring(
     return found
 
 
-def _download(lane: Lane, file_id: str, path: Path, input_path: Path) -> Download:
+def _download(handle: BackendHandle, file_id: str, path: Path, input_path: Path) -> Download:
     try:
-        return lane.api.download(file_id, path, input_path)
+        return handle.api.download(file_id, path, input_path)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
 
 
-def _told(lane: Lane, files: list[tuple[str, str]]) -> int | None:
+def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
     """The size of files as their backend tells it, None where it does not."""
     sizes = []
     for _, file_id in files:
         try:
-            sizes.append(lane.api.size_of(file_id))
+            sizes.append(handle.api.size_of(file_id))
         except AccountError:
             raise
         except BackendError:

@@ -11,12 +11,12 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
-from orchestrator.pipeline.collect.unanswered import Ended
+from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence
 
 
@@ -29,39 +29,41 @@ class Gather:
 
     def collect(self, job: Job, shard: Shard) -> bool:
         """Bring the files, then settle the rows: the one is the provider's time, the other ours."""
-        lane, now = self._work.lane(shard), self._work.now()
+        handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
-            if not self._work.looks.is_due(shard, lane, now):
+            if not self._work.polls.is_due(shard, handle, now):
                 return False
-            if (shortage := self._work.lanes.shortage()) is not None:
-                self._work.looks.looked(shard, lane, now)
+            if (shortage := self._work.handles.shortage()) is not None:
+                self._work.polls.looked(shard, handle, now)
                 return self._work.hold(job, shard, f"waits for room for its results: {shortage}")
             until = self._files_until(job, shard)
-            if now < until and (held := self._work.governor.check_account(lane)) is not None:
+            if now < until and (held := self._work.admission_control.check_account(handle)) is not None:
                 return self._work.hold(job, shard, held)
         try:
-            done = self._work.ask(lane, shard, lambda: self._fetched(job, shard, lane))
+            done = self._work.ask(handle, shard, lambda: self._fetched(job, shard, handle))
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.LOOK)
+            return self._work.refused_account(job, shard, handle, error, CallKind.LOOK)
         except BackendError as error:
-            if lane.is_own:
+            if handle.is_own:
                 raise
-            self._work.failed(shard, lane, error)
+            self._work.failed(shard, handle, error)
             return self._work.hold(job, shard, error.message)
         if done is None:
             return False
         if isinstance(done.value, str):
-            self._work.looks.failed(shard, lane, now)
+            self._work.polls.failed(shard, handle, now)
             return self._work.hold(job, shard, done.value)
-        self._settle(job, shard, lane, *done.value)
+        self._settle(job, shard, handle, *done.value)
         return True
 
-    def _fetched(self, job: Job, shard: Shard, lane: Lane) -> tuple[fetch.Fetched, tuple[LineProblem, ...]] | str:
+    def _fetched(
+        self, job: Job, shard: Shard, handle: BackendHandle
+    ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
         """The files of a batch that is over, and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
         rows = {row.custom_id for row in self._work.store.rows.of_shard(shard.id)}
-        fetched = fetch.fetch(self._work.home, shard, lane, rows, self._work.looks.of(shard, now), until, now)
-        return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, lane, until))
+        fetched = fetch.fetch(self._work.home, shard, handle, rows, self._work.polls.of(shard, now), until, now)
+        return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
         """The same for the files of a batch: as long as they were named late, they have a moment to be there."""
@@ -69,14 +71,14 @@ class Gather:
         until = self._work.until(job, shard, shard.status_at or ended)
         return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
 
-    def _problems(self, shard: Shard, lane: Lane, until: datetime) -> tuple[LineProblem, ...]:
+    def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
         """Why a backend refused a shard's batch; nothing where it did not, or does not say so in time."""
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:
             return ()
         try:
-            batch = lane.api.retrieve(shard.batch_id)
+            batch = handle.api.retrieve(shard.batch_id)
         except BackendError:
             if self._work.now() < until:
                 raise
@@ -84,13 +86,18 @@ class Gather:
         return () if batch is None else batch.problems
 
     def _settle(
-        self, job: Job, shard: Shard, lane: Lane, fetched: fetch.Fetched, problems: tuple[LineProblem, ...]
+        self,
+        job: Job,
+        shard: Shard,
+        handle: BackendHandle,
+        fetched: fetch.FetchedFiles,
+        problems: tuple[LineProblem, ...],
     ) -> None:
-        planning = self._work.lanes.planning(job)
-        ended = Ended(
+        planning = self._work.handles.planning(job)
+        ended = EndedShard(
             job=job,
             shard=shard,
-            lane=lane,
+            handle=handle,
             model=self._work.model(job, shard),
             checks=checks_of(job),
             problems=problems,
@@ -99,17 +106,19 @@ class Gather:
             retries=reask.retries_of(job),
             now=self._work.now(),
             fetched=fetched,
-            blames_input=self._work.governor.blames_input(lane),
+            blames_input=self._work.admission_control.blames_input(handle),
         )
         tally = settling.collect(self._work.store, self._work.home, ended)
         self._work.store.failures.trace(job)
-        self._work.governor.learn(lane, shard, tally)
+        self._work.admission_control.learn(handle, shard, tally)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)
         self._settled(shard)
         self._work.budgets.warn(job)
 
-    def take_late(self, job: Job, shard: Shard, lane: Lane) -> late_answers.Late:
+    def take_late(self, job: Job, shard: Shard, handle: BackendHandle) -> late_answers.Late:
         model, checks = self._work.model(job, shard), checks_of(job)
-        return late_answers.take(self._work.store, self._work.home, job, shard, lane, model, checks, self._work.now())
+        return late_answers.take(
+            self._work.store, self._work.home, job, shard, handle, model, checks, self._work.now()
+        )

@@ -20,7 +20,7 @@ from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
@@ -59,7 +59,7 @@ def _until(shard: Shard) -> datetime:
     return (shard.collected_at or shard.created_at) + ANSWERS_KEPT
 
 
-def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> Path | None:
+def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
     """Look for the late answers of a shard; the file in which they are, or None while they are not all there.
 
     A batch that still runs is asked to end: its rows are asked for elsewhere. Files that it names by now are the
@@ -69,22 +69,22 @@ def look(store: Store, home: Home, shard: Shard, lane: Lane, now: datetime) -> P
     if path.exists():
         return path
     assert shard.batch_id is not None, "a batch that was never known owes nothing"
-    batch = lane.api.retrieve(shard.batch_id)
+    batch = handle.api.retrieve(shard.batch_id)
     if batch is None:
         return None
     if not batch.status.is_final:
         with suppress(BackendRefused):
-            lane.api.cancel(batch.id)
+            handle.api.cancel(batch.id)
         return None
     named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
     if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
         store.shards.note(shard, **found)
     is_last = now >= _until(shard) - LONGEST_PAUSE
-    return _brought(store, home, shard, lane, batch, path, is_last=is_last)
+    return _brought(store, home, shard, handle, batch, path, is_last=is_last)
 
 
 def _brought(
-    store: Store, home: Home, shard: Shard, lane: Lane, batch: RemoteBatch, path: Path, *, is_last: bool
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, batch: RemoteBatch, path: Path, *, is_last: bool
 ) -> Path | None:
     parts: list[Path] = []
     try:
@@ -93,7 +93,7 @@ def _brought(
                 continue
             part = path.with_name(f"{path.name}.{kind}")
             try:
-                if lane.api.download(file_id, part, home.shard_input(shard.id)).cut is not None:
+                if handle.api.download(file_id, part, home.shard_input(shard.id)).cut is not None:
                     return None
             except AccountError:
                 raise
@@ -130,7 +130,7 @@ def take(
     home: Home,
     job: Job,
     shard: Shard,
-    lane: Lane,
+    handle: BackendHandle,
     model: str,
     checks: Mapping[str, OutputCheck],
     now: datetime,
@@ -150,7 +150,7 @@ def take(
         }
         names -= results.survey(before, names).executed
         rows = store.rows.named(shard, names, anywhere=True)
-        answers = list(_answers(some, rows, checks, lane, model))
+        answers = list(_answers(some, rows, checks, handle, model))
         # An answer that fails its check is booked: its row is asked again by somebody else already.
         good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
@@ -161,10 +161,10 @@ def take(
 
 
 def _answers(
-    some: Iterable[results.Found],
+    some: Iterable[results.FoundLine],
     rows: Mapping[str, InShard],
     checks: Mapping[str, OutputCheck],
-    lane: Lane,
+    handle: BackendHandle,
     model: str,
 ) -> Iterable[Settled]:
     told: set[str] = set()
@@ -175,7 +175,7 @@ def _answers(
         told.add(row.custom_id)
         said = results.outcome(row.seq, LATE, found, checks.get(row.task))
         if isinstance(said, Outcome):
-            yield settled(lane, model, row, said)
+            yield settled(handle, model, row, said)
 
 
 def next_look(times: int) -> timedelta:

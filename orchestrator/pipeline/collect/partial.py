@@ -11,21 +11,21 @@ from pathlib import Path
 from orchestrator.backends import Backend
 from orchestrator.core.model import FinishedRow, Job, Outcome
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results
 from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-OpenLane = Callable[[str], Lane]
+OpenHandle = Callable[[str], BackendHandle]
 PREVIEW = "#preview"
 """What a shard's id is followed by where its copy of a running batch's results is meant."""
 
 
 @contextmanager
 def partial_lines(
-    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], lanes: OpenLane, *, style: str
+    store: Store, home: Home, job: Job, checks: Mapping[str, OutputCheck], handles: OpenHandle, *, style: str
 ) -> Iterator[Iterator[bytes]]:
     """The merged lines of rows that have a result by now, in input order. Nothing is recorded."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
@@ -33,7 +33,7 @@ def partial_lines(
         found: dict[int, tuple[Shard, Outcome]] = {}
         for shard in store.shards.of_job(job.id):
             if shard.state is ShardState.SUBMITTED:
-                found.update(_of_shard(store, shard, lanes(shard.backend).api, checks, folder))
+                found.update(_of_shard(store, shard, handles(shard.backend).api, checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
             # A row that settles meanwhile lies elsewhere in the collected file: the copy has a key of its own.
@@ -41,7 +41,7 @@ def partial_lines(
 
         def rows() -> Iterator[FinishedRow]:
             for row in store.rows.finished(job.id):
-                yield _with(row, *found[row.seq], lanes) if row.seq in found and not row.state.is_final else row
+                yield _with(row, *found[row.seq], handles) if row.seq in found and not row.state.is_final else row
 
         yield merge.lines(locate, rows(), checks, style=style, partial=True)
 
@@ -64,7 +64,7 @@ def _of_shard(
                 yield row.seq, (shard, outcome)
 
 
-def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> FinishedRow:
+def _with(row: FinishedRow, shard: Shard, outcome: Outcome, handles: OpenHandle) -> FinishedRow:
     assert outcome.kind is not None
     assert outcome.span is not None
     return replace(
@@ -75,7 +75,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, lanes: OpenLane) -> 
         upstream=outcome.upstream,
         latency_ms=outcome.latency_ms,
         usage=outcome.usage,
-        cost=lanes(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
+        cost=handles(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         backend=shard.backend,

@@ -32,7 +32,7 @@ def retries_of(job: Job) -> Mapping[str, int]:
     return {task.id: task.retries for task in tasks_of(job)}
 
 
-def ask_again(
+def reask_rows(
     store: Store, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]], now: datetime
 ) -> None:
     """Book these answers, and let their rows wait with a request that says what was wrong. Raises JobFilesError."""
@@ -43,7 +43,7 @@ def ask_again(
         spans = _written(path, home, shard, failed)
     except OSError as error:
         raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
-    store.climbs.ask_again(shard, [settled for _, settled in failed], spans, now)
+    store.escalations.reask_rows(shard, [settled for _, settled in failed], spans, now)
 
 
 def _written(

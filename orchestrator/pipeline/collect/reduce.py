@@ -23,7 +23,7 @@ from orchestrator.settings.home import Home
 from orchestrator.settings.job_spec import Task
 from orchestrator.settings.spec_of import tasks_of
 from orchestrator.store import Store
-from orchestrator.store.stages import Fault, Unmade
+from orchestrator.store.stages import UnaskedRow, Unmade
 
 CHUNK = 100
 _decode_result = msgspec.json.Decoder(wire.ResultLine).decode
@@ -40,22 +40,22 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
     moved = 0
     while complete := store.stages.complete(job.id, CHUNK):
         made = {of.seq: _made(store, home, job, of, tasks[of.task]) for of in complete}
-        faults = [fault for fault in made.values() if isinstance(fault, Fault)]
+        faults = [fault for fault in made.values() if isinstance(fault, UnaskedRow)]
         spans = _written(home.requests(job.id), {seq: line for seq, line in made.items() if isinstance(line, bytes)})
         moved += store.stages.made(job.id, spans, faults, now)
     return bool(moved)
 
 
-def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | Fault:
+def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | UnaskedRow:
     """The request of a document, or why it has none."""
     parts = list(store.stages.parts(job.id, of))
     for part in parts:
         if part.state is not RequestState.SUCCEEDED:
             why = f"part {part.part} of {of.parts} is {part.state}: {part.error_code}: {part.error_message}"
-            return Fault(of.seq, part.state, "part_failed", why)
+            return UnaskedRow(of.seq, part.state, "part_failed", why)
     assert of.max_output is not None, "a task's rows have a bound"
     line = reduce_line(task, of.custom_id, of.max_output, list(_answers(home, parts)))
-    return line if isinstance(line, bytes) else Fault(of.seq, RequestState.FAILED, *line)
+    return line if isinstance(line, bytes) else UnaskedRow(of.seq, RequestState.FAILED, *line)
 
 
 def _answers(home: Home, parts: Sequence[FinishedRow]) -> Iterator[str]:

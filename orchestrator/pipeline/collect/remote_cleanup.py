@@ -21,9 +21,9 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import late_answers
-from orchestrator.pipeline.provider_calls import Crew, Inline
+from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -36,7 +36,7 @@ AT_ONCE = 20
 INLINE = Inline()
 
 Note = Callable[[Job, EventKind, str, Shard], None]
-TakeLate = Callable[[Job, Shard, Lane], late_answers.Late]
+TakeLate = Callable[[Job, Shard, BackendHandle], late_answers.Late]
 
 
 @dataclass(slots=True)
@@ -45,23 +45,23 @@ class _Due:
     times: int = 0
 
 
-class Chores:
-    """The chores of a home. `take` gives late answers to the rows of a job, `note` tells of what happened."""
+class RemoteCleanup:
+    """A home's remote clean-up. `take` gives late answers to the rows of a job, `note` tells of what happened."""
 
     def __init__(
         self,
         store: Store,
         home: Home,
-        lane_of: Callable[[str], Lane],
-        crew: Crew,
+        handle_of: Callable[[str], BackendHandle],
+        provider_calls: ProviderCalls,
         now: Callable[[], datetime],
         note: Note,
         take: TakeLate,
     ) -> None:
         self._store = store
         self._home = home
-        self._lane_of = lane_of
-        self._crew = crew
+        self._handle_of = handle_of
+        self._provider_calls = provider_calls
         self._now = now
         self._note = note
         self._take = take
@@ -89,11 +89,11 @@ class Chores:
     @property
     def is_busy(self) -> bool:
         """Whether one is under way."""
-        return any(self._crew.is_busy(_key(shard)) for shard in self._shards.values())
+        return any(self._provider_calls.is_busy(_key(shard)) for shard in self._shards.values())
 
     def _is_due(self, shard: Shard, now: datetime) -> bool:
         known = self._due.get(shard.id)
-        return known is None or now >= known.at or self._crew.is_busy(_key(shard))
+        return known is None or now >= known.at or self._provider_calls.is_busy(_key(shard))
 
     def _step(self, shard: Shard) -> None:
         job = self._store.jobs.find(JobId(shard.job_id))
@@ -104,40 +104,40 @@ class Chores:
             self._is_clean(shard)
             return
         try:
-            lane = self._lane_of(shard.backend)
+            handle = self._handle_of(shard.backend)
             stage = self._look if late_answers.is_waited_for(shard, self._now()) else self._delete
-            crew = INLINE if lane.is_own else self._crew
-            done = crew.do(lane.name, _key(shard), lambda: stage(job, shard, lane))
+            provider_calls = INLINE if handle.is_own else self._provider_calls
+            done = provider_calls.do(handle.name, _key(shard), lambda: stage(job, shard, handle))
         except OrchError as error:
             self._failed(job, shard, error)
             return
         if done is not None and done.value is not None:
-            self._settle(job, shard, lane, done.value)
+            self._settle(job, shard, handle, done.value)
 
-    def _look(self, job: Job, shard: Shard, lane: Lane) -> bool | None:
+    def _look(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
         """Look for late answers: True where there are some, None where there are none yet."""
-        if late_answers.look(self._store, self._home, shard, lane, self._now()) is None:
+        if late_answers.look(self._store, self._home, shard, handle, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
 
-    def _delete(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _delete(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Delete the files of a shard at its backend. Raises BackendError; do it again then."""
         for file_id in _files_of(shard):
             try:
-                lane.api.forget_file(file_id)
+                handle.api.forget_file(file_id)
             except (BackendBusy, AccountError):
                 raise
             except BackendRefused as refusal:
                 self._left(job, shard, file_id, refusal.message)
         return False
 
-    def _settle(self, job: Job, shard: Shard, lane: Lane, has_come: bool) -> None:
+    def _settle(self, job: Job, shard: Shard, handle: BackendHandle, has_come: bool) -> None:
         """What the last step brought: late answers, or all files are deleted."""
         if not has_come:
             self._is_clean(shard)
             return
-        told = self._take(job, shard, lane)
+        told = self._take(job, shard, handle)
         self._store.shards.note(shard, owed=0)
         self._note(job, EventKind.LATE, str(told), shard)
         self._again(shard)

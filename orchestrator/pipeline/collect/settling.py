@@ -15,15 +15,15 @@ from orchestrator.backends import BATCH_GONE
 from orchestrator.core import tokens
 from orchestrator.core.model import Outcome, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.fetch import KINDS, discard
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
-    Ended,
+    EndedShard,
     Ends,
     Rest,
-    Tally,
+    ShardTally,
     decide,
     goes_on,
     release,
@@ -31,7 +31,7 @@ from orchestrator.pipeline.collect.unanswered import (
 )
 from orchestrator.policy import results, row_errors
 from orchestrator.policy.reask import MENDABLE
-from orchestrator.policy.results import Found, NotExecuted
+from orchestrator.policy.results import FoundLine, NotExecuted
 from orchestrator.settings.home import Home
 from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
@@ -40,44 +40,44 @@ from orchestrator.store.records import InShard, Settled
 log = logging.getLogger(__name__)
 
 
-def collect(store: Store, home: Home, ended: Ended) -> Tally:
+def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
     """Settle, and decide on the rest. Doing it again after a crash changes nothing."""
     shard, now = ended.shard, ended.now
-    tally, step = Tally(lost=ended.fetched.lost), ended.standing.step
-    tally.climbed_to = " or ".join(step.models) if step is not None else ""
+    tally, step = ShardTally(lost=ended.fetched.lost), ended.standing.step
+    tally.escalated_to = " or ".join(step.models) if step is not None else ""
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     pending: list[Settled] = []
-    climbing: list[Settled] = []
-    mending: list[tuple[InShard, Settled]] = []
+    escalating: list[Settled] = []
+    reasking: list[tuple[InShard, Settled]] = []
 
     def settle() -> None:
         store.rows.settle(shard.id, ended.job.id, shard.backend, pending, now, ended.model)
         pending.clear()
-        reask.ask_again(store, home, shard, mending, now)
-        mending.clear()
+        reask.reask_rows(store, home, shard, reasking, now)
+        reasking.clear()
         if step is not None:
-            store.climbs.climb(shard, climbing, step, now)
-            climbing.clear()
+            store.escalations.escalate(shard, escalating, step, now)
+            escalating.clear()
 
     rest = Rest()
     for row, outcome in _outcomes(home, ended, rows, tally, rest):
         code = _bad_answer(ended, outcome)
         if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
-            mending.append((row, _settled(ended, row, outcome)))
-            tally.asked_again[code] += 1
+            reasking.append((row, _settled(ended, row, outcome)))
+            tally.reasked[code] += 1
         elif code is not None and step is not None:
-            climbing.append(_settled(ended, row, outcome))
-            tally.climbed[code] += 1
+            escalating.append(_settled(ended, row, outcome))
+            tally.escalated[code] += 1
         else:
             pending.append(_settled(ended, row, outcome))
             tally.settled[outcome.state] += 1
-        if len(pending) + len(climbing) + len(mending) >= CHUNK:
+        if len(pending) + len(escalating) + len(reasking) >= CHUNK:
             settle()
     settle()
-    _book_taken_back(store, ended, rest)
+    _book_rerouted(store, ended, rest)
     _book_nobodys(store, ended, rest)
     tally.released = release(store, ended, rest, tally)
-    if not ended.lane.is_own:
+    if not ended.handle.is_own:
         is_lost = shard.refusal_code == BATCH_GONE
         tally.owed = tally.open if is_lost else min(tally.open, ended.fetched.short)
     return tally
@@ -98,19 +98,19 @@ def abandon(home: Home, shard: Shard) -> None:
         left.unlink(missing_ok=True)
 
 
-def _book_taken_back(store: Store, ended: Ended, rest: Rest) -> None:
+def _book_rerouted(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book what rows took that were in flight when their batch ended: time, or sends that may be billed."""
-    shard, price = ended.shard, ended.lane.price
+    shard, price = ended.shard, ended.handle.price
     spent, sent = {}, {}
-    for row, said in rest.taken_back:
+    for row, said in rest.not_executed:
         spent[row.seq] = price.of_time(said.upstream_seconds)
         if said.uncertain and (cost := price.of_uncertain(ended.model, said.uncertain, _expected(row))) is not None:
             sent[row.seq] = cost
-    store.ledger.book(shard, "taken_back", spent, ended.now)
+    store.ledger.book(shard, "rerouted", spent, ended.now)
     store.ledger.book(shard, "uncertain", sent, ended.now)
 
 
-def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
+def _book_nobodys(store: Store, ended: EndedShard, rest: Rest) -> None:
     """Book answers that were paid for and of which nobody can tell whose they are, with the rows that they may be."""
     prices = {}
     for row, (kind, found) in zip(rest.doubtful, rest.nobodys, strict=False):
@@ -120,7 +120,7 @@ def _book_nobodys(store: Store, ended: Ended, rest: Rest) -> None:
     store.ledger.book(ended.shard, "unmatched", prices, ended.now)
 
 
-def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
+def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     """The code of the check for which a row may be asked again, None where its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
@@ -130,18 +130,18 @@ def _bad_answer(ended: Ended, outcome: Outcome) -> str | None:
     return outcome.error_code if is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
 
 
-def _settled(ended: Ended, row: InShard, outcome: Outcome) -> Settled:
-    return settled(ended.lane, ended.model, row, outcome)
+def _settled(ended: EndedShard, row: InShard, outcome: Outcome) -> Settled:
+    return settled(ended.handle, ended.model, row, outcome)
 
 
-def settled(lane: Lane, model: str, row: InShard, outcome: Outcome) -> Settled:
+def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
     """An outcome with what it costs at a backend that calls the model so."""
     if outcome.span is None:
         return Settled(outcome, None)
-    price, expected = lane.price, _expected(row, outcome)
+    price, expected = handle.price, _expected(row, outcome)
     # Every row that reached the backend is booked, also one that failed there and one that cost nothing.
     cost, uncertain = price.of_row(model, outcome, expected), None
-    if outcome.uncertain and (lane.is_own or lane.profile.is_orch):
+    if outcome.uncertain and (handle.is_own or handle.profile.is_orch):
         told = outcome.usage if outcome.usage.input_tokens else expected
         uncertain = price.of_uncertain(model, outcome.uncertain, told)
     return Settled(outcome, cost, uncertain)
@@ -157,11 +157,11 @@ def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
     return Usage(input_tokens=tokens.estimate(row.span.length), output_tokens=output)
 
 
-def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, rest: Rest) -> Ends:
+def _outcomes(home: Home, ended: EndedShard, rows: dict[str, InShard], tally: ShardTally, rest: Rest) -> Ends:
     """One outcome for each row that ends here; the others are left without one, and `rest` says what of them."""
     told: set[str] = set()
     paths = {kind: home.results(ended.shard.id, kind) for kind in KINDS}
-    whose = None if ended.lane.is_own else results.survey(paths.values(), rows).recognised
+    whose = None if ended.handle.is_own else results.survey(paths.values(), rows).recognised
     for kind, path in paths.items():
         for found in results.read(path):
             if found.line is None or (custom_id := found.line.custom_id) is None:
@@ -179,7 +179,7 @@ def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, 
             said = _outcome(ended, row, kind, found)
             if isinstance(said, NotExecuted):
                 if said.upstream_seconds or said.uncertain:
-                    rest.taken_back.append((row, said))
+                    rest.not_executed.append((row, said))
                 continue  # otherwise as if the file did not name it: decided below
             told.add(row.custom_id)
             is_answer = said.status is not None and 200 <= said.status < 300
@@ -200,11 +200,11 @@ def _outcomes(home: Home, ended: Ended, rows: dict[str, InShard], tally: Tally, 
         yield from decide(ended, list(rows.values()), untold, tally, rest)
 
 
-def _id(found: Found) -> str:
+def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
-def _outcome(ended: Ended, row: InShard, kind: str, found: Found) -> Outcome | NotExecuted:
+def _outcome(ended: EndedShard, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
     """What a line says of its row. Whatever is odd about it is that row's error, and no other one's."""
     try:
         return results.outcome(row.seq, kind, found, ended.checks.get(row.task))

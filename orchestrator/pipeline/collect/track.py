@@ -11,9 +11,9 @@ from orchestrator.core.errors import AccountError, BackendError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.policy import evidence, poll_schedule
-from orchestrator.policy.evidence import Course, Denied, Named, Reading, Verdict
+from orchestrator.policy.evidence import BatchLife, Denied, EndedBatch, EvidenceVerdict, FileReading
 from orchestrator.store import Store
 
 UNKNOWN = poll_schedule.Usual()
@@ -33,7 +33,7 @@ class Came:
 
 
 @dataclass(slots=True)
-class Watched:
+class PolledShard:
     """What is known of a shard beside its row: when to look at it next, how far it was when we looked last, and since
     when it has been so.
 
@@ -48,12 +48,12 @@ class Watched:
     due: datetime
     seen: object
     changed: datetime
-    looks: int = 0
+    polls: int = 0
     denied: Denied | None = None
     asked_at: datetime | None = None
     failing_since: datetime | None = None
     came: dict[str, Came] = field(default_factory=dict)
-    reading: Reading | None = None
+    reading: FileReading | None = None
     unchanged_since: datetime | None = None
     least_told: int | None = None
     busy_since: datetime | None = None
@@ -70,10 +70,10 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Looks:
+class PollSchedule:
     """When each shard is due for a look. Kept in memory: after a start, everything is looked at once."""
 
-    _by_shard: dict[str, Watched] = field(default_factory=dict)
+    _by_shard: dict[str, PolledShard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _pushed: dict[str, None] = field(default_factory=dict)
     _hurried: set[str] = field(default_factory=set)
@@ -88,13 +88,13 @@ class Looks:
             if len(self._pushed) > MOST_PUSHED:
                 del self._pushed[next(iter(self._pushed))]
 
-    def of(self, shard: Shard, now: datetime) -> Watched:
+    def of(self, shard: Shard, now: datetime) -> PolledShard:
         """What is known of a shard."""
-        return self._by_shard.setdefault(shard.id, Watched(now, None, now))
+        return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
 
-    def is_due(self, shard: Shard, lane: Lane, now: datetime) -> bool:
+    def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
         """Whether to look at a shard now; our own server may always be asked."""
-        if lane.is_own:
+        if handle.is_own:
             return True
         look = self._by_shard.get(shard.id)
         # What is told from here on may be news that the look does not bring: it counts for another one.
@@ -111,38 +111,50 @@ class Looks:
             return True
 
     def looked(
-        self, shard: Shard, lane: Lane, now: datetime, *, seen: object = None, usual: poll_schedule.Usual = UNKNOWN
+        self,
+        shard: Shard,
+        handle: BackendHandle,
+        now: datetime,
+        *,
+        seen: object = None,
+        usual: poll_schedule.Usual = UNKNOWN,
     ) -> datetime:
         """A shard was looked at, and was `seen` like this; gives since when it has been so."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
-            look.seen, look.changed, look.looks = seen, now, 0
+            look.seen, look.changed, look.polls = seen, now, 0
         else:
-            look.looks += 1
+            look.polls += 1
         ends_in = None
         if usual.is_known and shard.submitted_at is not None:
             ends_in = usual.total_p50 - (now - shard.submitted_at).total_seconds()
         wait = poll_schedule.next_look(
-            lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}", ends_in=ends_in
+            handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}", ends_in=ends_in
         )
         look.due = now + timedelta(seconds=wait)
         return look.changed
 
     def failed(
-        self, shard: Shard, lane: Lane, now: datetime, retry_after: float | None = None, *, is_busy: bool = False
+        self,
+        shard: Shard,
+        handle: BackendHandle,
+        now: datetime,
+        retry_after: float | None = None,
+        *,
+        is_busy: bool = False,
     ) -> None:
         """A look brought an error: the next one comes as if it had shown nothing new, or when it was asked for.
 
         A backend that `is_busy` has answered: it does not fail.
         """
         look = self.of(shard, now)
-        look.looks += 1
+        look.polls += 1
         if is_busy:
             look.busy_since, look.failing_since = look.busy_since or now, None
         else:
             look.failing_since = look.failing_since or now
-        wait = poll_schedule.next_look(lane.poll_seconds, look.looks, seed=f"{shard.id}/{look.looks}")
+        wait = poll_schedule.next_look(handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}")
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
     def hurry(self, shard: Shard, now: datetime) -> None:
@@ -156,7 +168,7 @@ class Looks:
         self._by_shard.pop(shard.id, None)
 
 
-def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
+def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
     """The shard, with the account whose key is set now, where that is its own or sees the same batches.
 
     A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
@@ -164,29 +176,29 @@ def check_account(store: Store, shard: Shard, lane: Lane) -> Shard:
     """
     if shard.account is None:
         return shard
-    account = lane.api.account()
+    account = handle.api.account()
     if account == shard.account:
         return shard
     of_orgs = account.startswith("org:") and shard.account.startswith("org:")
-    if not lane.is_own and not of_orgs and _sees_the_same(store, shard, lane):
+    if not handle.is_own and not of_orgs and _sees_the_same(store, shard, handle):
         store.shards.adopt_account(shard.backend, shard.account, account)
         return replace(shard, account=account)
     what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
     raise UsageError(
-        f"{what} was made by the account {shard.account} of {lane.name}; the key that is set now "
+        f"{what} was made by the account {shard.account} of {handle.name}; the key that is set now "
         f"is of {account}, which cannot see it",
-        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {lane.name}` shows more",
+        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {handle.name}` shows more",
     )
 
 
-def _sees_the_same(store: Store, shard: Shard, lane: Lane) -> bool:
+def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
     """Whether the key that is set now shows a batch that the shard's account has made."""
     assert shard.account is not None
-    for other in [shard, *store.shards.of_account(lane.name, shard.account)]:
+    for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
         if other.batch_id is None:
             continue
         try:
-            batch = lane.api.retrieve(other.batch_id)
+            batch = handle.api.retrieve(other.batch_id)
         except AccountError:
             raise
         except BackendError:
@@ -223,23 +235,23 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     return found
 
 
-def course_of(job: Job, shard: Shard, lane: Lane, watched: Watched, *, may_leave: bool) -> Course:
-    """A batch's course so far; `may_leave` says whether another backend takes its rows."""
+def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
+    """A batch's life so far; `may_leave` says whether another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
-    ends = [at for at in (job.cancel_requested_at, shard.pulled_at) if at is not None]
-    return Course(
+    ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
+    return BatchLife(
         made=made,
         window=timedelta(seconds=shard.window_seconds),
-        overruns=lane.profile.overruns,
+        overruns=handle.profile.overruns,
         shown=shard.seen_at or made,
         failing_since=watched.failing_since,
         ends_from=max(made, min(ends)) if ends else None,
         asked=watched.asked_at,
-        is_needed=shard.pulled_at is not None and may_leave,
+        is_needed=shard.rerouted_at is not None and may_leave,
     )
 
 
-def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Denied:
+def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
     """Its backend has said once more that it does not know a batch."""
     known = watched.denied
     if known is None:
@@ -250,10 +262,10 @@ def denied(watched: Watched, now: datetime, *, is_unlisted: bool | None) -> Deni
     return watched.denied
 
 
-def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> Verdict:
+def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> EvidenceVerdict:
     """Whether a batch that is over may be collected: its files may be named some time later."""
     since = shard.status_at if shard.provider_status == batch.status else now
-    named = Named(
+    named = EndedBatch(
         batch.status,
         batch.completed,
         batch.failed,
@@ -266,10 +278,15 @@ def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime
 
 
 def waits_for(
-    shard: Shard, lane: Lane, batch: RemoteBatch, moved_at: datetime, usual: poll_schedule.Usual, now: datetime
+    shard: Shard,
+    handle: BackendHandle,
+    batch: RemoteBatch,
+    moved_at: datetime,
+    usual: poll_schedule.Usual,
+    now: datetime,
 ) -> str | None:
     """What about a batch takes longer than is usual, for people; `moved_at` is when it was last seen to get on."""
-    if lane.is_own or shard.submitted_at is None:
+    if handle.is_own or shard.submitted_at is None:
         return None
     since = shard.status_at if batch.status == shard.provider_status else now
     counts = batch.completed or batch.failed
@@ -279,6 +296,6 @@ def waits_for(
         since_submission=(now - shard.submitted_at).total_seconds(),
         since_progress=(now - moved_at).total_seconds() if counts else None,
         window=shard.window_seconds,
-        overruns=lane.profile.overruns,
+        overruns=handle.profile.overruns,
         usual=usual,
     )

@@ -13,13 +13,13 @@ from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.fetch import Fetched
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
-from orchestrator.policy.results import Found, NotExecuted, OutputCheck, Refusal
+from orchestrator.policy.results import FoundLine, NotExecuted, OutputCheck, RowRefusal
 from orchestrator.policy.row_errors import Disposition
-from orchestrator.settings.model_lists import Standing, keep_from
+from orchestrator.settings.model_lists import RungStanding, keep_from
 from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
@@ -34,11 +34,11 @@ Ends = Iterator[tuple[InShard, Outcome]]
 
 
 @dataclass(slots=True)
-class Tally:
+class ShardTally:
     """What a shard's files held, for the event log; and what they taught of the backend.
 
-    `asked_again` are rows whose model is shown what was wrong with its answer, by what that was; `climbed` those that
-    go on with a stronger model, `climbed_to` its name.
+    `reasked` are rows whose model is shown what was wrong with its answer, by what that was; `escalated` those that
+    go on with a stronger model, `escalated_to` its name.
     `stop` is why nothing may be sent there now, `wait` why nothing of this model, `refusal` what the batch was
     refused for, `lost` the files that are no longer there, `odd` an id that no row has. `open` are the rows that got
     no outcome from the files, `owed` how many of them may be answered at the backend all the same.
@@ -46,9 +46,9 @@ class Tally:
 
     settled: Counter[str] = field(default_factory=Counter)
     again: Counter[str] = field(default_factory=Counter)
-    asked_again: Counter[str] = field(default_factory=Counter)
-    climbed: Counter[str] = field(default_factory=Counter)
-    climbed_to: str = ""
+    reasked: Counter[str] = field(default_factory=Counter)
+    escalated: Counter[str] = field(default_factory=Counter)
+    escalated_to: str = ""
     duplicates: int = 0
     unknown: int = 0
     broken: int = 0
@@ -68,7 +68,7 @@ class Tally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
-        for counted, what in ((self.asked_again, "are asked again"), (self.climbed, f"go on with {self.climbed_to}")):
+        for counted, what in ((self.reasked, "are asked again"), (self.escalated, f"go on with {self.escalated_to}")):
             if counted:
                 codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
                 parts.append(f"{counted.total():,} {what}: {codes}")
@@ -89,7 +89,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedShard:
     """A shard that has ended, with all that its collection needs.
 
     `model` is what its model is called there, `problems` what its backend says of a batch that failed, `elsewhere`
@@ -100,15 +100,15 @@ class Ended:
 
     job: Job
     shard: Shard
-    lane: Lane
+    handle: BackendHandle
     model: str
     checks: Mapping[str, OutputCheck]
     problems: tuple[LineProblem, ...]
     elsewhere: bool
     now: datetime
-    standing: Standing = field(default_factory=Standing)
+    standing: RungStanding = field(default_factory=RungStanding)
     retries: Mapping[str, int] = field(default_factory=dict)
-    fetched: Fetched = field(default_factory=Fetched)
+    fetched: FetchedFiles = field(default_factory=FetchedFiles)
     blames_input: bool = True
 
     @property
@@ -123,20 +123,20 @@ class Rest:
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
     refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
-    `pulled`, which were taken back for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
+    `rerouted`, which were rerouted for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """
 
-    taken_back: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
+    not_executed: list[tuple[InShard, NotExecuted]] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     elsewhere: list[int] = field(default_factory=list)
-    pulled: list[int] = field(default_factory=list)
-    nobodys: list[tuple[str, Found]] = field(default_factory=list)
+    rerouted: list[int] = field(default_factory=list)
+    nobodys: list[tuple[str, FoundLine]] = field(default_factory=list)
     doubtful: list[InShard] = field(default_factory=list)
 
 
-def unrecognised(ended: Ended, untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """The ends of rows whose batch came back with ids that none of them has: it would again."""
     for row in untold:
         if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
@@ -146,9 +146,9 @@ def unrecognised(ended: Ended, untold: list[InShard], tally: Tally, rest: Rest) 
             yield row, results.unrecognised(row.seq, tally.odd or "")
 
 
-def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest) -> bool:
+def goes_on(ended: EndedShard, row: InShard, said: RowRefusal, tally: ShardTally, rest: Rest) -> bool:
     """Whether a row that failed at its backend is to be tried once more, here or elsewhere; if so, noted where."""
-    if ended.lane.is_own or ended.job.cancel_requested_at is not None:
+    if ended.handle.is_own or ended.job.cancel_requested_at is not None:
         return False  # our own server has tried all that there is to try
     verdict = row_errors.classify(said.status, said.code, said.type, said.message)
     if row.attempt + 1 >= MAX_ATTEMPTS:
@@ -174,7 +174,7 @@ def goes_on(ended: Ended, row: InShard, said: Refusal, tally: Tally, rest: Rest)
     return True
 
 
-def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def decide(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """The ends of rows that have no result line; a row that is not given one here goes on."""
     job, shard = ended.job, ended.shard
     if job.cancel_requested_at is not None:
@@ -182,11 +182,11 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
         for row in untold:
             yield _ended(row, RequestState.CANCELLED, code, reason)
         return
-    if shard.pulled_at is not None:
-        # A lane that did not keep up may do some of them all the same, and they keep away from what they did before;
+    if shard.rerouted_at is not None:
+        # An engine that did not keep up may do some of them all the same, and they avoid what they did before;
         # another batch would be as slow.
-        if not ended.lane.is_own:
-            rest.pulled.extend(row.seq for row in untold)
+        if not ended.handle.is_own:
+            rest.rerouted.extend(row.seq for row in untold)
         tally.again["the deadline"] += len(untold)
         return
     if shard.provider_status == BatchStatus.EXPIRED:
@@ -207,7 +207,7 @@ def decide(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tall
         yield _ended(row, RequestState.FAILED, "missing_result", message)
 
 
-def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Tally, rest: Rest) -> Ends:
+def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tally: ShardTally, rest: Rest) -> Ends:
     """A batch that failed its validation: the lines it names fail, the others go on without them.
 
     Where it was refused as a whole, all of its rows end or go on alike, and `tally` says what was learned.
@@ -234,7 +234,7 @@ def _refused(ended: Ended, rows: list[InShard], untold: list[InShard], tally: Ta
             tally.again[verdict.code] += 1
 
 
-def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
+def _goes_elsewhere(ended: EndedShard, row: InShard, verdict: BatchVerdict, rows: int, rest: Rest) -> bool:
     """Whether a row of a batch that was refused as a whole goes on in another batch; `rest` says where."""
     match verdict.disposition:
         case Disposition.WAIT:
@@ -254,7 +254,7 @@ def _goes_elsewhere(ended: Ended, row: InShard, verdict: BatchVerdict, rows: int
             return False
 
 
-def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
+def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> int:
     """Let the rows without an outcome go on; how many."""
     shard = ended.shard
     # A few rows that are refused for want of room where all others were answered have something else about them: a
@@ -264,19 +264,19 @@ def release(store: Store, ended: Ended, rest: Rest, tally: Tally) -> int:
     # What one backend will never do counts, or two of them would pass a row to and fro.
     lacks = ended.standing.lacks
     stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
-    pulled = stays if ended.standing.is_alone else leaves
-    failed = (rest.failed, True, pulled if shard.pulled_at is not None else stays)
-    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.pulled, False, pulled))
+    rerouted = stays if ended.standing.is_alone else leaves
+    failed = (rest.failed, True, rerouted if shard.rerouted_at is not None else stays)
+    groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted))
     for seqs, counts, avoid in groups:
         for start in range(0, len(seqs), CHUNK):
             store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-    # No row of a batch that expired, was taken back, or was refused as a whole, is to blame for it.
-    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.pulled_at is not None
+    # No row of a batch that expired, was rerouted, or was refused as a whole, is to blame for it.
+    is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
     refusal = tally.refusal
     blameless = is_innocent or (refusal is not None and refusal.disposition is not Disposition.RETRY)
     blameless = blameless or (refusal is not None and refusal.code == INPUT_LOST and not ended.blames_input)
     blameless = blameless and not is_long
-    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.pulled)
+    freed = len(rest.failed) + len(rest.waiting) + len(rest.elsewhere) + len(rest.rerouted)
     return freed + store.rows.release(shard.id, count_attempt=not blameless)
 
 

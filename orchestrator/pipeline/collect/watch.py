@@ -12,79 +12,81 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import track
-from orchestrator.pipeline.collect.failures_so_far import Progress
+from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecast_outcomes
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy import evidence, poll_schedule
 
 
-class Watch:
+class BatchPolling:
     """Looks at batches."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
-        self._progress = Progress(work.store)
+        self._progress = FailuresSoFar(work.store)
 
-    def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, Lane], bool]) -> bool:
+    def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
         """A stage of a batch that is there: where its provider fails, it is done again later, and no other waits."""
-        lane, now = self._work.lane(shard), self._work.now()
+        handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
-            ends = job.cancel_requested_at is not None or shard.pulled_at is not None
+            ends = job.cancel_requested_at is not None or shard.rerouted_at is not None
             if ends and shard.state is ShardState.SUBMITTED and shard.provider_status != "cancelling":
-                self._work.looks.hurry(shard, now)
-            if not self._work.looks.is_due(shard, lane, now):
+                self._work.polls.hurry(shard, now)
+            if not self._work.polls.is_due(shard, handle, now):
                 return False
-            is_refused = self._work.governor.refused_for(lane, Asked.LOOK) >= BUSY_FOR
+            is_refused = self._work.admission_control.refused_for(handle, CallKind.LOOK) >= BUSY_FOR
             if is_refused and shard.state is ShardState.SUBMITTED:
                 return self._lose(job, shard, "its account has been refused for a week")
-            if (held := self._work.governor.check_account(lane)) is not None:
+            if (held := self._work.admission_control.check_account(handle)) is not None:
                 return self._work.hold(job, shard, held)
         try:
-            done = self._work.ask(lane, shard, lambda: stage(job, self._work.store.shards.get(shard.id), lane))
+            done = self._work.ask(handle, shard, lambda: stage(job, self._work.store.shards.get(shard.id), handle))
             if done is None:
                 return False
-            self._work.governor.worked(lane, Asked.LOOK)
+            self._work.admission_control.worked(handle, CallKind.LOOK)
             return done.value
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.LOOK)
+            return self._work.refused_account(job, shard, handle, error, CallKind.LOOK)
         except UsageError as error:
-            self._work.looks.failed(shard, lane, self._work.now())
+            self._work.polls.failed(shard, handle, self._work.now())
             self._work.hold(job, self._work.store.shards.get(shard.id), error.message)
             raise
         except BackendError as error:
-            if lane.is_own:
+            if handle.is_own:
                 raise
-            self._work.failed(shard, lane, error)
+            self._work.failed(shard, handle, error)
             current = self._work.store.shards.get(shard.id)
-            return self._is_lost(job, current, lane) or self._work.hold(job, current, error.message)
+            return self._is_lost(job, current, handle) or self._work.hold(job, current, error.message)
 
-    def track(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Look at a batch that runs; whether it is over."""
         now = self._work.now()
-        shard = track.check_account(self._work.store, shard, lane)
-        batch = self._retrieved(job, shard, lane)
+        shard = track.check_account(self._work.store, shard, handle)
+        batch = self._retrieved(job, shard, handle)
         if not isinstance(batch, RemoteBatch):
             return batch
-        usual = track.UNKNOWN if lane.is_own else poll_schedule.usual_of(self._work.store.shards.durations(lane.name))
+        usual = (
+            track.UNKNOWN if handle.is_own else poll_schedule.usual_of(self._work.store.shards.durations(handle.name))
+        )
         seen = (batch.status, batch.completed, batch.failed)
-        moved_at = self._work.looks.looked(shard, lane, now, seen=seen, usual=usual)
-        self._work.looks.of(shard, now).denied = None
-        if batch.status in track.PAST_VALIDATION and not lane.is_own:
-            self._work.governor.accepted(lane, shard)
+        moved_at = self._work.polls.looked(shard, handle, now, seen=seen, usual=usual)
+        self._work.polls.of(shard, now).denied = None
+        if batch.status in track.PAST_VALIDATION and not handle.is_own:
+            self._work.admission_control.accepted(handle, shard)
         facts = track.facts_of(shard, batch, now)
-        held = self._over(job, shard, lane, batch, facts) if batch.status.is_final else None
+        held = self._over(job, shard, handle, batch, facts) if batch.status.is_final else None
         if batch.status.is_final and held is None:
             self._end(job, shard, batch, facts)
             return True
         if not batch.status.is_final:
-            if self._is_lost(job, shard, lane):
+            if self._is_lost(job, shard, handle):
                 return True
-            facts |= self._failing(job, shard, lane)
-            held = self._asked_to_end(job, shard, lane, batch)
-            held = held or track.waits_for(shard, lane, batch, moved_at, usual, now)
+            facts |= self._failing(job, shard, handle)
+            held = self._asked_to_end(job, shard, handle, batch)
+            held = held or track.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
             self._work.store.shards.note(shard, **facts)
         if held is not None:
@@ -93,61 +95,61 @@ class Watch:
             self._work.store.shards.note(shard, held=None)
         return False
 
-    def _failing(self, job: Job, shard: Shard, lane: Lane) -> dict[str, object]:
+    def _failing(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, object]:
         """What has failed in a running batch by now, as a fact of its shard where that is news."""
 
         def has_stronger() -> bool:
-            return self._work.lanes.planning(job).standing(shard).step is not None
+            return self._work.handles.planning(job).standing(shard).step is not None
 
-        found = self._progress.look(job, shard, lane, has_stronger, self._work.now())
+        found = self._progress.look(job, shard, handle, has_stronger, self._work.now())
         return {} if found is None or found == shard.failing else {"failing": found}
 
-    def _retrieved(self, job: Job, shard: Shard, lane: Lane) -> RemoteBatch | bool:
+    def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | bool:
         """The batch as its backend shows it; or, where it does not know it, whether the shard has moved for that."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:
-            batch = lane.api.retrieve(shard.batch_id)
+            batch = handle.api.retrieve(shard.batch_id)
         except (AccountError, BackendBusy):
             raise
         except BackendError:
-            if (listed := self._listed(shard, lane)) is None:
+            if (listed := self._listed(shard, handle)) is None:
                 raise
             return listed
         if batch is not None:
             return batch
-        if lane.is_own:
+        if handle.is_own:
             return self._lose(job, shard, "the backend knows this batch no longer")
         with suppress(BackendError):
-            seen = lane.api.listed(shard.batch_id, shard.submitted_at or shard.created_at)
+            seen = handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at)
             if seen.batch is not None:
                 return seen.batch
             is_unlisted = True if seen.undecided is None else None
-        denied = track.denied(self._work.looks.of(shard, now), now, is_unlisted=is_unlisted)
-        self._work.looks.failed(shard, lane, now)
-        verdict = evidence.gone(denied, lane.name, now, is_needed=shard.pulled_at is not None)
+        denied = track.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
+        self._work.polls.failed(shard, handle, now)
+        verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
             return self._work.hold(job, shard, verdict.why)
         return self._lose(job, shard, "the backend knows this batch no longer")
 
-    def _listed(self, shard: Shard, lane: Lane) -> RemoteBatch | None:
+    def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
         """A batch as its backend's list shows it, where it could not be retrieved for some time."""
         now = self._work.now()
-        failing_since = self._work.looks.of(shard, now).failing_since
-        if lane.is_own or failing_since is None or now < failing_since + evidence.LISTED_AFTER:
+        failing_since = self._work.polls.of(shard, now).failing_since
+        if handle.is_own or failing_since is None or now < failing_since + evidence.LISTED_AFTER:
             return None
         assert shard.batch_id is not None
         with suppress(BackendError):
-            return lane.api.listed(shard.batch_id, shard.submitted_at or shard.created_at).batch
+            return handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at).batch
         return None
 
-    def _is_lost(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Whether a batch is given up that its backend does not show, or does not end."""
-        if shard.state is not ShardState.SUBMITTED or lane.is_own:
+        if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
-        may_leave = self._work.lanes.planning(job).has_other_than(shard.backend)
-        watched, now = self._work.looks.of(shard, self._work.now()), self._work.now()
-        why = track.course_of(job, shard, lane, watched, may_leave=may_leave).lost(now)
+        may_leave = self._work.handles.planning(job).has_other_than(shard.backend)
+        watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
+        why = track.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
         if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:
             why = "its backend has been too busy for a week to say how it is"
         return why is not None and self._lose(job, shard, why)
@@ -157,32 +159,32 @@ class Watch:
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         self._work.note(job, EventKind.ENDED, f"the batch is taken for gone: {why}", shard)
         return True
 
-    def _asked_to_end(self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch) -> str | None:
+    def _asked_to_end(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
         """Ask a batch to end that has to; why it does not, None where it does or need not."""
         now = self._work.now()
-        watched = self._work.looks.of(shard, now)
-        is_overdue = now >= track.course_of(job, shard, lane, watched, may_leave=False).overdue
-        if job.cancel_requested_at is None and shard.pulled_at is None and not is_overdue:
+        watched = self._work.polls.of(shard, now)
+        is_overdue = now >= track.life_of(job, shard, handle, watched, may_leave=False).overdue
+        if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None
         watched.asked_at = watched.asked_at or now
         if batch.status is BatchStatus.CANCELLING:
             return None
         assert shard.batch_id is not None
         try:
-            lane.api.cancel(shard.batch_id)
+            handle.api.cancel(shard.batch_id)
         except (BackendBusy, AccountError):
             raise
         except BackendRefused as refusal:
             return f"{refusal.message}; its end is waited for"
-        self._work.looks.looked(shard, lane, now, seen="asked to end")
+        self._work.polls.looked(shard, handle, now, seen="asked to end")
         return None
 
     def _over(
-        self, job: Job, shard: Shard, lane: Lane, batch: RemoteBatch, facts: Mapping[str, object]
+        self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
         """What a batch that is over is waited for, None where it may be collected."""
         now = self._work.now()
@@ -195,6 +197,6 @@ class Watch:
         now = self._work.now()
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
         forecast_outcomes.batch_over(self._work.store, shard, batch.status, now)
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         self._progress.forget(shard)
         self._work.note(job, EventKind.ENDED, f"the batch is {batch.status}", shard)

@@ -54,7 +54,7 @@ ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnd:
     """How a job ended: where its rows are, and why not where its file wants them, where they are not."""
 
     place: str
@@ -84,7 +84,7 @@ class Finisher:
         self._under_way: dict[JobId, _Delivery] = {}
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
-    def step(self, job: Job) -> Ended | None:
+    def step(self, job: Job) -> JobEnd | None:
         """Merge a job, put its rows where its file says, and end it; None while they are on their way.
 
         Raises JobFilesError where the job's own files are gone or cannot be written; then it is not ended.
@@ -96,19 +96,19 @@ class Finisher:
             except StorageError as error:
                 raise JobFilesError(error.message, hint=error.hint) from error
             if withheld or output_of(job) is None or self._has_nothing(job):
-                return self._end(job, Ended(str(path)))
+                return self._end(job, JobEnd(str(path)))
             delivery, wait = self._begun(job), PROMPT_SECONDS
         try:
-            ended = Ended(delivery.future.result(wait))
+            ended = JobEnd(delivery.future.result(wait))
         except OutputError as error:
-            ended = Ended(str(self._path(job)), error)
+            ended = JobEnd(str(self._path(job)), error)
         except TimeoutError:
             hangs = self._now() - delivery.since >= LONGEST_DELIVERY
             if job.cancel_requested_at is None and not hangs:
                 return None
             # It is not begun once more while it hangs; should it come to an end, that counts.
             said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
-            return self._end(job, Ended(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
+            return self._end(job, JobEnd(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
         del self._under_way[job.id]
         return self._end(job, ended)
 
@@ -172,7 +172,7 @@ class Finisher:
     def _path(self, job: Job) -> Path:
         return self._home.merged(job.id, "batch" if job.kind is JobKind.BATCH else "jsonl")
 
-    def _end(self, job: Job, ended: Ended) -> Ended:
+    def _end(self, job: Job, ended: JobEnd) -> JobEnd:
         store, now, error = self._store, self._now(), ended.error
         forecast_outcomes.job_over(store, job, now)
         if error is None or job.cancel_requested_at is not None:

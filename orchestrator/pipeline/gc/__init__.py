@@ -1,1 +1,1 @@
-"""Keeping house: what `[retention]` lets go, disk room, backups."""
+"""gc: what `[retention]` lets go, disk room, backups."""

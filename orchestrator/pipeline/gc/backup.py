@@ -26,7 +26,7 @@ from orchestrator import __version__
 from orchestrator.backends.files import durable
 from orchestrator.core.errors import InputError, StorageError, UsageError
 from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
-from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, house_lock
+from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
@@ -51,7 +51,7 @@ class Label:
 
 
 @dataclass(slots=True)
-class Found:
+class BackupContents:
     """A backup as it is: files and bytes in it, lines that rows point to, and what is wrong with it."""
 
     label: Label
@@ -63,7 +63,7 @@ class Found:
 
 def make(
     store: Store, home: Home, target: Path, now: datetime, progress: Progress = lambda what, done, total, unit: None
-) -> Found:
+) -> BackupContents:
     """Write a backup to a file that is not there yet, whole or not at all.
 
     What the home itself lacks is told as a problem, and the backup is made without it. `progress` is told what is
@@ -73,12 +73,12 @@ def make(
         raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
-    label = Label(now.replace(microsecond=0), __version__, home.identity(), store.house.has_file)
+    label = Label(now.replace(microsecond=0), __version__, home.identity(), store.removals.has_file)
     stage = home.root / f"{STAGE}{uuid.uuid4().hex}"
-    with house_lock(home):
+    with gc_lock(home):
         try:
             problems = _staged(store, home, stage)
-            found = Found(label, problems=problems)
+            found = BackupContents(label, problems=problems)
             with durable(target) as file:
                 _pack(stage, file, found, progress)
         except OSError as error:
@@ -97,7 +97,7 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         before = missing
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir(mode=0o700)
-        store.house.copy_to(stage / DATABASE)
+        store.removals.copy_to(stage / DATABASE)
         for database in _server_databases(home.root):
             copy_sqlite(database, _made(stage / database.relative_to(home.root)))
         _link(home.root, stage)
@@ -141,11 +141,11 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:
-            for lines in store.house.result_files(home):
+            for lines in store.removals.result_files(home):
                 name = here.results(lines.shard, lines.kind).as_posix()
                 if (size := sizes.get(name, 0)) < lines.ends:
                     yield f"{name}: has {size:,} of {lines.ends:,} bytes that {lines.rows:,} rows point to"
-            for job_id, ends in store.house.request_files(home):
+            for job_id, ends in store.removals.request_files(home):
                 name = here.requests(job_id).as_posix()
                 if (size := sizes.get(name, 0)) < ends:
                     yield f"{name}: has {size:,} of {ends:,} bytes that its rows point to"
@@ -156,7 +156,7 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
                 yield f"{name}: is not there, and {database.relative_to(folder)} names it"
 
 
-def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None:
+def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress) -> None:
     total = sum(size for _, size in files(stage))
     # Two names of one file are two files: a link in the archive has no bytes of its own.
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
@@ -185,11 +185,13 @@ def _pack(stage: Path, file: BinaryIO, found: Found, progress: Progress) -> None
         archive.add(label, LABEL)
 
 
-def check(path: Path) -> Found:
+def check(path: Path) -> BackupContents:
     """Whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
-        found = Found(_label(path, archive), len(members) - 1, sum(member.size for member in members.values()))
+        found = BackupContents(
+            _label(path, archive), len(members) - 1, sum(member.size for member in members.values())
+        )
         folder = Path(name)
         for member in members.values():
             if member.name == DATABASE or Path(member.name).name == SERVER_DATABASE:
@@ -228,11 +230,13 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
         raise InputError(f"has no {LABEL}: it is no backup, or is cut", file=path) from None
 
 
-def _broken_lines(folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: Found) -> Iterable[str]:
+def _broken_lines(
+    folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
+) -> Iterable[str]:
     """The lines that rows point to and that are no JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
-        for shard, kind, span in store.house.result_lines(found.label.home):
+        for shard, kind, span in store.removals.result_lines(found.label.home):
             name = here.results(shard, kind).as_posix()
             line = os.pread(file.fileno(), span.length, members[name].offset_data + span.offset)
             found.lines += 1

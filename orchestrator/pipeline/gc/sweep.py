@@ -1,4 +1,4 @@
-"""Keeping house: what `[retention]` lets go is removed, and what a kill left behind.
+"""gc: what `[retention]` lets go is removed, and what a kill left behind.
 
 A kill anywhere loses nothing that is needed and leaves nothing that the next time does not remove. A job's folder is
 marked first, then the database forgets what lies in it, then the folder is renamed, then it goes. A mark on a folder
@@ -25,7 +25,7 @@ from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc import disk
 from orchestrator.policy import retention
-from orchestrator.policy.retention import Fate, Leaving, Verdict
+from orchestrator.policy.retention import JobFate, Leaving, RetentionVerdict
 from orchestrator.settings.config import Config, Retention
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -55,7 +55,7 @@ class Swept:
     `held` is why no job went. `use` is what the home takes behind it.
     """
 
-    verdicts: list[Verdict]
+    verdicts: list[RetentionVerdict]
     orphans: list[Orphan]
     unknown: list[Path]
     use: disk.Use
@@ -63,9 +63,9 @@ class Swept:
     held: str | None = None
 
     @property
-    def gone(self) -> list[Verdict]:
+    def gone(self) -> list[RetentionVerdict]:
         """The verdicts on what does not stay."""
-        return [verdict for verdict in self.verdicts if verdict.fate is not Fate.KEPT]
+        return [verdict for verdict in self.verdicts if verdict.fate is not JobFate.KEPT]
 
     @property
     def freed(self) -> int:
@@ -74,7 +74,7 @@ class Swept:
 
 
 @contextmanager
-def house_lock(home: Home) -> Iterator[None]:
+def gc_lock(home: Home) -> Iterator[None]:
     """Keep removing and copying apart. Raises RefusedError where another process is at it."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
@@ -94,7 +94,7 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
         verdicts, held = _decide(store, home, identity, terms, now)
         orphans, unknown = _orphans(store, home, identity)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=True, held=held)
-    with house_lock(home):
+    with gc_lock(home):
         orphans, unknown = _orphans(store, home, identity)
         for orphan in orphans:
             _remove(orphan.path)
@@ -102,38 +102,38 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
             verdicts, held = _decide(store, home, identity, terms, now)
             verdicts = _let_all_go(store, home, verdicts, now)
         for verdict in verdicts:
-            if verdict.fate is not Fate.KEPT:
+            if verdict.fate is not JobFate.KEPT:
                 _remove_folder(home, verdict.job_id)
         return Swept(verdicts, orphans, unknown, disk.use(home), dry_run=False, held=held)
 
 
-def _let_all_go(store: Store, home: Home, verdicts: list[Verdict], now: datetime) -> list[Verdict]:
+def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
     """Let the database forget what may go, newest first: who carries answers goes before whose they are.
 
     Where one was taken up again meanwhile it needs what it carries: then all that is older stays.
     """
     for number, verdict in enumerate(verdicts):
-        if verdict.fate is not Fate.KEPT and not _let_go(store, home, verdict, now):
+        if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
             why = f"job {verdict.job_id} was taken up again just now"
             return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
     return verdicts
 
 
-def _kept(verdict: Verdict, why: str) -> Verdict:
+def _kept(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
     """The verdict where nothing may go."""
-    return verdict if verdict.fate is Fate.KEPT else Verdict(verdict.job_id, Fate.KEPT, why)
+    return verdict if verdict.fate is JobFate.KEPT else RetentionVerdict(verdict.job_id, JobFate.KEPT, why)
 
 
 def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
-) -> tuple[list[Verdict], str | None]:
+) -> tuple[list[RetentionVerdict], str | None]:
     """What becomes of each job; and why none goes, where that is so."""
-    jobs = store.house.jobs(identity)
+    jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may carry any other's answers"
     leaving = [_leaving(home, job) for job in jobs]
     used = disk.size_of(home.root) if terms.max_bytes is not None else 0
-    carriers, booked = store.house.carriers(identity), store.house.booked_since(retention.counts_since(now))
+    carriers, booked = store.removals.carriers(identity), store.removals.booked_since(retention.counts_since(now))
     verdicts = retention.plan(leaving, carriers, booked, terms, now, used)
     if held is not None:
         verdicts = [_kept(verdict, held) for verdict in verdicts]
@@ -158,18 +158,18 @@ def _leaving(home: Home, job: Job) -> Leaving:
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)
 
 
-def _let_go(store: Store, home: Home, verdict: Verdict, now: datetime) -> bool:
+def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) -> bool:
     """Let the database forget what lies in a job's folder; False where the job was taken up again."""
     mark = home.job(verdict.job_id) / GOING
     has_folder = mark.parent.is_dir()
     if has_folder:
         with _translated(mark):
             mark.touch()
-    if verdict.fate is Fate.JOB:
-        done = store.house.forget(verdict.job_id)
+    if verdict.fate is JobFate.JOB:
+        done = store.removals.forget(verdict.job_id)
     else:
-        done = store.house.clear(verdict.job_id, mark.parent, now)
-    if done and verdict.fate is Fate.FILES:
+        done = store.removals.clear(verdict.job_id, mark.parent, now)
+    if done and verdict.fate is JobFate.FILES:
         store.jobs.note(verdict.job_id, EventKind.CLEARED, f"its files are removed: {verdict.reason}", now)
     if not done and has_folder:
         mark.unlink(missing_ok=True)
@@ -206,7 +206,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], list[Path]]:
     """What kills left behind; and folders with results that no job is known of, which stay."""
-    jobs = {job.id: job for job in store.house.jobs(identity)}
+    jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
         for pattern, reason in ((f"{STAGE}*", "of a backup that was cut off"), (".home.id.*", "of a first start"))
@@ -278,7 +278,7 @@ def _is_old(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Daily:
-    """`tick` keeps house once a day, however often it is called; a file in the home says when it was last."""
+    """`tick` removes what may go once a day, however often it is called; a file in the home says when it last did."""
 
     store: Store
     home: Home
@@ -290,7 +290,7 @@ class Daily:
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Keep house where a day has passed since; what went then, else None. What keeps it from it is logged."""
+        """Remove what may go once a day; gives what went, or None. What keeps it from that is logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None
@@ -300,9 +300,9 @@ class Daily:
             record = {"at": now.isoformat(timespec="seconds"), "freed_bytes": swept.freed}
             self._file.write_text(json.dumps(record))
         except (OrchError, OSError) as error:
-            log.warning("keeping house: %s", error)
+            log.warning("gc: %s", error)
             return None
-        log.info("keeping house: %s freed, the home takes %s", *map(retention.words, (swept.freed, swept.use.total)))
+        log.info("gc: %s freed, the home takes %s", *map(retention.words, (swept.freed, swept.use.total)))
         return swept
 
     @property

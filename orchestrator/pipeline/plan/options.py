@@ -22,7 +22,7 @@ from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Assumed, Lengths
-from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, PacedOption, observed
+from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, SynchronousOption, observed
 from orchestrator.policy.quota import Learned
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
@@ -30,7 +30,7 @@ from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
-from orchestrator.store.records import Work
+from orchestrator.store.records import OpenRows
 
 RUNS = 10
 """So many earlier runs of a job file say how long its answers are."""
@@ -68,10 +68,10 @@ class Prospects:
         store: Store,
         config: Config,
         job: Job,
-        work: Sequence[Work],
+        work: Sequence[OpenRows],
         now: datetime,
         down: Mapping[str, float],
-        memory: Memory,
+        memory: ObservationMemory,
     ) -> None:
         """`down` says for how many seconds no upstream of a backend has taken rows, where that is so."""
         self._store = store
@@ -92,12 +92,12 @@ class Prospects:
     @cached_property
     def shapes(self) -> list[Shape]:
         """The open rows by model."""
-        found: dict[str, list[Work]] = {}
+        found: dict[str, list[OpenRows]] = {}
         for work in self._open:
             found.setdefault(work.model, []).append(work)
         return [self._shape(model, parts) for model, parts in found.items()]
 
-    def _shape(self, model: str, parts: Sequence[Work]) -> Shape:
+    def _shape(self, model: str, parts: Sequence[OpenRows]) -> Shape:
         rows = sum(part.rows for part in parts)
         fed = sum(part.bytes * self._density(part) for part in parts) / rows
         lengths = [(part.rows, self.lengths(part)) for part in parts]
@@ -110,12 +110,12 @@ class Prospects:
     def _runs(self) -> list[JobId]:
         return [run.id for run in self._store.jobs.of_series(self._job.series)[:RUNS]]
 
-    def lengths(self, part: Work) -> Lengths:
+    def lengths(self, part: OpenRows) -> Lengths:
         """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
         return forecast.output_lengths(self._earlier(part.task, part.prompt_version)[0], most)
 
-    def _density(self, part: Work) -> float:
+    def _density(self, part: OpenRows) -> float:
         return self._earlier(part.task, part.prompt_version)[1]
 
     def _earlier(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
@@ -176,7 +176,7 @@ class Prospects:
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Seconds until the rows of a batch that is taken back are free, at the longest, by backend."""
+        """Seconds until the rows of a batch that is rerouted are free, at the longest, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
@@ -194,14 +194,14 @@ class Prospects:
         others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
         deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
         batches = [option for option in self.options if isinstance(option, BatchOption)]
-        paced = frozenset(option.backend for option in self.options if isinstance(option, PacedOption))
+        paced = frozenset(option.backend for option in self.options if isinstance(option, SynchronousOption))
         return observed.claims(others, deadlines, batches, paced, self._now)
 
     @cached_property
     def later(self) -> int:
         """Rows that will be made of answers: those of long documents, and those that are asked once more."""
         made = self._store.observations.unmade(self._job.id)
-        again = observed.share_again(self._store.observations.asked_again(self._runs))
+        again = observed.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @cached_property
@@ -253,7 +253,7 @@ class Prospects:
 
     # --- speed
 
-    def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> PacedOption:
+    def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> SynchronousOption:
         first = frozenset(job.id for job in self._others)
         asker = observed.Asker(self._job.id, self._job.series, first)
         is_local = isinstance(backend, LocalBackend)
@@ -266,12 +266,12 @@ class Prospects:
         leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend)
-            return PacedOption(name, backend.location, cost, pace, objection or unpriced, leaves)
+            return SynchronousOption(name, backend.location, cost, pace, objection or unpriced, leaves)
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
         usual = forecast.pace(self._speeds(name), self._assumed(backend), now=self._now, tokens=self._work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, len(backend.upstreams))
-        return PacedOption(name, backend.location, cost, pace, objection, leaves)
+        return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
 
     def _speeds(self, name: str) -> forecast.Speeds:
         """What earlier nights tell of an engine; asked for once a night."""
@@ -307,7 +307,7 @@ class Prospects:
         return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
 
 
-class Memory:
+class ObservationMemory:
     """What earlier nights tell of engines, kept for a while: it does not change until the next."""
 
     def __init__(self) -> None:

@@ -26,9 +26,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What to do with a job's open rows now: shards to take back, then rows to send. Look again at `next_look`."""
+    """What to do with a job's open rows now: shards to reroute, then rows to send. Look again at `next_look`."""
 
-    pulls: tuple[Shard, ...]
+    reroutes: tuple[Shard, ...]
     sends: tuple[Sending, ...]
     reason: str
     next_look: datetime

@@ -11,9 +11,9 @@ from functools import cached_property
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
-from orchestrator.pipeline.plan.options import DAY, Memory, Prospects
+from orchestrator.pipeline.plan.options import DAY, ObservationMemory, Prospects
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
-from orchestrator.pipeline.plan.routes import objections, plan_for, standing_of
+from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
@@ -22,17 +22,17 @@ from orchestrator.policy.planner import (
     Open,
     Option,
     Outlook,
-    PacedOption,
     Plan,
+    SynchronousOption,
     Terms,
 )
-from orchestrator.policy.planner.orders import lying, taken_back
+from orchestrator.policy.planner.orders import lying, to_reroute
 from orchestrator.settings.backends import LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
-from orchestrator.settings.model_lists import Standing
+from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.spec_of import spec_of
 from orchestrator.store import Store
-from orchestrator.store.records import Work
+from orchestrator.store.records import OpenRows
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
@@ -54,7 +54,7 @@ class Planning:
         *,
         canary: bool = False,
         down: Mapping[str, float] | None = None,
-        memory: Memory | None = None,
+        memory: ObservationMemory | None = None,
     ) -> None:
         """`left` is what budgets that jobs share leave of a job, None where there are none.
 
@@ -68,10 +68,10 @@ class Planning:
         self._left = left
         self._canary = canary
         self._down = down or {}
-        self._memory = memory or Memory()
+        self._memory = memory or ObservationMemory()
 
     @cached_property
-    def work(self) -> list[Work]:
+    def work(self) -> list[OpenRows]:
         """The job's open rows, by what decides their cost and place."""
         return self._store.sizes.open_work(self._job.id, canary=self._canary)
 
@@ -176,7 +176,7 @@ class Planning:
         return found
 
     def turnarounds(self, shards: Sequence[Shard]) -> list[Forecast]:
-        """What is foreseen of shards that are sent now. A lane works on all rows of a job there at once."""
+        """What is foreseen of shards that are sent now. An option works on all rows of a job there at once."""
         together: dict[str, int] = dict(self.lying.paced)
         for shard in shards:
             together[shard.backend] = together.get(shard.backend, 0) + shard.rows
@@ -197,7 +197,7 @@ class Planning:
         if not self._usable:
             return None
         found = self._decision()
-        return Outlook(found.chance, found.expected, found.rescue, found.reason)
+        return Outlook(found.chance, found.expected, found.reroute, found.reason)
 
     def orders(self) -> Orders:
         """What to do now. Raises RefusedError where rows wait and nothing may take them."""
@@ -209,35 +209,36 @@ class Planning:
         if len(self._usable) == 1 and not self._has_to_leave:
             # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
             only, free = self._usable[0].backend, self.lying.waiting
-            route = plan_for(self._config, self._job).route
-            assert route is not None, "it is usable"
-            order = [Sending(free, only, None, route.reason)] if free else []
-            back = [Sending(self._waiting(avoid), only, avoid, route.reason) for avoid in self._pulled]
-            return Orders((), (*kept, *back, *order), route.reason, self._now + LOOK)
+            reason = eligibility_of(self._config, self._job).reason(only)
+            order = [Sending(free, only, None, reason)] if free else []
+            back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
+            return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
         found = self._decision()
         sends = self._sends(found)
-        return Orders(taken_back(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+        return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
 
     @property
     def _has_to_leave(self) -> bool:
-        """Whether rows are at a lane that may not have them any more."""
+        """Whether rows are at an option that may not have them any more."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.lying.paced)
 
     def _sends(self, found: Decision) -> list[Sending]:
-        """A decision's sends as orders. What was taken back in time goes to lanes, and to no batch.
+        """A decision's sends as orders. What was rerouted in time goes to options, and to no batch.
 
         Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
         goes on as far as both reach, row by row, where it is cheapest.
         """
         reason = self._reason(found.reason)
-        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._pulled}
+        free, back = self.lying.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
         sends = []
         for send in found.sends:
             if send.source is not None:
                 continue
             left = send.rows
-            for avoid in [avoid for avoid in back if send.backend in {one.backend for one in self._lanes_for(avoid)}]:
+            for avoid in [
+                avoid for avoid in back if send.backend in {one.backend for one in self._sync_options_for(avoid)}
+            ]:
                 if taken := min(left, back[avoid]):
                     sends.append(Sending(taken, send.backend, avoid, reason))
                     back[avoid], left = back[avoid] - taken, left - taken
@@ -246,7 +247,7 @@ class Planning:
                 free -= taken
         for avoid, rows in back.items():
             if rows:
-                sends.append(Sending(rows, self._lanes_for(avoid)[0].backend, avoid, reason))
+                sends.append(Sending(rows, self._sync_options_for(avoid)[0].backend, avoid, reason))
         if free and not found.sends:
             cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
             sends.append(Sending(free, cheapest, None, f"the cheapest; {found.reason}"))
@@ -262,13 +263,13 @@ class Planning:
     def first(self, by: datetime | None) -> First | str:
         """What to do with the rows of `of_canary`; or why they would not be back `by` then.
 
-        They go where they are back soonest, to a lane before any batch.
+        They go where they are back soonest, to an option before any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
         rows = max(1, self.lying.waiting)
-        lanes = [one for one in self._usable if isinstance(one, PacedOption)]
-        best = min(lanes or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
+        handles = [one for one in self._usable if isinstance(one, SynchronousOption)]
+        best = min(handles or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
         back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
         if by is not None and back > by and self.lying.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
@@ -288,9 +289,9 @@ class Planning:
         return planner.replan(self.lying, self.options, self._binding, self._now)
 
     @cached_property
-    def _pulled_from(self) -> set[str]:
-        """The hosted backends whose batches were taken back: their leftovers go to no other batch."""
-        freed = (one for one in self.shards if one.pulled_at)
+    def _rerouted_from(self) -> set[str]:
+        """The hosted backends whose batches were rerouted: their leftovers go to no other batch."""
+        freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
     def _is_paced(self, backend: str) -> bool:
@@ -302,25 +303,25 @@ class Planning:
         return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid is not None})
 
     @cached_property
-    def _pulled(self) -> list[str]:
-        """Those of `_avoided` whose rows were taken back in time, where there is a lane for them."""
-        pulled = [avoid for avoid in self._avoided if not self._pulled_from.isdisjoint(avoid.split(","))]
-        return [avoid for avoid in pulled if self._lanes_for(avoid)]
+    def _rerouted(self) -> list[str]:
+        """Those of `_avoided` whose rows were rerouted in time, where there is an option for them."""
+        rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid.split(","))]
+        return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
     @property
     def _refused_by(self) -> list[str]:
         """The others: what those rows keep away from has refused them."""
-        return [avoid for avoid in self._avoided if avoid not in self._pulled]
+        return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
-    def _lanes_for(self, avoid: str | None) -> list[PacedOption]:
-        """The lanes that may take rows which keep away from `avoid`, the cheapest first."""
+    def _sync_options_for(self, avoid: str | None) -> list[SynchronousOption]:
+        """The options that may take rows which keep away from `avoid`, the cheapest first."""
         barred = () if avoid is None else avoid.split(",")
-        lanes = [one for one in self._usable if isinstance(one, PacedOption) and one.backend not in barred]
-        return sorted(lanes, key=lambda one: one.cost.p50)
+        handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
+        return sorted(handles, key=lambda one: one.cost.p50)
 
-    def _may_move(self, work: Work, shard: Shard) -> bool:
+    def _may_move(self, work: OpenRows, shard: Shard) -> bool:
         """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
-        return work.avoid is None or any(one.backend != shard.backend for one in self._lanes_for(work.avoid))
+        return work.avoid is None or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
     def _waiting(self, avoid: str | None) -> int:
         return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
@@ -328,18 +329,18 @@ class Planning:
     @cached_property
     def lying(self) -> Open:
         """Where the job's open rows are; those that a backend has refused are not among them."""
-        pulled = sum(self._waiting(avoid) for avoid in self._pulled)
+        rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
-        # What a backend has that orch.toml has no more can be neither looked at nor taken back.
+        # What a backend has that orch.toml has no more can be neither looked at nor rerouted.
         paced = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return lying(
             there, by_shard, paced, found.cancels, self._now,
-            waiting=self._waiting(None), pulled=pulled, later=found.later, claims=found.claims,
+            waiting=self._waiting(None), rerouted=rerouted, later=found.later, claims=found.claims,
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:
@@ -378,7 +379,7 @@ class Planning:
         is_local_only = spec is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
-    def standing(self, shard: Shard) -> Standing:
+    def standing(self, shard: Shard) -> RungStanding:
         """Where a shard's rows stand on the list of models of their alias."""
         return standing_of(self._config, self._job, shard)
 

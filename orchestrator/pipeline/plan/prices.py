@@ -122,5 +122,5 @@ def _override(price: config.ModelPrice) -> PriceOverride:
     return PriceOverride(standard=_rates(price), source=price.source, **tiers)
 
 
-def _rates(rates: config.Rates) -> TokenRates:
+def _rates(rates: config.RateSettings) -> TokenRates:
     return TokenRates(rates.input, rates.output, rates.cached, rates.cache_write)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from orchestrator.core.model import Job, Progress
+from orchestrator.core.model import Job, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.policy.planner.observed import done, unfinished
 from orchestrator.store import Store
@@ -36,9 +36,9 @@ class Samples:
         self._noted = {key: at for key, at in self._noted.items() if key[0] != job.id}
 
 
-def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) -> Progress:
+def _progress(job: Job, backend: str, shards: Sequence[Shard], now: datetime) -> ProgressSample:
     there = [shard for shard in shards if shard.backend == backend]
-    return Progress(
+    return ProgressSample(
         job.id,
         job.series,
         backend,

@@ -10,7 +10,7 @@ from orchestrator.core.model import Job, JobId
 Terms = tuple[datetime | None, Decimal | None, frozenset[str]]
 
 
-class Guard:
+class ReplanTimer:
     """When each job is planned again."""
 
     def __init__(self) -> None:

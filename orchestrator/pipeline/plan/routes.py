@@ -1,9 +1,8 @@
-"""A job's route: what orch.toml and the job file say, put before `routing.choose`."""
+"""Which backends may take a job's rows, by orch.toml and the job file, and what its models are called there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from orchestrator.core.clock import now
@@ -12,11 +11,11 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.policy.eligibility import Candidate, Plan, Route, choose
+from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.requests import ENDPOINT, resolve_model
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
-from orchestrator.settings.model_lists import Names, Standing, above, expand, standing
+from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.spec_of import spec_of, tasks_of
 
 
@@ -30,7 +29,7 @@ def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     return {**config.models, **({} if spec is None else spec.models)}
 
 
-def standing_of(config: Config, job: Job, shard: Shard) -> Standing:
+def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
     """Where a shard's rows stand on their alias's list, with the backends that may take rows of the job now."""
     usable = config.backends.keys() - objections(config, job).keys()
     return standing(shard.model, shard.backend, models_of(config, job), usable)
@@ -58,8 +57,8 @@ def _check_rungs(config: Config, job: Job, aliases: Iterable[str]) -> None:
                 )
 
 
-def plan_for(config: Config, job: Job) -> Plan:
-    """The route of a job's rows, and the reasons against the others."""
+def eligibility_of(config: Config, job: Job) -> Eligibility:
+    """The backends that may take a job's rows, and what speaks against the others."""
     models = models_of(config, job)
     aliases: set[str] = set()
     allowed, local_only = None, False
@@ -69,7 +68,7 @@ def plan_for(config: Config, job: Job) -> Plan:
         aliases = {alias for task in asked for alias in task.aliases.values()}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
-    return choose(
+    return eligibility(
         [_candidate(config, name, named[name].values()) for name in config.backends],
         allowed=allowed,
         local_only=local_only,
@@ -78,19 +77,17 @@ def plan_for(config: Config, job: Job) -> Plan:
     )
 
 
-def objections(config: Config, job: Job) -> dict[str, str]:
+def objections(config: Config, job: Job) -> Mapping[str, str]:
     """What speaks against each backend that may not take a job's rows."""
-    alone = {name: replace(config, backends={name: backend}) for name, backend in config.backends.items()}
-    plans = {name: plan_for(one, job) for name, one in alone.items()}
-    return {name: plan.refused[0].reason for name, plan in plans.items() if plan.route is None}
+    return eligibility_of(config, job).objections
 
 
-def route_for(config: Config, job: Job) -> Route:
-    """The route of a job. Raises RefusedError with the reason against each backend; UsageError for a useless rung."""
+def check_eligible(config: Config, job: Job) -> None:
+    """Raises RefusedError with the objections where none is eligible, UsageError for a useless rung."""
     _check_rungs(config, job, {alias for task in tasks_of(job) for alias in task.aliases.values()})
-    plan = plan_for(config, job)
-    if plan.route is not None:
-        return plan.route
+    found = eligibility_of(config, job)
+    if found.eligible:
+        return
     if not config.backends:
         where = config.path or "orch.toml"
         raise RefusedError(
@@ -98,7 +95,7 @@ def route_for(config: Config, job: Job) -> Route:
             hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
             '  location = "local"\n  idle = true',
         )
-    reasons = "".join(f"\n  {refused.backend}: {refused.reason}" for refused in plan.refused)
+    reasons = "".join(f"\n  {backend}: {objection}" for backend, objection in found.objections.items())
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.core import tokens
 from orchestrator.core.model import Job, JobId
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -64,7 +64,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
 def _texts(line: bytes) -> list[str]:
     try:
         body = msgspec.json.decode(line, type=_Line).body
-    except NO_JSON:
+    except JSON_ERRORS:
         return [line.decode(errors="replace")]
     parts = [body.messages, body.input, body.prompt, body.system, body.instructions]
     return [text for part in parts for text in _strings(part)]

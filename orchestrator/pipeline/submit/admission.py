@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from orchestrator.core.errors import AccountError, BackendBusy
 from orchestrator.core.shards import Shard
-from orchestrator.pipeline.backend_handles import Lane
-from orchestrator.pipeline.collect.unanswered import Tally
+from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.unanswered import ShardTally
 from orchestrator.policy import quota
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault
 from orchestrator.policy.quota import InFlight, Learned
@@ -32,14 +32,14 @@ SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), ti
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BatchRoom:
     """What one batch may hold, in rows and estimated prompt tokens."""
 
     rows: int
     tokens: int | None
 
 
-class Asked(StrEnum):
+class CallKind(StrEnum):
     """What an account is refused for. An empty one may still look at its batches, so each is judged by itself."""
 
     SEND = "send"
@@ -56,96 +56,98 @@ class Stopped:
     times: int = 0
 
 
-class Governor:
+class AdmissionControl:
     """Decides what may go, and learns from what was refused."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
         # Kept in memory: who starts anew has perhaps mended it.
-        self._stopped: dict[tuple[str, Asked], Stopped] = {}
+        self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
 
-    def room(self, lane: Lane, model: str) -> Room:
+    def room(self, handle: BackendHandle, model: str) -> BatchRoom:
         """What a shard of a model may hold at a backend."""
-        known = self._store.limits.of(lane.name, model)
-        limit = quota.effective(lane.limits.enqueued(model), self._learned(known).limit)
+        known = self._store.limits.of(handle.name, model)
+        limit = quota.effective(handle.limits.enqueued(model), self._learned(known).limit)
         tokens = None
         if limit is not None:
-            tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(lane, model)))
-        return Room(min(lane.limits.max_rows, known.max_rows or lane.limits.max_rows), tokens)
+            tokens = max(1, int(quota.max_shard_tokens(limit) / self._correction(handle, model)))
+        return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens)
 
-    def hold(self, lane: Lane, shard: Shard) -> str | quota.Split | None:
+    def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
         """What a shard waits for, or that it has to be planned again, smaller; None where it may be sent now."""
-        if lane.is_own:
+        if handle.is_own:
             return None
-        correction = self._correction(lane, shard.model)
+        correction = self._correction(handle, shard.model)
         return quota.hold(
             int(shard.tokens * correction),
             shard.rows,
             model=alias_words(shard.model),
-            limit=lane.limits.enqueued(shard.model),
-            batches_per_hour=lane.limits.batches_per_hour,
-            in_flight=self._in_flight(lane, shard, correction),
-            learned=self._learned(self._store.limits.of(lane.name, shard.model)),
+            limit=handle.limits.enqueued(shard.model),
+            batches_per_hour=handle.limits.batches_per_hour,
+            in_flight=self._in_flight(handle, shard, correction),
+            learned=self._learned(self._store.limits.of(handle.name, shard.model)),
             now=self._now(),
         )
 
-    def _correction(self, lane: Lane, model: str) -> float:
+    def _correction(self, handle: BackendHandle, model: str) -> float:
         """Prompt tokens as the backend counted them of late, to our estimate of the same."""
-        return quota.correction(*self._store.shards.told_tokens(lane.name, model))
+        return quota.correction(*self._store.shards.told_tokens(handle.name, model))
 
-    def _in_flight(self, lane: Lane, shard: Shard, correction: float) -> InFlight:
+    def _in_flight(self, handle: BackendHandle, shard: Shard, correction: float) -> InFlight:
         there = [
             other
-            for other in self._store.shards.at_backend(lane.name)
+            for other in self._store.shards.at_backend(handle.name)
             if other.model == shard.model and other.id != shard.id
         ]
         return InFlight(
             tokens=int(sum(other.tokens for other in there) * correction),
             rows=sum(other.rows for other in there),
-            batches_last_hour=self._store.shards.intended_since(lane.name, self._now() - HOUR),
+            batches_last_hour=self._store.shards.intended_since(handle.name, self._now() - HOUR),
         )
 
-    def accepted(self, lane: Lane, shard: Shard) -> None:
+    def accepted(self, handle: BackendHandle, shard: Shard) -> None:
         """A batch went through its validation: pauses start over."""
-        known = self._store.limits.of(lane.name, shard.model)
+        known = self._store.limits.of(handle.name, shard.model)
         if known.strikes:
             self._remember(known, quota.accepted(self._learned(known)))
 
-    def was_busy(self, lane: Lane, shard: Shard, busy: BackendBusy) -> None:
+    def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
         """An upload or a create was put off."""
-        self._pause(lane, shard, busy.message, busy.retry_after)
+        self._pause(handle, shard, busy.message, busy.retry_after)
 
-    def _pause(self, lane: Lane, shard: Shard, reason: str, retry_after: float | None = None) -> None:
-        known = self._store.limits.of(lane.name, shard.model)
+    def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:
+        known = self._store.limits.of(handle.name, shard.model)
         self._remember(known, quota.wait(self._learned(known), reason, retry_after, self._now()))
 
-    def stop(self, lane: Lane, reason: str, what: Asked) -> None:
+    def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
         """Nothing goes to a backend for a while: its account was refused. Tried again, with pauses that grow."""
-        now, known = self._now(), self._stopped.get((lane.name, what))
+        now, known = self._now(), self._stopped.get((handle.name, what))
         if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
         pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
-        self._stopped[lane.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
+        self._stopped[handle.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
-    def worked(self, lane: Lane, what: Asked) -> None:
+    def worked(self, handle: BackendHandle, what: CallKind) -> None:
         """An account was not refused for what it asked."""
-        self._stopped.pop((lane.name, what), None)
+        self._stopped.pop((handle.name, what), None)
 
-    def refused_for(self, lane: Lane, what: Asked) -> timedelta:
+    def refused_for(self, handle: BackendHandle, what: CallKind) -> timedelta:
         """For how long an account has been refused, without a call of the same kind that was not."""
-        known = self._stopped.get((lane.name, what))
+        known = self._stopped.get((handle.name, what))
         return timedelta() if known is None else self._now() - known.since
 
-    def check_account(self, lane: Lane) -> str | None:
+    def check_account(self, handle: BackendHandle) -> str | None:
         """What a shard waits for while an account is refused, None where it waits for nothing.
 
         Raises AccountError once it has been refused for so long that somebody has to see to it.
         """
         now = self._now()
         found = [
-            one for what in Asked if (one := self._stopped.get((lane.name, what))) is not None and now < one.until
+            one
+            for what in CallKind
+            if (one := self._stopped.get((handle.name, what))) is not None and now < one.until
         ]
         if not found:
             return None
@@ -153,39 +155,39 @@ class Governor:
         if known.until - known.since < ACCOUNT_PATIENCE:
             return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
         raise AccountError(
-            known.reason, hint=f"`orch doctor` asks {lane.name} again; every row is kept, and goes on then"
+            known.reason, hint=f"`orch doctor` asks {handle.name} again; every row is kept, and goes on then"
         )
 
-    def lost_input(self, lane: Lane) -> None:
+    def lost_input(self, handle: BackendHandle) -> None:
         """A backend could not find a file that had been uploaded: the next ones are given more time to settle."""
-        self._lost_inputs[lane.name] = min(len(SETTLES), self._lost_inputs.get(lane.name, 0) + 1)
+        self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
-    def settles(self, lane: Lane) -> timedelta:
+    def settles(self, handle: BackendHandle) -> timedelta:
         """How long an upload is left alone before a batch is made of it."""
-        times = self._lost_inputs.get(lane.name, 0)
+        times = self._lost_inputs.get(handle.name, 0)
         return SETTLES[times - 1] if times else timedelta()
 
-    def blames_input(self, lane: Lane) -> bool:
+    def blames_input(self, handle: BackendHandle) -> bool:
         """Whether an input that is not found has had all the time that can help."""
-        return self._lost_inputs.get(lane.name, 0) >= len(SETTLES)
+        return self._lost_inputs.get(handle.name, 0) >= len(SETTLES)
 
-    def learn(self, lane: Lane, shard: Shard, tally: Tally) -> None:
+    def learn(self, handle: BackendHandle, shard: Shard, tally: ShardTally) -> None:
         """Take in what a collected batch told of the backend."""
         if tally.stop is not None:
-            self.stop(lane, f"{lane.name}: {tally.stop}", Asked.SEND)
+            self.stop(handle, f"{handle.name}: {tally.stop}", CallKind.SEND)
         if tally.wait is not None:
-            self._pause(lane, shard, tally.wait)
+            self._pause(handle, shard, tally.wait)
         refusal = tally.refusal
         if refusal is None:
             return
-        known = self._store.limits.of(lane.name, shard.model)
+        known = self._store.limits.of(handle.name, shard.model)
         match refusal.kind:
             case BatchFault.QUOTA:
-                correction = self._correction(lane, shard.model)
+                correction = self._correction(handle, shard.model)
                 learned = quota.refused(
                     self._learned(known),
                     limit=refusal.limit,
-                    in_flight_tokens=self._in_flight(lane, shard, correction).tokens,
+                    in_flight_tokens=self._in_flight(handle, shard, correction).tokens,
                     shard_tokens=int(shard.tokens * correction),
                     reason=refusal.why,
                     now=self._now(),
@@ -194,9 +196,9 @@ class Governor:
             case BatchFault.TOO_LARGE:
                 self._store.limits.put(replace(known, max_rows=max(1, shard.rows // 2), reason=refusal.why))
             case BatchFault.ACCOUNT:
-                self.stop(lane, f"{lane.name}: {refusal.why}; {refusal.advice}", Asked.SEND)
+                self.stop(handle, f"{handle.name}: {refusal.why}; {refusal.advice}", CallKind.SEND)
             case BatchFault.WHOLE if refusal.code == INPUT_LOST:
-                self.lost_input(lane)
+                self.lost_input(handle)
             case _:
                 return  # no fault of the backend's: its rows have been judged
 

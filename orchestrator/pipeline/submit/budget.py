@@ -16,11 +16,11 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane, Prices
+from orchestrator.pipeline.backend_handles import BackendHandle, Prices
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
-from orchestrator.policy.budgets import Period, Standing
+from orchestrator.policy.budgets import BudgetStanding, Period
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.backends import LocalBackend
 from orchestrator.settings.config import Budget, Config
@@ -37,41 +37,43 @@ _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 _AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
 
-LaneOf = Callable[[Shard], Lane]
+HandleOf = Callable[[Shard], BackendHandle]
 ModelOf = Callable[[Job, Shard], str]
 
 
-def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf) -> str | None:
+def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
     """Why a job has to be stopped now, None where it may go on: stopping costs what the upstreams do until then.
 
     What batches paid by the token may still cost counts as spent: nobody can take it back.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
-    lanes = {shard.backend: lane_of(shard) for shard in shards if shard.state in _AHEAD}
-    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), lane_of)
+    handles = {shard.backend: handle_of(shard) for shard in shards if shard.state in _AHEAD}
+    spent = booked + _by_time((shard for shard in shards if shard.state in _UNBOOKED), handle_of)
     spent += sum(
-        (_at_most(job, one, lane_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
+        (_at_most(job, one, handle_of, model_of) or Decimal(0) for one in shards if one.state in _AT_BACKEND),
         Decimal(0),
     )
-    ahead = sum((lane.price.of_time(REACTION_SECONDS * lane.upstreams).cost for lane in lanes.values()), Decimal(0))
+    ahead = sum(
+        (handle.price.of_time(REACTION_SECONDS * handle.upstreams).cost for handle in handles.values()), Decimal(0)
+    )
     if not ahead or spent + ahead < job.budget:
         return None
     return f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping costs up to ${ahead:.4f}"
 
 
 def no_room(
-    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, lane_of: LaneOf, model_of: ModelOf
+    job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf
 ) -> str | None:
     """Why a shard does not fit into what is left of the budget yet; None where it may be sent.
 
     Raises RefusedError where it never will.
     """
-    if job.budget is None or (wanted := _at_most(job, shard, lane_of, model_of)) is None:
+    if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
     flying = [other for other in others if other.state in _AT_BACKEND]
-    bounds = [_at_most(job, other, lane_of, model_of) or Decimal(0) for other in flying]
-    in_flight = sum(bounds, _by_time(flying, lane_of))
+    bounds = [_at_most(job, other, handle_of, model_of) or Decimal(0) for other in flying]
+    in_flight = sum(bounds, _by_time(flying, handle_of))
     if booked + in_flight + wanted <= job.budget:
         return None
     told = f"this batch may cost up to ${wanted:.4f}, and of the budget of ${job.budget:f} ${booked:.4f} are spent"
@@ -83,13 +85,13 @@ def no_room(
     )
 
 
-def _by_time(shards: Iterable[Shard], lane_of: LaneOf) -> Decimal:
-    return sum((lane_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
+def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
+    return sum((handle_of(shard).price.of_time(shard.provider_seconds).cost for shard in shards), Decimal(0))
 
 
-def _at_most(job: Job, shard: Shard, lane_of: LaneOf, model_of: ModelOf) -> Decimal | None:
+def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
     """What a shard costs at most, in dollars; None where it is paid by the hour."""
-    cost = _bound(lane_of(shard).price, model_of(job, shard), shard)
+    cost = _bound(handle_of(shard).price, model_of(job, shard), shard)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows whose answers have no bound", hint=_NO_BOUND)
     return cost
@@ -172,7 +174,7 @@ class SharedBudgets:
                 return why
         return None
 
-    def _no_time(self, standing: Standing, there: set[str], shard: Shard) -> str | None:
+    def _no_time(self, standing: BudgetStanding, there: set[str], shard: Shard) -> str | None:
         """Why upstreams paid by the hour may not start; None where they may, or cost nothing."""
         if not self._to_stop({shard.backend}):
             return None
@@ -205,7 +207,7 @@ class SharedBudgets:
             if not any(event.kind == EventKind.BUDGET and event.code == code for event in events):
                 self._store.jobs.note(job.id, EventKind.BUDGET, told, self._now(), code=code)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[BudgetStanding]:
         """How every budget stands, in the order of orch.toml."""
         return [self._stands(budget) for budget in self._config.budgets]
 
@@ -219,18 +221,18 @@ class SharedBudgets:
     def _look(self, budget: Budget) -> _Look:
         return _Look(self._store.ledger.newest(), self._store.ledger.unpaid(budget.key_value))
 
-    def _stands(self, budget: Budget) -> Standing:
+    def _stands(self, budget: Budget) -> BudgetStanding:
         look = self._look(budget)
         return self._standing(budget, look, look.flying)
 
-    def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> Standing:
+    def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
         """How a budget stands by those of its batches that matter to who asks."""
         # What flies was read before: what lands in between is counted twice, and never not at all.
         period = budgets.period_at(budget, self._now())
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
-        return self._add_up(flying, Standing(budget, period, spent, to_stop))
+        return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
-    def _add_up(self, flying: Sequence[Shard], standing: Standing) -> Standing:
+    def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
         """A standing with what is in flight: time that passed is spent, tokens may be."""
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:

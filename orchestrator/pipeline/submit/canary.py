@@ -46,10 +46,10 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
     if wanted is None or (found := store.checked.canary(job.id)) is None:
         return Stage.NONE
     still, rows, failed = found
-    limits = canary.Limits(wanted.max_failed, wanted.max_cost)
+    limits = canary.CanaryLimits(wanted.max_failed, wanted.max_cost)
     if still:
         # While it runs nothing else is sent: what fails there now are rows of it.
-        verdict = canary.judge(canary.Seen(rows, failed + _failing(store, job), Decimal(0), None), limits)
+        verdict = canary.judge(canary.CanaryFigures(rows, failed + _failing(store, job), Decimal(0), None), limits)
         if not verdict.passed:
             return _stop(store, job, verdict.reason, now)
         by = canary.until(job.built_at or job.created_at, job.deadline_at)
@@ -58,7 +58,7 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
         _leave_out(store, job, f"{still:,} of {rows:,} rows are not back by {by:%H:%M} UTC", now)
         return Stage.FOLLOWS
     cost = store.ledger.spent(job.id)
-    seen = canary.Seen(rows, failed, cost, store.checked.foreseen(job.id))
+    seen = canary.CanaryFigures(rows, failed, cost, store.checked.foreseen(job.id))
     verdict = canary.judge(seen, limits)
     store.forecasts.settled(job.id, canary.KIND, float(cost), now)
     if verdict.passed:

@@ -12,11 +12,11 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, St
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.backend_handles import Lane
+from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import track
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import budget, sending
-from orchestrator.pipeline.submit.admission import Asked
+from orchestrator.pipeline.submit.admission import CallKind
 from orchestrator.policy.quota import Split
 
 SENDING_FOR = timedelta(days=2)
@@ -33,43 +33,47 @@ class Dispatch:
 
     def send(self, job: Job, shard: Shard) -> bool:
         """A step of a pending shard, or what came of sending it."""
-        lane = self._work.lane(shard)
+        handle = self._work.handle(shard)
         if self._work.is_asking(shard):
-            return self._sent(job, shard, lane)
-        if shard.pulled_at is not None or not self._work.lanes.planning(job).may_take(shard):
-            # It was taken back before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.pulled_for or "its backend may not take it any more")
+            return self._sent(job, shard, handle)
+        if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
+            # It was rerouted before it was known whether there is a batch of it; or it must not go there any more.
+            self._dissolve(job, shard, shard.rerouted_for or "its backend may not take it any more")
             return True
-        if not self._work.looks.is_due(shard, lane, self._work.now()):
+        if not self._work.polls.is_due(shard, handle, self._work.now()):
             return False
-        if self._is_unsendable(job, shard, lane):
+        if self._is_unsendable(job, shard, handle):
             return True
-        if (held := self._work.governor.check_account(lane)) is not None:
+        if (held := self._work.admission_control.check_account(handle)) is not None:
             return self._work.hold(job, shard, held)
-        lane.price.known(self._work.model(job, shard), shard.endpoint)
-        room = self._work.governor.hold(lane, shard)
+        handle.price.known(self._work.model(job, shard), shard.endpoint)
+        room = self._work.admission_control.hold(handle, shard)
         if isinstance(room, Split):
             self._dissolve(job, shard, room.reason)
             return True
-        if (held := room or self._settles(shard, lane) or self._over_budget(job, shard)) is not None:
+        if (held := room or self._settles(shard, handle) or self._over_budget(job, shard)) is not None:
             return self._work.hold(job, shard, held)
-        return self._sent(job, shard, lane)
+        return self._sent(job, shard, handle)
 
-    def _is_unsendable(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Whether a shard could not be sent for so long that its rows go elsewhere, or fail."""
-        watched, now = self._work.looks.of(shard, self._work.now()), self._work.now()
+        watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR
-        if not is_failing and not is_busy and self._work.governor.refused_for(lane, Asked.SEND) < BUSY_FOR:
+        if (
+            not is_failing
+            and not is_busy
+            and self._work.admission_control.refused_for(handle, CallKind.SEND) < BUSY_FOR
+        ):
             return False
         sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         self._work.note(job, EventKind.ENDED, f"it could not be sent: {shard.held}", shard)
         return True
 
-    def _settles(self, shard: Shard, lane: Lane) -> str | None:
+    def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
         """Why an upload is left alone for a while, where earlier ones could not be found at once."""
-        settles, watched = self._work.governor.settles(lane), self._work.looks.of(shard, self._work.now())
+        settles, watched = self._work.admission_control.settles(handle), self._work.polls.of(shard, self._work.now())
         if not settles or shard.input_file_id is None:
             return None
         watched.uploaded_at = watched.uploaded_at or self._work.now()
@@ -79,73 +83,75 @@ class Dispatch:
     def _over_budget(self, job: Job, shard: Shard) -> str | None:
         others = [other for other in self._work.store.shards.of_job(job.id) if other.id != shard.id]
         spent = self._work.store.ledger.spent(job.id)
-        over = budget.no_room(job, shard, others, spent, self._work.lane, self._work.model)
+        over = budget.no_room(job, shard, others, spent, self._work.handle, self._work.model)
         return over or self._work.budgets.no_room(job, shard)
 
-    def _sent(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _sent(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Send a shard, or take in what came of that."""
         try:
-            done = self._work.ask(lane, shard, lambda: self._submit(job, shard, lane), alone=True)
+            done = self._work.ask(handle, shard, lambda: self._submit(job, shard, handle), alone=True)
             if done is None or not done.value:
                 return False
-            self._work.governor.worked(lane, Asked.SEND)
+            self._work.admission_control.worked(handle, CallKind.SEND)
             return True
         except AccountError as error:
-            return self._work.refused_account(job, shard, lane, error, Asked.SEND)
+            return self._work.refused_account(job, shard, handle, error, CallKind.SEND)
         except BackendBusy as busy:
-            watched = self._work.looks.of(shard, self._work.now())
+            watched = self._work.polls.of(shard, self._work.now())
             watched.busy_since, watched.failing_since = watched.busy_since or self._work.now(), None
-            self._work.governor.was_busy(lane, shard, busy)
+            self._work.admission_control.was_busy(handle, shard, busy)
             return self._work.hold(job, self._work.store.shards.get(shard.id), busy.message)
         except BackendError as error:
-            if lane.is_own:
+            if handle.is_own:
                 raise
-            self._work.failed(shard, lane, error)
+            self._work.failed(shard, handle, error)
             current = self._work.store.shards.get(shard.id)
             if current.state is ShardState.SUBMITTING:
-                self._work.looks.forget(shard)
+                self._work.polls.forget(shard)
             self._work.hold(job, current, error.message)
             raise
 
-    def _submit(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def _submit(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
-        watched = self._work.looks.of(shard, self._work.now())
-        admission = sending.Admission(
+        watched = self._work.polls.of(shard, self._work.now())
+        admission = sending.SendConditions(
             self._work.now,
-            lambda: self._settles(self._work.store.shards.get(shard.id), lane) or self._over_budget(job, shard),
+            lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
             self._asks,
         )
-        models = self._work.lanes.models(job)
-        batch = sending.submit(self._work.store, self._work.home, job, shard, lane, models, watched, admission)
+        models = self._work.handles.models(job)
+        batch = sending.submit(self._work.store, self._work.home, job, shard, handle, models, watched, admission)
         if isinstance(batch, sending.Waits):
             if batch.is_failing:
-                self._work.looks.failed(shard, lane, self._work.now())
+                self._work.polls.failed(shard, handle, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 
-    def recover(self, job: Job, shard: Shard, lane: Lane) -> bool:
+    def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Find out whether a shard between intent and fact has a batch; whether that is known now."""
-        shard = track.check_account(self._work.store, shard, lane)
+        shard = track.check_account(self._work.store, shard, handle)
         now = self._work.now()
-        found = sending.recover(self._work.store, self._work.home, shard, lane, self._work.looks.of(shard, now), now)
-        self._work.looks.looked(shard, lane, now)
+        found = sending.recover(
+            self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now
+        )
+        self._work.polls.looked(shard, handle, now)
         if found is None:
             return False
-        self._work.looks.forget(shard)
+        self._work.polls.forget(shard)
         self._work.note(job, EventKind.RECOVERED, found.why, shard)
         for double in found.doubles:
-            self._end_double(job, shard, lane, double)
+            self._end_double(job, shard, handle, double)
         return True
 
-    def _end_double(self, job: Job, shard: Shard, lane: Lane, double: RemoteBatch) -> None:
+    def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
         """End a second batch that a backend has made of one create; what it has done by then is billed."""
         with suppress(BackendError):
             if not double.status.is_final:
-                lane.api.cancel(double.id)
-        told = f"{lane.name} made batch {double.id} of the same rows as well: it is asked to end, and may be billed"
+                handle.api.cancel(double.id)
+        told = f"{handle.name} made batch {double.id} of the same rows as well: it is asked to end, and may be billed"
         self._work.note(job, EventKind.DOUBLE, told, shard)

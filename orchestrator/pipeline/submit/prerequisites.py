@@ -23,9 +23,9 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
         store.jobs.mark_built(job.id, now)  # of no rows, and over with the next step
         return True
     stands, why = after.standing(store, store.jobs.find(before))
-    if stands is after.Before.OPEN:
+    if stands is after.Predecessor.OPEN:
         return False
-    if stands is after.Before.WELL:
+    if stands is after.Predecessor.WELL:
         return None
     error = f"job {before}, which it comes after, has not finished well: {why}"
     store.jobs.fail(job.id, error, JobFault.AFTER)

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice
 from pathlib import Path
 
-from orchestrator.backends import Intent, Order, RemoteBatch, Sighting
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.errors import (
     AccountError,
@@ -31,15 +31,15 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.backend_handles import Lane, Models
+from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
-from orchestrator.pipeline.collect.track import Watched
+from orchestrator.pipeline.collect.track import PolledShard
 from orchestrator.pipeline.plan.orders import Sending
-from orchestrator.pipeline.submit.admission import Room
+from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.requests import resolve_model, with_model
-from orchestrator.policy.sharding import Range, Waiting, pack
+from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -54,7 +54,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 def plan_shards(
-    store: Store, job: Job, lane: Lane, order: Sending, room: Callable[[str], Room], now: datetime
+    store: Store, job: Job, handle: BackendHandle, order: Sending, room: Callable[[str], BatchRoom], now: datetime
 ) -> list[Shard]:
     """Give the waiting rows that an order is about a shard; the shards that are new.
 
@@ -64,13 +64,13 @@ def plan_shards(
     _, why = window_of(job, now)
     added = []
     waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
-    for rows in list(_ranges(islice(waiting, order.rows), lane, room)):
+    for rows in list(_ranges(islice(waiting, order.rows), handle, room)):
         again = f"; tried {rows.attempts} times before" if rows.attempts else ""
         shard = Shard(
             id=ShardId(f"{job.id}.{number:03d}"),
             job_id=job.id,
             number=number,
-            backend=lane.name,
+            backend=handle.name,
             endpoint=rows.endpoint,
             model=rows.model,
             state=ShardState.PENDING,
@@ -87,15 +87,17 @@ def plan_shards(
     return added
 
 
-def _ranges(waiting: Iterable[Waiting], lane: Lane, room: Callable[[str], Room]) -> Iterator[Range]:
+def _ranges(
+    waiting: Iterable[WaitingRow], handle: BackendHandle, room: Callable[[str], BatchRoom]
+) -> Iterator[Range]:
     for model, rows in groupby(waiting, key=lambda row: row.model):
         most = room(model)
         yield from pack(
             rows,
             max_rows=most.rows,
-            max_bytes=lane.limits.max_bytes,
+            max_bytes=handle.limits.max_bytes,
             max_tokens=most.tokens,
-            max_inputs=lane.limits.max_inputs,
+            max_inputs=handle.limits.max_inputs,
             slack=MODEL_SLACK,
         )
 
@@ -117,7 +119,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class SendConditions:
     """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
     the question to the intent.
 
@@ -136,10 +138,10 @@ def submit(
     home: Home,
     job: Job,
     shard: Shard,
-    lane: Lane,
+    handle: BackendHandle,
     models: Models,
-    watched: Watched,
-    admission: Admission,
+    watched: PolledShard,
+    admission: SendConditions,
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
@@ -148,17 +150,17 @@ def submit(
     where nothing was made, else `submitting`.
     """
     now = admission.now
-    file_id = _uploaded(store, home, shard, lane, models, now)
+    file_id = _uploaded(store, home, shard, handle, models, now)
     if file_id is None:
         return None
-    account = lane.api.account()
+    account = handle.api.account()
     window, _ = window_of(job, now())
     with admission.asks:
         if (held := admission.first()) is not None:
             return Waits(held)
         # From here on a batch may exist.
         facts = {"intended_at": now(), "account": account, "sends": shard.sends + 1, "held": None}
-        seconds = window_for(lane.profile, window).seconds
+        seconds = window_for(handle.profile, window).seconds
         try:
             store.shards.move(shard, ShardState.SUBMITTING, window_seconds=seconds, **facts)
         except StateConflict:
@@ -169,7 +171,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
         return Waits(held)
     try:
-        batch = lane.api.create(Order(shard.id, file_id, shard.endpoint, window, shard.rows))
+        batch = handle.api.create(BatchOrder(shard.id, file_id, shard.endpoint, window, shard.rows))
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -184,17 +186,17 @@ def submit(
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
         # It is an older one of ours, which is given again for the same content: ours may have been made as well.
-        held = f"{lane.name} answered the create with batch {batch.id}, which is another shard's"
+        held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
     store.shards.move(intended, ShardState.SUBMITTED, **_facts_of(batch, now()))
-    if lane.is_own:
+    if handle.is_own:
         home.shard_input(shard.id).unlink(missing_ok=True)
     return batch
 
 
 def _uploaded(
-    store: Store, home: Home, shard: Shard, lane: Lane, models: Models, now: Callable[[], datetime]
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, models: Models, now: Callable[[], datetime]
 ) -> str | None:
     """The shard's input at its backend; None where the backend refused it for good."""
     if shard.input_file_id is not None:
@@ -203,7 +205,7 @@ def _uploaded(
     _write_input(store, home, shard, path, resolve_model(shard.model, shard.backend, models))
     file_id = None
     try:
-        file_id = lane.api.upload(path, f"{shard.id}.jsonl")
+        file_id = handle.api.upload(path, f"{shard.id}.jsonl")
         store.shards.note(shard, input_file_id=file_id)
     except BackendRefused as refusal:
         if isinstance(refusal, (BackendBusy, AccountError)):
@@ -227,7 +229,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 
 
 def _refused_create(
-    store: Store, intended: Shard, refusal: BackendRefused, watched: Watched, now: datetime
+    store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
     """A create that was refused: for good, or because its upload cannot be used yet, which passes."""
     since = watched.refused_since = watched.refused_since or now
@@ -266,7 +268,7 @@ def _facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SendOutcome:
     """What became of a shard between intent and fact: why, and further batches that were made of it."""
 
     why: str
@@ -274,24 +276,26 @@ class Found:
 
 
 def _may_appear(
-    store: Store, shard: Shard, lane: Lane, watched: Watched, seen: Sighting, now: datetime
+    store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
     """Why a batch that its list does not show may exist all the same; None where it does not."""
     since = shard.intended_at or shard.created_at
     # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
-    patience = min(LONGEST_APPEAR, lane.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
     told = "it was asked for and no answer came"
-    if seen.is_blank and shard.account is not None and store.shards.of_account(lane.name, shard.account):
-        patience, told = LONGEST_APPEAR, f"{lane.name} lists no batch at all, though this account has some there"
+    if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
+        patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
     appears_until = since + timedelta(seconds=patience)
     if now < appears_until:
         return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if watched.unseen < DENIALS and not lane.is_own:
+    if watched.unseen < DENIALS and not handle.is_own:
         return f"{told}; its list is read once more"
     return None
 
 
-def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched, now: datetime) -> Found | None:
+def recover(
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
+) -> SendOutcome | None:
     """A shard found between intent and fact: its batch is adopted, or it is pending again. Says which, and why.
 
     None while nobody can tell yet; what it waits for stands in `held`. What nobody can tell for two days is not
@@ -307,24 +311,24 @@ def recover(store: Store, home: Home, shard: Shard, lane: Lane, watched: Watched
     )
     is_over = now >= since + UNDECIDED_FOR
     try:
-        seen = lane.api.find(intent)
+        seen = handle.api.find(intent)
     except BackendError as error:
         if isinstance(error, AccountError) or not is_over:
             raise
         seen = Sighting()
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
-        return Found(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
+        return SendOutcome(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
     watched.unseen += seen.undecided is None
-    if not is_over and (held := seen.undecided or _may_appear(store, shard, lane, watched, seen, now)) is not None:
+    if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
             store.shards.note(shard, held=held)
         return None
     if shard.sends >= MOST_SENDS:
         give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
-        return Found("no batch is this shard's, and it is not asked for again")
+        return SendOutcome("no batch is this shard's, and it is not asked for again")
     store.shards.move(shard, ShardState.PENDING, held=None)
-    return Found("no batch is this shard's: it is submitted again")
+    return SendOutcome("no batch is this shard's: it is submitted again")
 
 
 def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:

@@ -9,14 +9,14 @@ from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
 from orchestrator.policy.forecast.paces import Pace
 from orchestrator.policy.forecast.speeds import Assumed, Speeds, Stint, learn, pace
-from orchestrator.policy.forecast.turnarounds import Seen, Turnaround, turnaround
+from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
 
 __all__ = [
     "NORMAL",
     "Assumed",
     "Lengths",
     "Pace",
-    "Seen",
+    "SeenBatch",
     "Speeds",
     "Stint",
     "Turnaround",

@@ -52,7 +52,7 @@ _PRIOR_LEFT = tuple(1.0 - _prior(mark) for mark in _GRID)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenBatch:
     """A batch as it was seen: `seconds` from its submission `at` to its end, or so far where it has not `ended`.
 
     One that expired, or that was cancelled before its end, has not ended by itself: it tells that it takes longer.
@@ -112,7 +112,7 @@ class Turnaround:
         return total + sum((b - a) * (self.longer(a) + self.longer(b)) / 2 for a, b in pairwise(marks)) / running
 
 
-def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
+def turnaround(seen: Sequence[SeenBatch], *, rows: int, at: datetime) -> Turnaround:
     """What to expect of a batch of so many rows that is sent `at`, by batches of the same backend and model.
 
     Batches of like size and hour, and recent ones, weigh more. Those of one night are slow together: the slowest that
@@ -141,12 +141,12 @@ def turnaround(seen: Sequence[Seen], *, rows: int, at: datetime) -> Turnaround:
 _HALF_LIFE = 30.0 * DAY
 
 
-def _weighed(seen: Sequence[Seen], rows: int, at: datetime) -> list[tuple[float, Seen]]:
+def _weighed(seen: Sequence[SeenBatch], rows: int, at: datetime) -> list[tuple[float, SeenBatch]]:
     """The slowest batch of each hour with what it weighs; the hours of a night weigh one together, or less.
 
     Those of the very night weigh more than all others.
     """
-    nights: dict[date, dict[datetime, list[Seen]]] = defaultdict(lambda: defaultdict(list))
+    nights: dict[date, dict[datetime, list[SeenBatch]]] = defaultdict(lambda: defaultdict(list))
     for one in seen:
         nights[_night(one.at)][one.at.replace(minute=0, second=0, microsecond=0)].append(one)
     found, tonight = [], []
@@ -167,7 +167,7 @@ def _night(at: datetime) -> date:
     return (at - timedelta(hours=12)).date()
 
 
-def _likeness(one: Seen, rows: int, at: datetime) -> float:
+def _likeness(one: SeenBatch, rows: int, at: datetime) -> float:
     """Half for ten times the size, half for six hours of the day away, half for a month ago."""
     size = abs(math.log10(max(1, one.rows) / max(1, rows)))
     apart = abs((one.at - at).total_seconds())

@@ -1,4 +1,4 @@
-"""A stake: rows in batches of one backend, which are done at a time of their own."""
+"""A batch share: rows in batches of one backend, which are done at a time of their own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST_WAVES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
+class BatchShare:
     """Rows in batches of one backend; those that were sent have run for `age` seconds.
 
-    `kept` is the share of them that is expected to be done where they are pulled back when half of all batches are.
+    `kept` is the share of them that is expected to be done where they are rerouted when half of all batches are.
     """
 
     option: BatchOption
@@ -49,7 +49,7 @@ class Stake:
         return self.option.turnaround.by(each, self.age) * self.answers(seconds)
 
     def lost(self, seconds: float) -> float:
-        """The share of the rows that is expected to be left when they are pulled back so many seconds from now."""
+        """The share of the rows that is expected to be left when they are rerouted so many seconds from now."""
         waves, option = self.waves, self.option
         kept = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
         if waves == 1:
@@ -81,11 +81,11 @@ class Stake:
         return max(1, min(MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
 
 
-def done_by(stakes: Sequence[Stake], seconds: float) -> float:
+def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
     """P(all batches are done by then): of one backend all at once, of several each by itself."""
     worst: dict[str, float] = {}
-    for stake in stakes:
-        worst[stake.option.backend] = min(worst.get(stake.option.backend, 1.0), stake.by(seconds))
+    for batch_share in batch_shares:
+        worst[batch_share.option.backend] = min(worst.get(batch_share.option.backend, 1.0), batch_share.by(seconds))
     chance = 1.0
     for each in worst.values():
         chance *= each

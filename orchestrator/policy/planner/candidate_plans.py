@@ -1,6 +1,6 @@
-"""A course: which rows a batch has, which the paced routes, and when what is still in a batch is pulled back.
+"""A candidate plan: which rows a batch has, which the paced routes, and when what is still in a batch is rerouted.
 
-`judge` says what a course costs and whether it holds. A batch that is cancelled costs only what it has done, so
+`judge` says what a plan costs and whether it holds. A batch that is cancelled costs only what it has done, so
 beginning there costs nothing but time, and the one question is how long to wait: until the last moment at which the
 leftovers surely arrive by the routes that remain, unless waiting becomes dearer before.
 """
@@ -11,226 +11,245 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from orchestrator.policy.planner.batch_shares import Stake, done_by
-from orchestrator.policy.planner.capacity import Ground, Rows, excess
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by
+from orchestrator.policy.planner.capacity import Capacity, Rows, excess
 from orchestrator.policy.planner.values import SLIPS, Terms
 
 HOUR = 3600.0
 WORTH = 0.1
-"""A batch that is less likely than this to be done before it would be pulled back is not worth its trouble."""
+"""A batch that is less likely than this to be done before it would be rerouted is not worth its trouble."""
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
-"""Seconds after which batches may be pulled back. The same at every look and for every deadline, so that more time
+"""Seconds after which batches may be rerouted. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
 
 
 Sources = tuple[tuple[str, int], ...]
-"""Rows by the lane that they leave."""
+"""Rows by the option that they leave."""
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CandidatePlan:
     """Where rows are, and what may come.
 
-    `stakes` in batches, the last `bets` of them not sent yet; `new` rows are sent to lanes, so that they hold `held`;
-    `coming` ones are free in `free_in` seconds. The first `cover` lanes may take more later. Batches are pulled back
-    `pull` seconds from now, never where it is None. `cancel` names those that are pulled back at once, `sources` the
-    rows that leave a lane.
+    `batch_shares` in batches, the last `bets` of them not sent yet; `new` rows are sent to options, so that they
+    hold `held`; `coming` ones are free in `free_in` seconds. The first `fallback` options may take more later.
+    Batches are rerouted `reroute_after` seconds from now, never where it is None. `cancel` names those that are
+    rerouted at once, `sources` the rows that leave an option.
     """
 
-    stakes: tuple[Stake, ...]
+    batch_shares: tuple[BatchShare, ...]
     new: Rows
     held: Rows
     coming: int
     free_in: float
-    cover: int
-    pull: float | None
+    fallback: int
+    reroute_after: float | None
     bets: int = 0
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
 
     @property
-    def staked(self) -> int:
-        """Rows in batches that can be pulled back."""
-        return sum(stake.rows for stake in self.stakes)
+    def in_batches(self) -> int:
+        """Rows in batches that can be rerouted."""
+        return sum(batch_share.rows for batch_share in self.batch_shares)
 
     @property
     def effort(self) -> tuple[int, int]:
         """How many backends it sends rows to, and how many times the fullest quota of theirs is filled."""
         places = self.bets + sum(1 for rows in self.new if rows)
-        return places, max((stake.waves for stake in self.unsent), default=1)
+        return places, max((batch_share.waves for batch_share in self.unsent), default=1)
 
     @property
-    def unsent(self) -> tuple[Stake, ...]:
-        """The stakes that are not sent yet."""
-        return self.stakes[len(self.stakes) - self.bets :]
+    def unsent(self) -> tuple[BatchShare, ...]:
+        """The batch shares that are not sent yet."""
+        return self.batch_shares[len(self.batch_shares) - self.bets :]
 
     @property
     def causes(self) -> frozenset[str]:
-        """The backends whose slowness makes a rescue of these rows needed, and of other jobs' rows there too."""
-        return frozenset(stake.option.backend for stake in self.stakes)
+        """The backends whose slowness makes a reroute of these rows needed, and of other jobs' rows there too."""
+        return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
     def before(self) -> Rows:
-        """What lanes held before anything was sent."""
+        """What options held before anything was sent."""
         return tuple(held - new for held, new in zip(self.held, self.new, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A course that pulls batches back after `pull` seconds.
+    """A candidate plan that reroutes batches after `reroute_after` seconds.
 
     What it is `expected` to cost, in dollars, and its `value`, which has the price of being late in it.
     """
 
-    course: Course
-    pull: float | None
+    candidate: CandidatePlan
+    reroute_after: float | None
     expected: float
     value: float
     holds: bool
 
     @property
-    def whole(self) -> Course:
-        """The course with its pull."""
-        return replace(self.course, pull=self.pull)
+    def whole(self) -> CandidatePlan:
+        """The candidate plan with its reroute."""
+        return replace(self.candidate, reroute_after=self.reroute_after)
 
 
-def latency(course: Course) -> float:
-    """Seconds from a pull until its rows are there to be sent on."""
-    return max((stake.free_after for stake in course.stakes), default=0.0)
+def latency(candidate: CandidatePlan) -> float:
+    """Seconds from a reroute until its rows are there to be sent on."""
+    return max((batch_share.free_after for batch_share in candidate.batch_shares), default=0.0)
 
 
-def arrival(course: Course) -> float:
-    """Seconds from now when what is pulled back is there to be sent on."""
-    return max(course.free_in, (course.pull or 0.0) + latency(course))
+def arrival(candidate: CandidatePlan) -> float:
+    """Seconds from now when what is rerouted is there to be sent on."""
+    return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
 
 
-def judge(course: Course, ground: Ground, terms: Terms, *, late: bool) -> Iterator[Judged]:
-    """What a course costs, and whether it holds the deadline with the chance asked for, by when it pulls back.
+def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
+    """What a candidate plan costs, and whether it holds the deadline with the chance asked for, by when it reroutes.
 
-    Pulls that are too late for that only where `late` ones are worth a thought.
+    Reroutes that are too late for that only where `late` ones are worth a thought.
     """
-    staked = sum(stake.price * stake.rows for stake in course.stakes)
-    yield _valued(course, None, _paced(course, ground) + staked, _holds(course, ground), ground, terms)
-    if not course.stakes or not course.cover:
+    in_batches = sum(batch_share.price * batch_share.rows for batch_share in candidate.batch_shares)
+    yield _valued(
+        candidate, None, _paced(candidate, capacity) + in_batches, _holds(candidate, capacity), capacity, terms
+    )
+    if not candidate.batch_shares or not candidate.fallback:
         return
-    for pull in WAITS:
-        pulled = replace(course, pull=pull)
-        fits = is_in_time(pulled, ground)
-        if fits and course.bets:
-            fits = done_by(course.unsent, pull) >= WORTH
+    for reroute_after in WAITS:
+        rerouted = replace(candidate, reroute_after=reroute_after)
+        fits = is_in_time(rerouted, capacity)
+        if fits and candidate.bets:
+            fits = done_by(candidate.unsent, reroute_after) >= WORTH
         if fits or late:
-            expected = _pulled(course, pull, arrival(pulled), ground)
-            yield _valued(course, pull, expected, fits, ground, terms)
+            expected = _with_reroute(candidate, reroute_after, arrival(rerouted), capacity)
+            yield _valued(candidate, reroute_after, expected, fits, capacity, terms)
 
 
-def is_in_time(course: Course, ground: Ground) -> bool:
-    """Whether what is pulled back is surely done by the deadline."""
-    burden, at = course.staked + course.coming, arrival(course)
+def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
+    """Whether what is rerouted is surely done by the deadline."""
+    burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
     # That a cancel may slip is told; to wait for what seldom does would be dear.
-    tail = min(SLIPS, slips(course))
-    return ground.fits(burden, course.held, at, course.cover, tail=tail, cause=course.causes)
+    tail = min(SLIPS, slips(candidate))
+    return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
 
 
-def slips(course: Course) -> float:
+def slips(candidate: CandidatePlan) -> float:
     """P(a cancel takes far longer than planned)."""
-    coming = SLIPS if course.coming else 0.0
-    return max((stake.option.slips for stake in course.stakes), default=coming)
+    coming = SLIPS if candidate.coming else 0.0
+    return max((batch_share.option.slips for batch_share in candidate.batch_shares), default=coming)
 
 
-def _valued(course: Course, pull: float | None, expected: float, holds: bool, ground: Ground, terms: Terms) -> Judged:
+def _valued(
+    candidate: CandidatePlan,
+    reroute_after: float | None,
+    expected: float,
+    holds: bool,
+    capacity: Capacity,
+    terms: Terms,
+) -> Judged:
     if terms.late_cost is None:
-        return Judged(course, pull, expected, expected, holds)
-    late = lateness(replace(course, pull=pull), ground) / HOUR * float(terms.late_cost)
-    return Judged(course, pull, expected, expected + late, holds)
+        return Judged(candidate, reroute_after, expected, expected, holds)
+    late = lateness(replace(candidate, reroute_after=reroute_after), capacity) / HOUR * float(terms.late_cost)
+    return Judged(candidate, reroute_after, expected, expected + late, holds)
 
 
-def _paced(course: Course, ground: Ground) -> float:
-    """Dollars for what the lanes hold and will hold without a pull."""
-    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
-    if not course.cover:
-        return ground.price(course.held, (), 0)
-    return ground.price(course.before, comes, course.cover)
+def _paced(candidate: CandidatePlan, capacity: Capacity) -> float:
+    """Dollars for what the options hold and will hold without a reroute."""
+    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
+    if not candidate.fallback:
+        return capacity.price(candidate.held, (), 0)
+    return capacity.price(candidate.before, comes, candidate.fallback)
 
 
-def _pulled(course: Course, pull: float, at: float, ground: Ground) -> float:
-    """Dollars for all of it, where what is in batches is pulled back and free at `at`."""
+def _with_reroute(candidate: CandidatePlan, reroute_after: float, at: float, capacity: Capacity) -> float:
+    """Dollars for all of it, where what is in batches is rerouted and free at `at`."""
     total, left = 0.0, 0.0
-    for stake in course.stakes:
-        lost = stake.lost(pull)
-        total += stake.price * stake.rows * stake.paid(pull)
-        left += stake.rows * lost
-    comes = [(0.0, float(sum(course.new))), (course.free_in, float(course.coming))]
-    share = left / course.staked
+    for batch_share in candidate.batch_shares:
+        lost = batch_share.lost(reroute_after)
+        total += batch_share.price * batch_share.rows * batch_share.paid(reroute_after)
+        left += batch_share.rows * lost
+    comes = [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
+    share = left / candidate.in_batches
     # Rows come back all together or not at all: what then is dear is paid with that chance.
-    alone = ground.price(course.before, comes, course.cover)
-    whole = ground.price(course.before, [*comes, (at, float(course.staked))], course.cover)
+    alone = capacity.price(candidate.before, comes, candidate.fallback)
+    whole = capacity.price(candidate.before, [*comes, (at, float(candidate.in_batches))], candidate.fallback)
     return total + alone + share * (whole - alone)
 
 
-def _holds(course: Course, ground: Ground) -> bool:
-    """Whether a course without a pull holds."""
-    if course.stakes:
-        return not course.cover and chance_of(course, ground) >= ground.target
-    # What does not keep up goes on to the rest of the cover when it must: it is enough that all of it together can.
-    return ground.fits(course.coming, course.held, course.free_in, course.cover, tail=slips(course))
+def _holds(candidate: CandidatePlan, capacity: Capacity) -> bool:
+    """Whether a candidate plan without a reroute holds."""
+    if candidate.batch_shares:
+        return not candidate.fallback and chance_of(candidate, capacity) >= capacity.target
+    # What does not keep up goes on to the rest of the fallback when it must: all of it together has to.
+    return capacity.fits(
+        candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=slips(candidate)
+    )
 
 
-def chance_of(course: Course, ground: Ground) -> float:
+def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
     """P(all rows are done by the deadline)."""
-    if ground.horizon <= 0:
+    if capacity.horizon <= 0:
         return 0.0
-    free = 1.0 - SLIPS if course.coming else 1.0
-    rest = ground.chance(course.coming, course.held, course.free_in, course.cover) * free
-    if not course.stakes:
+    free = 1.0 - SLIPS if candidate.coming else 1.0
+    rest = capacity.chance(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) * free
+    if not candidate.batch_shares:
         return rest
-    if course.pull is None:
-        return done_by(course.stakes, ground.horizon) * rest
-    done = done_by(course.stakes, min(course.pull, ground.horizon))
-    burden = course.staked + course.coming
-    pulled = ground.chance(burden, course.held, arrival(course), course.cover, cause=course.causes)
-    return done * rest + (1.0 - done) * pulled * (1.0 - slips(course))
+    if candidate.reroute_after is None:
+        return done_by(candidate.batch_shares, capacity.horizon) * rest
+    done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
+    burden = candidate.in_batches + candidate.coming
+    rerouted = capacity.chance(burden, candidate.held, arrival(candidate), candidate.fallback, cause=candidate.causes)
+    return done * rest + (1.0 - done) * rerouted * (1.0 - slips(candidate))
 
 
-def lateness(course: Course, ground: Ground) -> float:
+def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Expected seconds late."""
-    alone = ground.seconds(course.coming, course.held, course.free_in, course.cover)
-    late = excess(*alone, ground.horizon)
-    if not course.stakes:
+    alone = capacity.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
+    late = excess(*alone, capacity.horizon)
+    if not candidate.batch_shares:
         return late
-    if course.pull is None:
-        for stake in course.stakes:
-            each = stake.option.turnaround.late((ground.horizon + stake.age) / stake.waves, stake.age)
-            late = max(late, each * stake.waves)
+    if candidate.reroute_after is None:
+        for batch_share in candidate.batch_shares:
+            each = batch_share.option.turnaround.late(
+                (capacity.horizon + batch_share.age) / batch_share.waves, batch_share.age
+            )
+            late = max(late, each * batch_share.waves)
         return late
-    done = done_by(course.stakes, course.pull)
-    pulled = ground.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)
-    return done * max(late, course.pull - ground.horizon) + (1.0 - done) * excess(*pulled, ground.horizon)
+    done = done_by(candidate.batch_shares, candidate.reroute_after)
+    rerouted = capacity.seconds(
+        candidate.in_batches + candidate.coming, candidate.held, arrival(candidate), candidate.fallback
+    )
+    return done * max(late, candidate.reroute_after - capacity.horizon) + (1.0 - done) * excess(
+        *rerouted, capacity.horizon
+    )
 
 
-def at_most(course: Course, ground: Ground) -> Decimal:
-    """What a course does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
+def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
+    """What a candidate plan does not exceed (95 %): every batch fails, every pace is low, or every batch is done.
 
     Between those two lies all that may happen: the routes are filled cheapest first, so their cost is convex.
     """
-    lanes, cover = ground.lanes, course.cover
+    sync_options, fallback = capacity.sync_options, candidate.fallback
     stay = [
-        min(rows, int(lane.between(0.0, ground.horizon, lane.low))) if place < cover else rows
-        for place, (lane, rows) in enumerate(zip(lanes, course.held, strict=True))
+        min(rows, int(sync.between(0.0, capacity.horizon, sync.low))) if place < fallback else rows
+        for place, (sync, rows) in enumerate(zip(sync_options, candidate.held, strict=True))
     ]
-    moved = sum(course.held) - sum(stay) + course.coming
-    staked = sum((stake.option.cost.p95 * stake.rows for stake in course.stakes), Decimal(0))
-    if not cover:
-        return staked + ground.at_most(course.held)
+    moved = sum(candidate.held) - sum(stay) + candidate.coming
+    in_batches = sum(
+        (batch_share.option.cost.p95 * batch_share.rows for batch_share in candidate.batch_shares), Decimal(0)
+    )
+    if not fallback:
+        return in_batches + capacity.at_most(candidate.held)
 
     def paced(rows: int, a: float) -> Decimal:
-        room = ground.room(stay, a, cover, sure=True)
-        filled = list(ground.fill(min(rows, int(sum(room))), room))
-        filled[cover - 1] += rows - sum(filled)
-        return ground.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
+        room = capacity.room(stay, a, fallback, sure=True)
+        filled = list(capacity.fill(min(rows, int(sum(room))), room))
+        filled[fallback - 1] += rows - sum(filled)
+        return capacity.at_most([kept + more for kept, more in zip(stay, filled, strict=True)])
 
-    if course.pull is None or not course.stakes:
-        return staked + paced(moved, course.free_in)
-    return max(staked + paced(moved, course.free_in), paced(moved + course.staked, arrival(course)))
+    if candidate.reroute_after is None or not candidate.batch_shares:
+        return in_batches + paced(moved, candidate.free_in)
+    return max(in_batches + paced(moved, candidate.free_in), paced(moved + candidate.in_batches, arrival(candidate)))
 
 
-__all__ = ["WAITS", "Course", "Judged", "Stake", "arrival", "at_most", "chance_of", "judge", "lateness"]
+__all__ = ["WAITS", "BatchShare", "CandidatePlan", "Judged", "arrival", "at_most", "chance_of", "judge", "lateness"]

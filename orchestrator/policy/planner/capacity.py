@@ -14,24 +14,24 @@ from decimal import Decimal
 
 from orchestrator.core.durations import HOUR
 from orchestrator.policy.forecast import NORMAL
-from orchestrator.policy.planner.values import Claim, PacedOption
+from orchestrator.policy.planner.values import Claim, SynchronousOption
 
 UNKNOWN = 1 / 3
 """The part of what may fail by the target that known paces may use up; the rest is left for what is not known."""
 DETECTED = 600.0
 """Seconds until an engine that stands still is known to, and its rows are elsewhere."""
 TURN = 60.0
-"""Seconds for a look or two, until it shows that a lane does not do the last of its rows."""
+"""Seconds for a look or two, until it shows that an option does not do the last of its rows."""
 NEGLIGIBLE = 1e-5
 Rows = tuple[int, ...]
-"""Rows by paced option, in the order of the ground."""
+"""Rows by synchronous option, in the order of the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class OptionCapacity:
     """A paced option in floats; `low` is its pace at the low quantile, `hazard` its outages a second."""
 
-    option: PacedOption
+    option: SynchronousOption
     price: float
     rate: float
     low: float
@@ -54,23 +54,24 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Capacity:
     """The paced options of one planning, the cheapest first, and the `horizon`: the seconds until the deadline.
 
     `claims` are what other jobs may come to need of them, `finishes` is P(the job ends in time once its rows are
     answered by then).
     """
 
-    lanes: tuple[Lane, ...]
+    sync_options: tuple[OptionCapacity, ...]
     horizon: float
     target: float
     claims: tuple[Claim, ...] = ()
     finishes: float = 1.0
 
     def leave(self, held: Sequence[int]) -> float:
-        """Seconds until rows that leave a lane are free."""
+        """Seconds until rows that leave an option are free."""
         return max(
-            (lane.option.cancel_seconds for lane, rows in zip(self.lanes, held, strict=True) if rows), default=0.0
+            (sync.option.cancel_seconds for sync, rows in zip(self.sync_options, held, strict=True) if rows),
+            default=0.0,
         )
 
     def fits(
@@ -78,147 +79,153 @@ class Ground:
         burden: float,
         held: Sequence[int],
         a: float,
-        cover: int,
+        fallback: int,
         *,
         tail: float = 0.0,
         cause: Collection[str] = (),
     ) -> bool:
         """Whether `burden` rows that come at `a` and what is left of those `held` are surely done by the deadline.
 
-        Only the first `cover` lanes take what comes; what is held elsewhere is done there or not at all. `tail` is
-        the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
+        Only the first `fallback` options take what comes; what is held elsewhere is done there or not at all. `tail`
+        is the P(failure) of what comes before; what others claim for the same `cause` comes for certain.
         """
         burden, a = burden + self._certain(cause), max(a, self.leave(held))
-        lows = [lane.low for lane in self.lanes]
-        if self._room_left(lows, burden, held, a, cover) < 0:
+        lows = [sync.low for sync in self.sync_options]
+        if self._room_left(lows, burden, held, a, fallback) < 0:
             return False
-        risk = tail + (1.0 - self.finishes) + self.risk(burden, held, a, cover, cause)
+        risk = tail + (1.0 - self.finishes) + self.risk(burden, held, a, fallback, cause)
         if risk <= NEGLIGIBLE:
             return True
         left = (1.0 - self.target - risk) * UNKNOWN
         if left <= 1e-9:
             return False
         z = -NORMAL.inv_cdf(left)
-        rates = [lane.rate * math.exp(-z * lane.option.pace.spread) for lane in self.lanes]
-        return self._room_left(rates, burden, held, a, cover) >= 0
+        rates = [sync.rate * math.exp(-z * sync.option.pace.spread) for sync in self.sync_options]
+        return self._room_left(rates, burden, held, a, fallback) >= 0
 
     def chance(
-        self, burden: float, held: Sequence[int], a: float, cover: int, *, cause: Collection[str] = ()
+        self, burden: float, held: Sequence[int], a: float, fallback: int, *, cause: Collection[str] = ()
     ) -> float:
         """P(that)."""
         if burden <= 0 and not any(held):
             return 1.0
         burden, a = burden + self._certain(cause), max(a, self.leave(held))
-        likely = self._paced(burden, held, a, cover) - self.risk(burden, held, a, cover, cause)
+        likely = self._paced(burden, held, a, fallback) - self.risk(burden, held, a, fallback, cause)
         return max(0.0, likely) * self.finishes
 
-    def _paced(self, burden: float, held: Sequence[int], a: float, cover: int) -> float:
+    def _paced(self, burden: float, held: Sequence[int], a: float, fallback: int) -> float:
         """P(paces are enough): the quantile at which it just fits, less what is not known of quantiles."""
         bottom, top = -4.0, 4.0
         for _ in range(14):
             middle = (bottom + top) / 2
-            rates = [lane.rate * math.exp(-middle * lane.option.pace.spread) for lane in self.lanes]
-            if self._room_left(rates, burden, held, a, cover) >= 0:
+            rates = [sync.rate * math.exp(-middle * sync.option.pace.spread) for sync in self.sync_options]
+            if self._room_left(rates, burden, held, a, fallback) >= 0:
                 bottom = middle
             else:
                 top = middle
         return 1.0 - _fattened(NORMAL.cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain(self, cause: Collection[str]) -> float:
-        """Rows of others that come for certain: for the same cause, or since the lane that has them is too slow."""
+        """Rows of others that come for certain: for the same cause, or since the option that has them is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
                 total += claim.rows
-            elif (lane := self._lane(claim.source)) is not None:
-                does = lane.low * lane.option.pace.full(max(0.0, self.horizon - lane.start))
+            elif (sync := self._sync(claim.source)) is not None:
+                does = sync.low * sync.option.pace.full(max(0.0, self.horizon - sync.start))
                 total += max(0.0, claim.rows - does)
         return total
 
-    def _lane(self, backend: str) -> Lane | None:
-        return next((lane for lane in self.lanes if lane.option.backend == backend), None)
+    def _sync(self, backend: str) -> OptionCapacity | None:
+        return next((sync for sync in self.sync_options if sync.option.backend == backend), None)
 
-    def risk(self, burden: float, held: Sequence[int], a: float, cover: int, cause: Collection[str] = ()) -> float:
-        """P(an engine fails, or others need it, and the rest of the cover cannot make up for it)."""
-        lows = [lane.low for lane in self.lanes]
+    def risk(self, burden: float, held: Sequence[int], a: float, fallback: int, cause: Collection[str] = ()) -> float:
+        """P(an engine fails, or others need it, and the rest of the fallback cannot make up for it)."""
+        lows = [sync.low for sync in self.sync_options]
         found = 0.0
-        for place, (lane, rows) in enumerate(zip(self.lanes, held, strict=True)):
-            if lane.hazard <= 0.0 or lane.rate <= 0.0 or not (rows or (burden > 0 and place < cover)):
+        for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
+            if sync.hazard <= 0.0 or sync.rate <= 0.0 or not (rows or (burden > 0 and place < fallback)):
                 continue
-            begin = 0.0 if rows else a - min(a, lane.option.pace.outage)
-            ends = min(self.horizon, self._ends(burden, held, a, cover, place))
+            begin = 0.0 if rows else a - min(a, sync.option.pace.outage)
+            ends = min(self.horizon, self._ends(burden, held, a, fallback, place))
             exposed = max(0.0, ends - begin)
-            if lane.hazard * exposed <= NEGLIGIBLE:
+            if sync.hazard * exposed <= NEGLIGIBLE:
                 continue
-            if place < cover and self._secured(lows, burden, held, a, cover, place):
+            if place < fallback and self._secured(lows, burden, held, a, fallback, place):
                 exposed = min(exposed, max(0.0, ends + DETECTED - self.horizon))
-            found += 1.0 - math.exp(-lane.hazard * exposed)
+            found += 1.0 - math.exp(-sync.hazard * exposed)
         for claim in self.claims:
-            if claim.source in cause or claim.chance <= NEGLIGIBLE or self._lane(claim.source):
+            if claim.source in cause or claim.chance <= NEGLIGIBLE or self._sync(claim.source):
                 continue
-            if self._room_left(lows, burden + claim.rows, held, a, cover) < 0:
+            if self._room_left(lows, burden + claim.rows, held, a, fallback) < 0:
                 found += claim.chance
         return min(1.0, found)
 
-    def _ends(self, burden: float, held: Sequence[int], a: float, cover: int, place: int) -> float:
-        """When a lane is usually done with what it has and, where it is of the cover, with its part of the rest."""
-        lane = self.lanes[place]
-        if lane.rate <= 0:
+    def _ends(self, burden: float, held: Sequence[int], a: float, fallback: int, place: int) -> float:
+        """When an option is usually done with what it has and, in the fallback, with its share of the rest."""
+        sync = self.sync_options[place]
+        if sync.rate <= 0:
             return math.inf
-        own = lane.option.pace.seconds_for(held[place]) if held[place] else 0.0
-        if burden <= 0 or place >= cover:
+        own = sync.option.pace.seconds_for(held[place]) if held[place] else 0.0
+        if burden <= 0 or place >= fallback:
             return own
-        whole = sum(each.rate for each in self.lanes[:cover])
-        return max(own, a + lane.start + (lane.ahead / lane.rate) + burden / whole)
+        whole = sum(each.rate for each in self.sync_options[:fallback])
+        return max(own, a + sync.start + (sync.ahead / sync.rate) + burden / whole)
 
     def _secured(
-        self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, cover: int, place: int
+        self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, fallback: int, place: int
     ) -> bool:
-        """Whether the others do all of it, were one lane gone from now on, with what others have there."""
+        """Whether the others do all of it, were one option gone from now on, with what others have there."""
         gone = [0.0 if other == place else rate for other, rate in enumerate(rates)]
         kept = [0 if other == place else rows for other, rows in enumerate(held)]
-        more = sum(claim.rows for claim in self.claims if claim.source == self.lanes[place].option.backend)
-        freed = max(a, DETECTED + self.lanes[place].option.cancel_seconds)
-        return self._room_left(gone, burden + held[place] + more, kept, freed, cover) >= 0
+        more = sum(claim.rows for claim in self.claims if claim.source == self.sync_options[place].option.backend)
+        freed = max(a, DETECTED + self.sync_options[place].option.cancel_seconds)
+        return self._room_left(gone, burden + held[place] + more, kept, freed, fallback) >= 0
 
-    def _room_left(self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, cover: int) -> float:
+    def _room_left(
+        self, rates: Sequence[float], burden: float, held: Sequence[int], a: float, fallback: int
+    ) -> float:
         room, horizon = -burden, self.horizon
         until = min(a, horizon)  # what is done behind the deadline does not count
-        for place, (lane, rows, rate) in enumerate(zip(self.lanes, held, rates, strict=True)):
-            if place >= cover:  # it does its own rows and no others, and nobody does them for it
-                own = lane.between(0.0, horizon, rate) - rows
+        for place, (sync, rows, rate) in enumerate(zip(self.sync_options, held, rates, strict=True)):
+            if place >= fallback:  # it does its own rows and no others, and nobody does them for it
+                own = sync.between(0.0, horizon, rate) - rows
                 if own < 0:
                     return own
                 continue
             if rows:
-                room -= max(0.0, rows - lane.between(0.0, until, rate))
-            room += lane.between(a, horizon, rate, warm=rows > 0)
+                room -= max(0.0, rows - sync.between(0.0, until, rate))
+            room += sync.between(a, horizon, rate, warm=rows > 0)
         return room
 
-    def room(self, held: Sequence[int], a: float, cover: int, *, sure: bool) -> list[float]:
-        """Rows that each lane of the cover can take from `a` on, beside those held."""
+    def room(self, held: Sequence[int], a: float, fallback: int, *, sure: bool) -> list[float]:
+        """Rows that each option of the fallback can take from `a` on, beside those held."""
         found = []
-        for place, (lane, rows) in enumerate(zip(self.lanes[:cover], held, strict=False)):
-            rate, until = lane.low if sure else lane.rate, self.until(place, cover)
-            rest = max(0.0, rows - lane.between(0.0, min(a, until), rate)) if rows else 0.0
-            found.append(max(0.0, lane.between(a, until, rate, warm=rows > 0) - rest))
+        for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
+            rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
+            rest = max(0.0, rows - sync.between(0.0, min(a, until), rate)) if rows else 0.0
+            found.append(max(0.0, sync.between(a, until, rate, warm=rows > 0) - rest))
         return found
 
-    def until(self, place: int, cover: int) -> float:
-        """Until when a lane of the cover may be given rows to do: one that others can take over from is to be done a
+    def until(self, place: int, fallback: int) -> float:
+        """Until when an option of the fallback may get rows: one that others can take over from is to be done a
         little before the deadline, while there is time for that."""
-        if cover < 2 or place >= cover or place == max(range(cover), key=lambda one: self.lanes[one].rate):
+        if (
+            fallback < 2
+            or place >= fallback
+            or place == max(range(fallback), key=lambda one: self.sync_options[one].rate)
+        ):
             return self.horizon
-        return max(0.0, self.horizon - TURN - self.lanes[place].option.cancel_seconds)
+        return max(0.0, self.horizon - TURN - self.sync_options[place].option.cancel_seconds)
 
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
-        """Rows by lane, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
-        left, taken = rows, [0] * len(self.lanes)
+        """Rows by option, the cheapest first; what fits nowhere is shared by pace, so that it ends soonest."""
+        left, taken = rows, [0] * len(self.sync_options)
         for place, free in enumerate(room):
             taken[place] = min(left, math.floor(free))
             left -= taken[place]
         if left:
-            rates = [lane.rate for lane in self.lanes[: len(room)]]
+            rates = [sync.rate for sync in self.sync_options[: len(room)]]
             whole = sum(rates)
             fastest = max(range(len(rates)), key=rates.__getitem__)
             shares = [int(left * rate / whole) if whole else 0 for rate in rates]
@@ -228,88 +235,92 @@ class Ground:
         return tuple(taken)
 
     def at_most(self, rows: Sequence[int]) -> Decimal:
-        """What rows by lane do not exceed (95 %)."""
+        """What rows by option do not exceed (95 %)."""
         return sum(
-            (lane.option.cost.p95 * many for lane, many in zip(self.lanes, rows, strict=True) if many), Decimal(0)
+            (sync.option.cost.p95 * many for sync, many in zip(self.sync_options, rows, strict=True) if many),
+            Decimal(0),
         )
 
-    def price(self, held: Sequence[int], comes: Sequence[tuple[float, float]], cover: int) -> float:
-        """What is expected to be paid: for what lanes hold, and for rows that come, as (when, how many).
+    def price(self, held: Sequence[int], comes: Sequence[tuple[float, float]], fallback: int) -> float:
+        """What is expected to be paid: for what options hold, and for rows that come, as (when, how many).
 
-        What a lane is expected not to do in time goes on to the next, so more time is never dearer.
+        What an option is expected not to do in time goes on to the next, so more time is never dearer.
         """
-        usual = [lane.between(0.0, self.horizon, lane.rate) for lane in self.lanes]
+        usual = [sync.between(0.0, self.horizon, sync.rate) for sync in self.sync_options]
         total, has = 0.0, [float(rows) for rows in held]
         left_over = 0.0
-        for place, (lane, rows) in enumerate(zip(self.lanes, held, strict=True)):
-            short = shortfall(rows, usual[place], lane.option.pace.spread) if rows and place < cover else 0.0
-            total += lane.price * (rows - short)
+        for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
+            short = shortfall(rows, usual[place], sync.option.pace.spread) if rows and place < fallback else 0.0
+            total += sync.price * (rows - short)
             left_over += short
         for when, more in ((0.0, left_over), *comes):
-            total += self._poured(more, has, when, cover)
+            total += self._poured(more, has, when, fallback)
         return total
 
-    def _poured(self, rows: float, has: list[float], when: float, cover: int) -> float:
-        """Dollars for rows that come then, the cheapest lane first; what lanes have grows by them."""
+    def _poured(self, rows: float, has: list[float], when: float, fallback: int) -> float:
+        """Dollars for rows that come then, the cheapest option first; what options have grows by them."""
         total = 0.0
-        for place in range(cover):
+        for place in range(fallback):
             if rows <= 0:
                 break
-            lane = self.lanes[place]
-            rest = max(0.0, has[place] - lane.between(0.0, min(when, self.horizon), lane.rate))
-            free = lane.between(when, self.horizon, lane.rate, warm=has[place] > 0) - rest
-            short = shortfall(rows, max(0.0, free), lane.option.pace.spread) if place < cover - 1 else 0.0
-            total += lane.price * (rows - short)
+            sync = self.sync_options[place]
+            rest = max(0.0, has[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
+            free = sync.between(when, self.horizon, sync.rate, warm=has[place] > 0) - rest
+            short = shortfall(rows, max(0.0, free), sync.option.pace.spread) if place < fallback - 1 else 0.0
+            total += sync.price * (rows - short)
             has[place] += rows - short
             rows = short
         return total
 
     def slowest(self, held: Sequence[int]) -> float:
-        """The seconds until the last lane is done with what it holds; infinite where one does not move."""
+        """The seconds until the last option is done with what it holds; infinite where one does not move."""
         return max(
-            (lane.option.pace.seconds_for(rows) for lane, rows in zip(self.lanes, held, strict=True)), default=0.0
+            (sync.option.pace.seconds_for(rows) for sync, rows in zip(self.sync_options, held, strict=True)),
+            default=0.0,
         )
 
-    def slack(self, burden: float, held: Sequence[int], free_in: float, cover: int) -> float:
-        """For how many seconds nothing need be moved between lanes, to about a tenth."""
+    def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int) -> float:
+        """For how many seconds nothing need be moved between options, to about a tenth."""
         wait = 0.0
         step = 60.0
-        while step < self.horizon and self.fits(burden, held, max(free_in, step + self.leave(held)), cover):
+        while step < self.horizon and self.fits(burden, held, max(free_in, step + self.leave(held)), fallback):
             wait, step = step, step * 1.2
         return wait
 
-    def seconds(self, burden: float, held: Sequence[int], a: float, cover: int) -> tuple[float, float]:
+    def seconds(self, burden: float, held: Sequence[int], a: float, fallback: int) -> tuple[float, float]:
         """When all of it is done at the usual pace, and the spread of that; infinite where nothing moves."""
         rest, rate, spread, start, alone = burden, 0.0, 0.0, 0.0, 0.0
-        for place, (lane, rows) in enumerate(zip(self.lanes, held, strict=True)):
-            if place >= cover and not rows:
+        for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
+            if place >= fallback and not rows:
                 continue
-            spread = max(spread, lane.option.pace.spread)
-            if place >= cover:
-                alone = max(alone, lane.option.pace.seconds_for(rows))
+            spread = max(spread, sync.option.pace.spread)
+            if place >= fallback:
+                alone = max(alone, sync.option.pace.seconds_for(rows))
                 continue
-            rest += max(0.0, rows - lane.between(0.0, a, lane.rate)) + max(0.0, lane.ahead - lane.rate * a)
-            rate, start = rate + lane.rate, max(start, lane.start)
-        if burden <= 0 and not any(held[:cover]):
+            rest += max(0.0, rows - sync.between(0.0, a, sync.rate)) + max(0.0, sync.ahead - sync.rate * a)
+            rate, start = rate + sync.rate, max(start, sync.start)
+        if burden <= 0 and not any(held[:fallback]):
             return alone, spread
         return max(alone, a + start + rest / rate if rate > 0 else math.inf), spread
 
 
-def ground(
-    paced: Sequence[PacedOption],
+def capacity(
+    paced: Sequence[SynchronousOption],
     horizon: float,
     target: float,
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
-) -> Ground:
-    """The ground for paced options, the cheapest first; of equal ones the faster, then the one named first."""
+) -> Capacity:
+    """The capacity for paced options, the cheapest first; of equal ones the faster, then the one named first."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * UNKNOWN, 1e-9), 1 - 1e-9))
-    lanes = []
+    sync_options = []
     for option in sorted(paced, key=lambda one: (one.cost.p50, -one.pace.rate)):
         pace = option.pace
         low = pace.rate * math.exp(-z * pace.spread)
-        lanes.append(Lane(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR))
-    return Ground(tuple(lanes), horizon, target, claims, finishes)
+        sync_options.append(
+            OptionCapacity(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR)
+        )
+    return Capacity(tuple(sync_options), horizon, target, claims, finishes)
 
 
 def _fattened(tail: float) -> float:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from orchestrator.core.durations import MINUTE
-from orchestrator.core.model import Job, JobId, Progress
+from orchestrator.core.model import Job, JobId, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
-from orchestrator.policy.forecast import Assumed, Pace, Seen, Speeds, Stint, Turnaround, Wait
-from orchestrator.policy.planner.batch_shares import Stake
+from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Stint, Turnaround, Wait
+from orchestrator.policy.planner.batch_shares import BatchShare
 from orchestrator.policy.planner.values import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
@@ -54,7 +54,7 @@ class Sight:
 
     backend: str
     shards: Sequence[Shard]
-    progress: Sequence[Progress] = ()
+    progress: Sequence[ProgressSample] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +107,20 @@ def turnaround(sight: Sight, rows: int, now: datetime) -> Turnaround:
     return forecast.turnaround(list(_seen(sight.shards, now)), rows=rows, at=now)
 
 
-def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[Seen]:
+def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
     for shard in shards:
         if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
             continue
         by_itself = (
-            shard.ended_at is not None and shard.pulled_at is None and shard.provider_status == BatchStatus.COMPLETED
+            shard.ended_at is not None
+            and shard.rerouted_at is None
+            and shard.provider_status == BatchStatus.COMPLETED
         )
         seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
         if by_itself and shard.took_seconds is not None:
             # Where nobody looked for hours, what we saw says nothing of the provider.
             seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
-        yield Seen(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
+        yield SeenBatch(shard.submitted_at, max(1.0, seconds), by_itself, shard.rows)
 
 
 def leaving(shards: Sequence[Shard], now: datetime) -> float:
@@ -142,10 +144,10 @@ def _cancels(shards: Sequence[Shard]) -> list[Wait]:
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:
         over = shard.collected_at or shard.ended_at
-        if shard.pulled_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
+        if shard.rerouted_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
             continue
-        wait = Wait(shard.pulled_at, (over - shard.pulled_at).total_seconds())
-        hour = shard.pulled_at.replace(minute=0, second=0, microsecond=0)
+        wait = Wait(shard.rerouted_at, (over - shard.rerouted_at).total_seconds())
+        hour = shard.rerouted_at.replace(minute=0, second=0, microsecond=0)
         if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
             by_hour[hour] = wait
     return list(by_hour.values())
@@ -177,7 +179,9 @@ def claims(
             if option is not None and job_id in deadlines:
                 age = 0.0 if shard.submitted_at is None else (now - shard.submitted_at).total_seconds()
                 left_time = max(0.0, (deadlines[job_id] - now).total_seconds() - option.cancel_seconds)
-                stays[shard.backend] = min(stays[shard.backend], Stake(option, left, max(0.0, age)).by(left_time))
+                stays[shard.backend] = min(
+                    stays[shard.backend], BatchShare(option, left, max(0.0, age)).by(left_time)
+                )
     return tuple(
         Claim(source, many, 0.0 if source in paced else 1.0 - stays[source]) for source, many in sorted(rows.items())
     )
@@ -266,7 +270,7 @@ def stints_of(
     sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
 ) -> list[Stint]:
     """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
-    by_job: dict[JobId, list[Progress]] = defaultdict(list)
+    by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
         if since is None or one.at >= since:
             by_job[one.job_id].append(one)
@@ -305,7 +309,7 @@ def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: dat
     return found
 
 
-def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -> Progress | None:
+def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime) -> ProgressSample | None:
     """How far a job is at this moment, where it runs there."""
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
@@ -314,13 +318,13 @@ def _live(shards: Sequence[Shard], samples: Sequence[Progress], now: datetime) -
     fed = sum(shard.provider_input_tokens for shard in shards)
     told = sum(shard.provider_output_tokens for shard in shards)
     left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
-    return Progress(
+    return ProgressSample(
         last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
         max(told, last.output_tokens),
     )  # fmt: skip
 
 
-def _of_samples(samples: Sequence[Progress], series: str) -> Iterator[Stint]:
+def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stint]:
     """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
     for a, b in pairwise(samples):
         rows = max(0, b.done - a.done)
@@ -372,13 +376,13 @@ def merged(stints: Iterable[Stint]) -> list[Stint]:
 # --- what comes later
 
 
-def share_again(runs: Sequence[tuple[int, int]]) -> float:
+def reask_share(runs: Sequence[tuple[int, int]]) -> float:
     """Which part of rows is asked once more, by earlier runs, the newest first: (rows answered, of them again)."""
-    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_AGAIN
+    rows, again = _PRIOR_ROWS, _PRIOR_ROWS * _ASSUMED_REASK_SHARE
     for newer, (answered, more) in enumerate(runs):
         weight = _FADE**newer
         rows, again = rows + weight * answered, again + weight * more
     return again / rows
 
 
-_PRIOR_ROWS, _ASSUMED_AGAIN, _FADE = 200.0, 0.01, 0.8
+_PRIOR_ROWS, _ASSUMED_REASK_SHARE, _FADE = 200.0, 0.01, 0.8

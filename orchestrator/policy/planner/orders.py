@@ -1,4 +1,4 @@
-"""Where a job's rows are, by its shards; and a decision as orders: shards to take back, rows to send. Pure."""
+"""Where a job's rows are, by its shards; and a decision as orders: shards to reroute, rows to send. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.policy.planner.values import Claim, Decision, Open, Running
 
 OVERDUE = 0.5
 A_GOOD_PART = 0.05
-"""A shard of a lane goes as a whole, so only where this part of what is left of it is wanted elsewhere."""
+"""A shard of an option goes as a whole, so only where this part of what is left of it is wanted elsewhere."""
 
 
 def lying(
@@ -22,11 +22,11 @@ def lying(
     now: datetime,
     *,
     waiting: int,
-    pulled: int,
+    rerouted: int,
     later: int = 0,
     claims: tuple[Claim, ...] = (),
 ) -> Open:
-    """A job's open rows and where they are: `rows` by shard, those in `paced` backends at lanes.
+    """A job's open rows and where they are: `rows` by shard, those in `paced` backends at options.
 
     `cancel` says how many seconds it takes at the longest until the rows of a cancelled batch are free.
     """
@@ -37,35 +37,35 @@ def lying(
         left = unfinished(shard, rows.get(shard.id, 0))
         if not left:
             continue
-        if shard.pulled_at is not None:
+        if shard.rerouted_at is not None:
             coming += left
-            back = _back(shard.pulled_at, cancel.get(shard.backend, 0.0), now)
+            back = _back(shard.rerouted_at, cancel.get(shard.backend, 0.0), now)
             coming_at = back if coming_at is None else max(coming_at, back)
         elif shard.backend in paced:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now))
-    return Open(waiting, pulled, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
+    return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims)
 
 
-def _back(pulled_at: datetime, longest: float, now: datetime) -> datetime:
-    """When what was pulled back is free; what takes longer than ever may take half as long again."""
-    since = (now - pulled_at).total_seconds()
+def _back(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
+    """When what was rerouted is free; what takes longer than ever may take half as long again."""
+    since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE * since))
 
 
-def taken_back(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
-    """The shards that a decision takes back: the batches named, and of a lane the newest that hold as many rows."""
+def to_reroute(found: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """The shards that a decision reroutes: the batches named, and of an option the newest that hold as many rows."""
     wanted: dict[str, int] = {}
     for send in found.sends:
         if send.source is not None:
             wanted[send.source] = wanted.get(send.source, 0) + send.rows
-    pulls = []
+    reroutes = []
     for shard in sorted(shards, key=lambda one: -one.number):
         left, rows = wanted.get(shard.backend, 0), unfinished(shard, shard.rows)
-        if shard.pulled_at is not None or not (shard.state in AHEAD or waits_for_answers(shard)):
+        if shard.rerouted_at is not None or not (shard.state in AHEAD or waits_for_answers(shard)):
             continue
         if shard.id in found.cancel or 0 < rows * A_GOOD_PART <= left:
             wanted[shard.backend] = left - rows
-            pulls.append(shard)
-    return tuple(pulls)
+            reroutes.append(shard)
+    return tuple(reroutes)

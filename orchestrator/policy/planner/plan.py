@@ -7,22 +7,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from orchestrator.policy.planner.capacity import Ground
+from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.setting import (
     after,
     batches_of,
+    capacity_of,
     cost_of_later,
     finish_of,
-    ground_of,
     less,
     money,
     objection,
-    rescue_of,
+    reroute_of,
 )
 from orchestrator.policy.planner.told import clock, dollars, refusals_of, routes_of
-from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, Terms, Verdict
+from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)
 """How far a nearest deadline is looked for."""
@@ -40,22 +40,22 @@ class _Work:
     more: Cost
     now: datetime
 
-    def ground(self, terms: Terms) -> Ground:
+    def capacity(self, terms: Terms) -> Capacity:
         """The paced routes until the deadline of these terms."""
-        return ground_of(self.usable, terms, self.now, self.later, self.claims)
+        return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:
-        """The course that is taken."""
-        ours = self.ground(terms)
+        """The candidate plan that is taken."""
+        ours = self.capacity(terms)
         return best(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
-        """The cheapest course that holds these terms, if there is one."""
-        ours = self.ground(terms)
+        """The cheapest candidate plan that holds these terms, if there is one."""
+        ours = self.capacity(terms)
         return holding(self._start(ours), batches_of(self.usable), ours, less(terms, self.more))
 
-    def _start(self, ours: Ground) -> Position:
-        return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.lanes))
+    def _start(self, ours: Capacity) -> Position:
+        return Position(self.rows, 0, 0, 0.0, (), (0,) * len(ours.sync_options))
 
 
 def plan(
@@ -76,33 +76,33 @@ def plan(
     usable = tuple(option for option in options if objection(option, terms) is None)
     more = cost_of_later(later, usable, terms)
     work = _Work(rows, later, claims, usable, more, now)
-    chosen, ours = work.best(terms), work.ground(terms)
+    chosen, ours = work.best(terms), work.capacity(terms)
     refused = refusals_of(rows, options, terms, now, chosen, ours)
     if chosen is None:
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
     return Plan(
-        tuple(routes_of(chosen.course, ours, now)),
+        tuple(routes_of(chosen.candidate, ours, now)),
         refused,
-        rescue_of(chosen.course, ours, now),
+        reroute_of(chosen.candidate, ours, now),
         money(chosen.expected) + more.p50,
         chosen.at_most + more.p95,
         chosen.chance,
         _verdict(work, terms, chosen),
-        after(now, finish_of(chosen.course, ours, 0.5)),
-        after(now, finish_of(chosen.course, ours, 0.95) + terms.margin),
+        after(now, finish_of(chosen.candidate, ours, 0.5)),
+        after(now, finish_of(chosen.candidate, ours, 0.95) + terms.margin),
     )
 
 
-def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> Verdict:
+def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     rows, now = work.rows, work.now
     if not rows:
-        return Verdict(True, "there is nothing to do")
+        return PlanVerdict(True, "there is nothing to do")
     if not work.usable:
-        return Verdict(False, "no backend may run this job")
+        return PlanVerdict(False, "no backend may run this job")
     if chosen and chosen.holds:
-        return Verdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
+        return PlanVerdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
     if chosen and terms.late_cost is not None:
-        return Verdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
+        return PlanVerdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
@@ -114,7 +114,7 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> Verdict:
         reason = f"{told}; with it, that is {chosen.chance:.1%}"
     else:
         reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"
-    return Verdict(False, reason, deadline, budget)
+    return PlanVerdict(False, reason, deadline, budget)
 
 
 def _earliest(work: _Work, terms: Terms) -> datetime | None:

@@ -9,42 +9,42 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from orchestrator.core.durations import duration
-from orchestrator.policy.planner.batch_shares import Stake, done_by
-from orchestrator.policy.planner.candidate_plans import WAITS, Course, Sources, arrival, chance_of
-from orchestrator.policy.planner.capacity import DETECTED, Ground, Rows
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by
+from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
+from orchestrator.policy.planner.capacity import DETECTED, Capacity, Rows
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.search import LITTLE, Chosen, Position, best
 from orchestrator.policy.planner.setting import (
     batches_of,
+    capacity_of,
     cost_of_later,
-    ground_of,
     less,
     money,
     objection,
-    rescue_of,
+    reroute_of,
 )
 from orchestrator.policy.planner.values import BatchOption, Decision, Open, Option, Running, Send, Terms
 
 SPARE = 0.03
-"""Rows leave a lane for a batch where they are more than this part of what it holds, and it saves as much."""
+"""Rows leave an option for a batch where they are more than this part of what it holds, and it saves as much."""
 SURER = 0.05
 """And where nothing holds, for so much more chance."""
 EVEN = 0.5
-"""In either case only for a batch that is likelier to be done in time than to be pulled back itself."""
+"""In either case only for a batch that is likelier to be done in time than to be rerouted itself."""
 SOONER = 0.2
 """Where it is late anyway, rows change places only for so much less time."""
 HELPS = 0.02
 """And before that for so much more chance."""
 SOONEST, LATEST = 30.0, 1800.0
 WATCHED = DETECTED / 2
-"""How often lanes are looked at that others could take over from."""
+"""How often options are looked at that others could take over from."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Board:
-    """A job as it lies: the ground, the batches it may still use, what is held, and what must leave where it is."""
+    """A job as it lies: the capacity, the batches it may still use, what is held, and what must leave where it is."""
 
-    ours: Ground
+    ours: Capacity
     batches: list[BatchOption]
     by_name: dict[str, Option]
     held: Rows
@@ -52,7 +52,7 @@ class _Board:
     terms: Terms
 
     def best(self, position: Position) -> Chosen | None:
-        """The best course from a position."""
+        """The best candidate plan from a position."""
         return best(position, self.batches, self.ours, self.terms, every=False)
 
 
@@ -65,50 +65,50 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     """
     check(options, terms)
     board = _board(job, options, terms, now)
-    chosen = _pulling(job, board, now)
+    chosen = _rerouting(job, board, now)
     if chosen is None:
         return _nothing(job, board, now)
-    course, ours = chosen.course, board.ours
+    candidate, ours = chosen.candidate, board.ours
     moves = _moves(chosen, ours)
     return Decision(
-        course.cancel,
-        (*_sends(job, course, ours), *moves),
+        candidate.cancel,
+        (*_sends(job, candidate, ours), *moves),
         _reason(job, chosen, moves, ours),
-        now + timedelta(seconds=_look(course, ours)),
+        now + timedelta(seconds=_look(candidate, ours)),
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms).p50,
-        rescue_of(course, ours, now),
+        reroute_of(candidate, ours, now),
     )
 
 
 def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
-    """No course is within the budget: what runs goes on as far as the budget reaches, row by row."""
+    """No candidate plan is within the budget: what runs goes on as far as the budget reaches, row by row."""
     at = _position(job, board, job.running, 0, now)
-    course = Course(at.stakes, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
-    waits = job.waiting + job.pulled + job.coming > 0
-    chance = 0.0 if waits else chance_of(course, board.ours)
+    candidate = CandidatePlan(at.batch_shares, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
+    waits = job.waiting + job.rerouted + job.coming > 0
+    chance = 0.0 if waits else chance_of(candidate, board.ours)
     why = "nothing more can be done within the budget"
     return Decision((), (), why, now + timedelta(seconds=LATEST), chance, money(0.0), None)
 
 
-def _look(course: Course, ours: Ground) -> float:
+def _look(candidate: CandidatePlan, ours: Capacity) -> float:
     """Seconds until the next look: well before anything would have to be done as things stand."""
-    due = ours.horizon / 8 if course.pull is None else course.pull / 3
-    if any(course.held):
-        due = min(due, ours.slack(course.coming, course.held, course.free_in, course.cover) / 2)
-        if course.cover > 1:
+    due = ours.horizon / 8 if candidate.reroute_after is None else candidate.reroute_after / 3
+    if any(candidate.held):
+        due = min(due, ours.slack(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) / 2)
+        if candidate.fallback > 1:
             due = min(due, WATCHED)
-    if any(stake.option.silent > 0 for stake in course.stakes):
+    if any(batch_share.option.silent > 0 for batch_share in candidate.batch_shares):
         due = min(due, WATCHED)
     return min(LATEST, max(SOONEST, due))
 
 
 def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> _Board:
     usable = [option for option in options if objection(option, terms) is None]
-    ours = ground_of(usable, terms, now, job.later, job.claims)
+    ours = capacity_of(usable, terms, now, job.later, job.claims)
     by_name = {option.backend: option for option in options}
     paced = dict(job.paced)
-    held = tuple(paced.pop(lane.option.backend, 0) for lane in ours.lanes)
+    held = tuple(paced.pop(sync.option.backend, 0) for sync in ours.sync_options)
     unknown = [backend for backend in paced if backend not in by_name]
     if unknown:
         raise KeyError(unknown[0])
@@ -117,13 +117,15 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
     return _Board(ours, sendable, by_name, held, tuple(paced.items()), within)
 
 
-def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
-    """The best course; where it would pull batches back within the minute, that is now: the one with most rows left
+def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
+    """The best candidate plan; where it would reroute within the minute, that is now: the one with most rows left
     where that is cheaper than to wait and leaves the rest sure, else all of them."""
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
     found = _spared(at, board, board.best(at))
-    soon = found is not None and found.course.pull is not None and found.course.pull <= WAITS[0]
+    soon = (
+        found is not None and found.candidate.reroute_after is not None and found.candidate.reroute_after <= WAITS[0]
+    )
     if found is None or not running or (found.holds and not soon):
         return found
     if found.holds and len(running) > 1:
@@ -135,13 +137,13 @@ def _pulling(job: Open, board: _Board, now: datetime) -> Chosen | None:
 
 
 def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """The same, with what lanes will not do in time free to go elsewhere: a batch costs less than a late rescue."""
-    held, lanes, horizon = board.held, board.ours.lanes, board.ours.horizon
-    does = [lane.between(0.0, max(0.0, horizon), lane.rate) for lane in lanes]
+    """The same, with what options will not do in time free to move: a batch is cheaper than a late reroute."""
+    held, sync_options, horizon = board.held, board.ours.sync_options, board.ours.horizon
+    does = [sync.between(0.0, max(0.0, horizon), sync.rate) for sync in sync_options]
     spare = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
     if not board.batches or sum(spare) <= SPARE * sum(held):
         return found
-    leaving = tuple((lane.option.backend, rows) for lane, rows in zip(lanes, spare, strict=True) if rows)
+    leaving = tuple((sync.option.backend, rows) for sync, rows in zip(sync_options, spare, strict=True) if rows)
     position = replace(
         position,
         waiting=position.waiting + sum(spare),
@@ -151,7 +153,7 @@ def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen |
     other = board.best(position)
     if other is None or not _is_better(other, found, board.terms):
         return found
-    return other if done_by(other.course.unsent, other.course.pull or horizon) >= EVEN else found
+    return other if done_by(other.candidate.unsent, other.candidate.reroute_after or horizon) >= EVEN else found
 
 
 def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
@@ -165,21 +167,21 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
 def _position(job: Open, board: _Board, running: Sequence[Running], many: int, now: datetime) -> Position:
     """Where the rows are once so many of the running batches are cancelled."""
     gone, kept = running[:many], running[many:]
-    stakes: dict[str, Stake] = {}
+    batch_shares: dict[str, BatchShare] = {}
     for one in kept:
         option, age = _batch(board, one), max(0.0, (now - one.submitted_at).total_seconds())
-        same = stakes.get(one.backend)
+        same = batch_shares.get(one.backend)
         # The youngest of a backend's batches tells least, so all are taken to be as young.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
-        stakes[one.backend] = Stake(option, rows, age)
+        batch_shares[one.backend] = BatchShare(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_batch(board, one).cancel_seconds for one in gone]
     return Position(
         job.waiting + sum(rows for _, rows in board.barred),
-        job.pulled,
+        job.rerouted,
         job.coming + sum(one.rows for one in gone),
         max(free_in, *latency) if latency else free_in,
-        tuple(stakes.values()),
+        tuple(batch_shares.values()),
         board.held,
         tuple(one.batch for one in gone),
         board.barred,
@@ -192,12 +194,12 @@ def _batch(board: _Board, running: Running) -> BatchOption:
     return option
 
 
-def _sends(job: Open, course: Course, ours: Ground) -> list[Send]:
-    """What goes where. Batches take what waits before what leaves a lane, and nothing that was pulled back."""
-    pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *course.sources, (None, job.pulled)])
-    sends = [send for bet in course.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
-    for lane, rows in zip(ours.lanes, course.new, strict=True):
-        sends += _taken(pool, rows, lane.option.backend, from_end=True)
+def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
+    """What goes where. Batches take what waits before what leaves an option, and nothing that was rerouted."""
+    pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *candidate.sources, (None, job.rerouted)])
+    sends = [send for bet in candidate.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
+    for sync, rows in zip(ours.sync_options, candidate.new, strict=True):
+        sends += _taken(pool, rows, sync.option.backend, from_end=True)
     # What stays where it is after all is no move.
     return [send for send in sends if send.source != send.backend]
 
@@ -215,39 +217,39 @@ def _taken(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from
     return sends
 
 
-def _moves(chosen: Chosen, ours: Ground) -> list[Send]:
-    """Rows that leave a lane which does not keep up, once the others could not take them over later."""
-    course = chosen.course
-    there, held, cover = course.before, course.held, course.cover
-    burden = course.coming + (0 if course.pull is None else course.staked)
+def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
+    """Rows that leave an option which does not keep up, once the others could not take them over later."""
+    candidate = chosen.candidate
+    there, held, fallback = candidate.before, candidate.held, candidate.fallback
+    burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     leave = ours.leave(there)
-    later = max(2 * SOONEST + leave, arrival(course))
-    if not cover or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, cover)):
+    later = max(2 * SOONEST + leave, arrival(candidate))
+    if not fallback or not any(there) or (ours.horizon > 0 and ours.fits(burden, held, later, fallback)):
         return []
     kept = [
-        min(rows, int(lane.between(0.0, ours.until(place, cover), lane.low))) if place < cover else rows
-        for place, (lane, rows) in enumerate(zip(ours.lanes, held, strict=True))
+        min(rows, int(sync.between(0.0, ours.until(place, fallback), sync.low))) if place < fallback else rows
+        for place, (sync, rows) in enumerate(zip(ours.sync_options, held, strict=True))
     ]
-    more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, cover, sure=True))
+    more = ours.fill(sum(held) - sum(kept), ours.room(kept, leave, fallback, sure=True))
     after = [a + b for a, b in zip(kept, more, strict=True)]
-    helps = chosen.holds or _helps(course, after, later, burden, ours)
+    helps = chosen.holds or _helps(candidate, after, later, burden, ours)
     return _between(there, held, after, ours) if helps else []
 
 
-def _helps(course: Course, after: Sequence[int], later: float, burden: float, ours: Ground) -> bool:
+def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
     """Whether it is worth moving rows though nothing holds: what is moved starts anew."""
-    held, cover = course.held, course.cover
+    held, fallback = candidate.held, candidate.fallback
     if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < SPARE * sum(held):
         return False
-    before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, cover)
+    before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, fallback)
     if before < LITTLE:
         return ours.slowest(after) <= (1.0 - SOONER) * ours.slowest(held)
-    return ours.chance(burden, after, later, cover) >= before + min(HELPS, (1.0 - before) / 5)
+    return ours.chance(burden, after, later, fallback) >= before + min(HELPS, (1.0 - before) / 5)
 
 
-def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Ground) -> list[Send]:
-    """The sends that lead from rows by lane to others; no lane gives more than is `there`."""
-    names = [lane.option.backend for lane in ours.lanes]
+def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Capacity) -> list[Send]:
+    """The sends that lead from rows by option to others; no option gives more than is `there`."""
+    names = [sync.option.backend for sync in ours.sync_options]
     gives = {
         name: min(a - b, most) for name, a, b, most in zip(names, before, after, there, strict=True) if a > b and most
     }
@@ -262,22 +264,23 @@ def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Gro
     return sends
 
 
-def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Ground) -> str:
-    course, horizon = chosen.course, ours.horizon
+def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) -> str:
+    candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; what is open goes where it is done soonest"
     told = f"in time with {chosen.chance:.1%}"
-    if course.cancel:
-        rows = sum(one.rows for one in job.running if one.batch in course.cancel)
+    if candidate.cancel:
+        rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
         why = "later the rest would not surely be done in time" if chosen.holds else "that is likelier than waiting"
-        return f"{rows:,} rows pulled back from {_named(course.cancel)}: {why}; {told}"
+        return f"{rows:,} rows rerouted from {_named(candidate.cancel)}: {why}; {told}"
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
         return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"
     if not chosen.holds:
         return f"nothing that can be done now is surer; {told}"
-    if course.pull is not None and course.stakes:
-        return f"there is time: what still runs is pulled back in {duration(course.pull)} at the latest; {told}"
+    if candidate.reroute_after is not None and candidate.batch_shares:
+        latest = duration(candidate.reroute_after)
+        return f"there is time: what still runs is cancelled and rerouted in {latest} at the latest; {told}"
     return f"on its way; {told}"
 
 

@@ -1,4 +1,4 @@
-"""Which courses there are, and the best of them.
+"""Which candidate plans there are, and the best of them.
 
 The choices depend neither on the deadline nor on the budget, so more of either can only help.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from orchestrator.policy.planner.batch_shares import MOST_WAVES, Stake
+from orchestrator.policy.planner.batch_shares import MOST_WAVES, BatchShare
 from orchestrator.policy.planner.candidate_plans import (
     WAITS,
-    Course,
+    CandidatePlan,
     Judged,
     Sources,
     at_most,
@@ -21,29 +21,29 @@ from orchestrator.policy.planner.candidate_plans import (
     judge,
     lateness,
 )
-from orchestrator.policy.planner.capacity import Ground, Rows
+from orchestrator.policy.planner.capacity import Capacity, Rows
 from orchestrator.policy.planner.values import BatchOption, Terms
 
 PARTS = 8
 """Into how many parts rows are cut to be shared by batches and paced routes."""
 FEW = frozenset(WAITS[::3])
-"""The pulls that are thought of where none is in time."""
+"""The reroutes that are thought of where none is in time."""
 LITTLE = 0.1
 """Less of a chance than this is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job's rows are; `held` by lane, `coming` ones are free in `free_in` seconds.
+    """Where a job's rows are; `held` by option, `coming` ones are free in `free_in` seconds.
 
-    Those of `sources` wait, but in a lane as yet. See `values.Open` and `courses.Course`.
+    Those of `sources` wait, but in an option as yet. See `values.Open` and `candidate_plans.CandidatePlan`.
     """
 
     waiting: int
-    pulled: int
+    rerouted: int
     coming: int
     free_in: float
-    stakes: tuple[Stake, ...]
+    batch_shares: tuple[BatchShare, ...]
     held: Rows
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
@@ -51,9 +51,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A course with its figures; `value` is what is expected, and what being late costs."""
+    """A candidate plan with its figures; `value` is what is expected, and what being late costs."""
 
-    course: Course
+    candidate: CandidatePlan
     expected: float
     value: float
     at_most: Decimal
@@ -62,59 +62,61 @@ class Chosen:
 
 
 def best(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms, *, every: bool = True
+    position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms, *, every: bool = True
 ) -> Chosen | None:
-    """The cheapest course that holds the deadline within the budget; else the likeliest within it, None without any.
+    """The cheapest candidate plan that holds the deadline within the budget; else the likeliest within it, or None.
 
     Where being late has a price, the cheapest with that price. Of equals the first wins. Unless `every` is asked for,
-    a course may come to need all lanes (fewer matter to the budget alone).
+    a candidate plan may come to need all options (fewer matter to the budget alone).
     """
-    full = len(ground.lanes)
-    covers = range(full + 1) if every or terms.budget is not None else {full, 0}
-    courses = list(_courses(position, batches, ground, covers))
-    found = _cheapest(courses, ground, terms)
-    return _with_net(found, courses, ground, terms) if found else _likeliest(courses, ground, terms)
+    full = len(capacity.sync_options)
+    fallbacks = range(full + 1) if every or terms.budget is not None else {full, 0}
+    candidates = list(_candidates(position, batches, capacity, fallbacks))
+    found = _cheapest(candidates, capacity, terms)
+    return _with_net(found, candidates, capacity, terms) if found else _likeliest(candidates, capacity, terms)
 
 
-def holding(position: Position, batches: Sequence[BatchOption], ground: Ground, terms: Terms) -> Chosen | None:
-    """The cheapest course that holds the deadline within the budget, if there is one."""
-    covers = range(len(ground.lanes) + 1)
-    return _cheapest(_courses(position, batches, ground, covers), ground, terms)
+def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
+    """The cheapest candidate plan that holds the deadline within the budget, if there is one."""
+    fallbacks = range(len(capacity.sync_options) + 1)
+    return _cheapest(_candidates(position, batches, capacity, fallbacks), capacity, terms)
 
 
-def _cheapest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+def _cheapest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
-    judged = [one for course in courses for one in judge(course, ground, terms, late=late) if one.holds or late]
+    judged = [
+        one for candidate in candidates for one in judge(candidate, capacity, terms, late=late) if one.holds or late
+    ]
     # Of equally dear ones the simplest.
-    judged.sort(key=lambda one: (round(one.value, 9), one.course.effort))
-    return next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+    judged.sort(key=lambda one: (round(one.value, 9), one.candidate.effort))
+    return next((chosen for one in judged if (chosen := _affordable(one, capacity, terms))), None)
 
 
-def _with_net(found: Chosen, courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen:
-    """The same, with a rescue where it counts on batches alone and the budget pays for one: it will be made."""
-    course = found.course
-    if not course.stakes or course.pull is not None or terms.late_cost is not None:
+def _with_net(found: Chosen, candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen:
+    """The same, with a reroute where it counts on batches alone and the budget pays for one: it will be made."""
+    candidate = found.candidate
+    if not candidate.batch_shares or candidate.reroute_after is not None or terms.late_cost is not None:
         return found
     same = (
-        one for one in courses
-        if one.cover and one.stakes == course.stakes and one.new == course.new
+        one for one in candidates
+        if one.fallback and one.batch_shares == candidate.batch_shares and one.new == candidate.new
     )  # fmt: skip
-    judged = [one for other in same for one in judge(other, ground, terms, late=False) if one.holds]
-    judged.sort(key=lambda one: (round(one.value, 9), one.course.cover))
-    net = next((chosen for one in judged if (chosen := _affordable(one, ground, terms))), None)
+    judged = [one for other in same for one in judge(other, capacity, terms, late=False) if one.holds]
+    judged.sort(key=lambda one: (round(one.value, 9), one.candidate.fallback))
+    net = next((chosen for one in judged if (chosen := _affordable(one, capacity, terms))), None)
     if net is None or net.chance < found.chance:
         return found
     return replace(net, expected=found.expected, value=found.value)
 
 
-def _likeliest(courses: Iterable[Course], ground: Ground, terms: Terms) -> Chosen | None:
+def _likeliest(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> Chosen | None:
     """The one that is in time with the best chance; where there is next to none, the one that is least late."""
-    judged = (one for course in courses for one in judge(course, ground, terms, late=True))
-    some = (one for one in judged if one.pull is None or one.pull in FEW)
-    found = [chosen for one in some if (chosen := _affordable(one, ground, terms))]
+    judged = (one for candidate in candidates for one in judge(candidate, capacity, terms, late=True))
+    some = (one for one in judged if one.reroute_after is None or one.reroute_after in FEW)
+    found = [chosen for one in some if (chosen := _affordable(one, capacity, terms))]
     return min(
         found,
-        key=lambda one: (-_worth(one.chance), _tenths(one, ground), round(one.expected, 9), one.course.effort),
+        key=lambda one: (-_worth(one.chance), _tenths(one, capacity), round(one.expected, 9), one.candidate.effort),
         default=None,
     )
 
@@ -124,37 +126,37 @@ def _worth(chance: float) -> float:
     return round(chance, 2) if chance >= LITTLE else 0.0
 
 
-def _tenths(one: Chosen, ground: Ground) -> int:
+def _tenths(one: Chosen, capacity: Capacity) -> int:
     """How late it is expected to be, in steps of a tenth: less does not matter."""
-    late = lateness(one.course, ground)
+    late = lateness(one.candidate, capacity)
     return 0 if late <= 60.0 else math.ceil(math.log(late, 1.1)) if math.isfinite(late) else 10**6
 
 
-def _affordable(one: Judged, ground: Ground, terms: Terms) -> Chosen | None:
-    course = one.whole
-    most = at_most(course, ground)
+def _affordable(one: Judged, capacity: Capacity, terms: Terms) -> Chosen | None:
+    candidate = one.whole
+    most = at_most(candidate, capacity)
     if terms.budget is not None and most > terms.budget:
         return None
-    return Chosen(course, one.expected, one.value, most, chance_of(course, ground), one.holds)
+    return Chosen(candidate, one.expected, one.value, most, chance_of(candidate, capacity), one.holds)
 
 
-def _courses(
-    position: Position, batches: Sequence[BatchOption], ground: Ground, covers: Iterable[int]
-) -> Iterator[Course]:
+def _candidates(
+    position: Position, batches: Sequence[BatchOption], capacity: Capacity, fallbacks: Iterable[int]
+) -> Iterator[CandidatePlan]:
     at = position
-    for cover in covers:
+    for fallback in fallbacks:
         for bets in _bets(at.waiting, batches):
-            sent = at.waiting - sum(stake.rows for stake in bets) + at.pulled
-            if (sent or at.coming) and not cover:
+            sent = at.waiting - sum(batch_share.rows for batch_share in bets) + at.rerouted
+            if (sent or at.coming) and not fallback:
                 continue
-            stakes = (*at.stakes, *bets)
-            for new, held in _sent(at, sent, cover, ground):
-                yield Course(
-                    stakes, new, held, at.coming, at.free_in, cover, None, len(bets), at.cancel, at.sources,
+            batch_shares = (*at.batch_shares, *bets)
+            for new, held in _sent(at, sent, fallback, capacity):
+                yield CandidatePlan(
+                    batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
                 )  # fmt: skip
 
 
-def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake, ...]]:
+def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
     """What of the waiting rows goes to batches: nothing, or so many parts to one backend, or to all as far as there
     is room, the cheapest first."""
     yield ()
@@ -164,7 +166,7 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake,
     for option in batches:
         most = math.inf if option.room is None else option.room * MOST_WAVES
         fit = [rows for rows in parts if option.min_rows <= rows <= most]
-        yield from ((Stake(option, rows, kept=option.kept),) for rows in fit)
+        yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
             spilled = _spilled(rows, batches)
@@ -172,28 +174,28 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Stake,
                 yield spilled
 
 
-def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[Stake, ...]:
+def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
     found = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
         many = rows if option.room is None else min(rows, option.room)
         if many >= max(1, option.min_rows):
-            found.append(Stake(option, many, kept=option.kept))
+            found.append(BatchShare(option, many, kept=option.kept))
             rows -= many
     return tuple(found) if not rows else ()
 
 
-def _sent(position: Position, rows: int, cover: int, ground: Ground) -> Iterator[tuple[Rows, Rows]]:
-    """Rows that go to lanes now, and what the lanes hold then.
+def _sent(position: Position, rows: int, fallback: int, capacity: Capacity) -> Iterator[tuple[Rows, Rows]]:
+    """Rows that go to options now, and what the options hold then.
 
     As much to the cheap ones as they usually do, where the others can still take over what they turn out not to do;
     else what they surely do.
     """
     if not rows:
-        yield (0,) * len(ground.lanes), position.held
+        yield (0,) * len(capacity.sync_options), position.held
         return
     for sure in (False, True):
-        new = ground.fill(rows, ground.room(position.held, 0.0, cover, sure=sure))
+        new = capacity.fill(rows, capacity.room(position.held, 0.0, fallback, sure=sure))
         held = tuple(a + b for a, b in zip(position.held, new, strict=True))
-        if sure or ground.fits(position.coming, held, max(WAITS[0], position.free_in), cover):
+        if sure or capacity.fits(position.coming, held, max(WAITS[0], position.free_in), fallback):
             yield new, held
             return

@@ -1,4 +1,4 @@
-"""What a planning is about: the options that a job may use, as ground and batches, until its deadline."""
+"""What a planning is about: the options that a job may use, as capacity and batches, until its deadline."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from orchestrator.core.model import PICO
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import done_by
-from orchestrator.policy.planner.candidate_plans import WAITS, Course, arrival, is_in_time
-from orchestrator.policy.planner.capacity import Ground, ground
-from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, PacedOption, Rescue, Terms
+from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
+from orchestrator.policy.planner.capacity import Capacity, capacity
+from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
 
 NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
 NOTHING = Cost(Decimal(0), Decimal(0))
@@ -28,33 +28,33 @@ def objection(option: Option, terms: Terms) -> str | None:
     return option.objection
 
 
-def ground_of(
+def capacity_of(
     usable: Sequence[Option], terms: Terms, now: datetime, later: int = 0, claims: tuple[Claim, ...] = ()
-) -> Ground:
+) -> Capacity:
     """The paced ones among the options, until the rows at hand have to be answered.
 
     That is the deadline, less the margin, less what `later` rows take that are made of the answers.
     """
-    paced = [option for option in usable if isinstance(option, PacedOption)]
-    found = ground(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
+    paced = [option for option in usable if isinstance(option, SynchronousOption)]
+    found = capacity(paced, terms.seconds(now), terms.target, claims, terms.finishes(now))
     if not later or found.horizon <= 0:
         return found
     reserve = _stage(later, found, usable) + terms.margin
     return replace(found, horizon=max(found.horizon - reserve, (1.0 - RESERVED) * found.horizon))
 
 
-def _stage(rows: int, ours: Ground, usable: Sequence[Option]) -> float:
+def _stage(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
     """How many seconds so many rows surely take once they are there."""
-    lows = [(lane, lane.low) for lane in ours.lanes if lane.low > 0]
+    lows = [(sync, sync.low) for sync in ours.sync_options if sync.low > 0]
     if not lows:
         each = [option.turnaround.within(0.9) for option in batches_of(usable)]
         return min(each, default=0.0)
     bottom, top = 0.0, max(1.0, ours.horizon)
-    if sum(lane.between(0.0, top, low) for lane, low in lows) < rows:
+    if sum(sync.between(0.0, top, low) for sync, low in lows) < rows:
         return top
     while top - bottom > 1.0:
         middle = (bottom + top) / 2
-        if sum(lane.between(0.0, middle, low) for lane, low in lows) < rows:
+        if sum(sync.between(0.0, middle, low) for sync, low in lows) < rows:
             bottom = middle
         else:
             top = middle
@@ -80,40 +80,44 @@ def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
     return [option for option in usable if isinstance(option, BatchOption)]
 
 
-def rescue_of(course: Course, ours: Ground, now: datetime) -> Rescue | None:
-    """When what is in batches is pulled back, and where to; None where it never is."""
-    if course.pull is None or not course.stakes:
+def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Reroute | None:
+    """When what is in batches is rerouted, and where to; None where it never is."""
+    if candidate.reroute_after is None or not candidate.batch_shares:
         return None
-    burden = course.staked + course.coming
-    room = ours.room(course.held, arrival(course), course.cover, sure=True)
+    burden = candidate.in_batches + candidate.coming
+    room = ours.room(candidate.held, arrival(candidate), candidate.fallback, sure=True)
     filled = ours.fill(burden, room)
-    to = tuple(lane.option.backend for lane, rows in zip(ours.lanes, filled, strict=True) if rows)
-    pull = _latest(course, course.pull, ours)
-    return Rescue(now + timedelta(seconds=pull), to, 1.0 - done_by(course.stakes, pull))
+    to = tuple(sync.option.backend for sync, rows in zip(ours.sync_options, filled, strict=True) if rows)
+    reroute_after = _latest(candidate, candidate.reroute_after, ours)
+    return Reroute(now + timedelta(seconds=reroute_after), to, 1.0 - done_by(candidate.batch_shares, reroute_after))
 
 
-def _latest(course: Course, pull: float, ours: Ground) -> float:
-    """The last moment for a pull that is as sure, up to the next one that was thought of."""
-    bottom, top = pull, next((wait for wait in WAITS if wait > pull), pull)
+def _latest(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> float:
+    """The last moment for a reroute that is as sure, up to the next one that was thought of."""
+    bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
     while top - bottom > 30.0:
         middle = (bottom + top) / 2
-        bottom, top = (middle, top) if is_in_time(replace(course, pull=middle), ours) else (bottom, middle)
+        bottom, top = (
+            (middle, top) if is_in_time(replace(candidate, reroute_after=middle), ours) else (bottom, middle)
+        )
     return bottom
 
 
-def finish_of(course: Course, ours: Ground, chance: float) -> float:
-    """Seconds from now by which all of a course is done with this chance; infinite where nobody can say."""
-    usual, spread = ours.seconds(course.coming, course.held, course.free_in, course.cover)
-    lanes = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
-    if not course.stakes:
-        return lanes
-    done = 1.0 if course.pull is None else done_by(course.stakes, course.pull)
+def finish_of(candidate: CandidatePlan, ours: Capacity, chance: float) -> float:
+    """Seconds from now by which all of a candidate plan is done with this chance; infinite where nobody can say."""
+    usual, spread = ours.seconds(candidate.coming, candidate.held, candidate.free_in, candidate.fallback)
+    sync_options = usual * math.exp(NORMAL.inv_cdf(chance) * spread)
+    if not candidate.batch_shares:
+        return sync_options
+    done = 1.0 if candidate.reroute_after is None else done_by(candidate.batch_shares, candidate.reroute_after)
     if chance <= done:
-        return max(lanes, max(stake.within(chance) for stake in course.stakes))
-    # What was pulled back comes last, as slow as the rest of the chance has it.
+        return max(sync_options, max(batch_share.within(chance) for batch_share in candidate.batch_shares))
+    # What was rerouted comes last, as slow as the rest of the chance has it.
     rest = min(0.999, max(0.001, (chance - done) / (1.0 - done)))
-    usual, spread = ours.seconds(course.staked + course.coming, course.held, arrival(course), course.cover)
-    return max(lanes, usual * math.exp(NORMAL.inv_cdf(rest) * spread))
+    usual, spread = ours.seconds(
+        candidate.in_batches + candidate.coming, candidate.held, arrival(candidate), candidate.fallback
+    )
+    return max(sync_options, usual * math.exp(NORMAL.inv_cdf(rest) * spread))
 
 
 def money(dollars: float) -> Decimal:

@@ -7,28 +7,28 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from orchestrator.core.durations import duration
-from orchestrator.policy.planner.batch_shares import Stake
-from orchestrator.policy.planner.candidate_plans import Course
-from orchestrator.policy.planner.capacity import Ground, ground
+from orchestrator.policy.planner.batch_shares import BatchShare
+from orchestrator.policy.planner.candidate_plans import CandidatePlan
+from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.search import Chosen
-from orchestrator.policy.planner.setting import after, objection, rescue_of
+from orchestrator.policy.planner.setting import after, objection, reroute_of
 from orchestrator.policy.planner.values import BatchOption, Cost, Option, Refusal, Route, Terms
 
 
-def routes_of(course: Course, ours: Ground, now: datetime) -> list[Route]:
+def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:
     """The backends that take rows."""
     found = []
-    for stake in course.stakes:
+    for batch_share in candidate.batch_shares:
         why = (
             "the cheapest"
-            if course.pull is None
-            else f"pulled back after {duration(course.pull)} where it still runs"
+            if candidate.reroute_after is None
+            else f"rerouted after {duration(candidate.reroute_after)} where it still runs"
         )
-        found.append(_route(stake.option, stake.rows, ours.horizon, now, why))
-    for place, (lane, rows) in enumerate(zip(ours.lanes, course.new, strict=True)):
+        found.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
+    for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:
-            why = "the cheapest" if not place and not course.stakes else "what it does in time, so cheapest"
-            found.append(_route(lane.option, rows, ours.horizon, now, why))
+            why = "the cheapest" if not place and not candidate.batch_shares else "what it does in time, so cheapest"
+            found.append(_route(sync.option, rows, ours.horizon, now, why))
     return found
 
 
@@ -44,25 +44,30 @@ def _figures(
 ) -> tuple[Cost, datetime | None, datetime | None, float]:
     cost = Cost(option.cost.p50 * rows, option.cost.p95 * rows)
     if isinstance(option, BatchOption):
-        stake = Stake(option, rows)
-        return cost, after(now, stake.within(0.5)), after(now, stake.within(0.95)), stake.by(horizon)
+        batch_share = BatchShare(option, rows)
+        return (
+            cost,
+            after(now, batch_share.within(0.5)),
+            after(now, batch_share.within(0.95)),
+            batch_share.by(horizon),
+        )
     pace = option.pace
-    chance = ground([option], horizon, 0.5).chance(0, (rows,), 0.0, 1)
+    chance = capacity([option], horizon, 0.5).chance(0, (rows,), 0.0, 1)
     return cost, after(now, pace.seconds_for(rows)), after(now, pace.seconds_for(rows, 0.95)), chance
 
 
 def refusals_of(
-    rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Ground
+    rows: int, options: Sequence[Option], terms: Terms, now: datetime, chosen: Chosen | None, ours: Capacity
 ) -> tuple[Refusal, ...]:
     """Every backend that takes no rows, and why."""
-    course = chosen.course if chosen else None
-    taken = {stake.option.backend for stake in course.stakes} if course else set()
+    candidate = chosen.candidate if chosen else None
+    taken = {batch_share.option.backend for batch_share in candidate.batch_shares} if candidate else set()
     horizon = ours.horizon
     to: tuple[str, ...] = ()
-    if course:
-        taken |= {lane.option.backend for lane, many in zip(ours.lanes, course.new, strict=True) if many}
-        rescue = rescue_of(course, ours, now)
-        to = rescue.to if rescue else ()
+    if candidate:
+        taken |= {sync.option.backend for sync, many in zip(ours.sync_options, candidate.new, strict=True) if many}
+        reroute = reroute_of(candidate, ours, now)
+        to = reroute.to if reroute else ()
     found = []
     for option in options:
         if option.backend in taken:
@@ -91,7 +96,7 @@ def _against(
 ) -> str:
     dearer = f"{float(cost.p50) / chosen.expected:.1f}x dearer" if chosen and chosen.expected > 0 else "dearer"
     if kept:
-        return f"kept for the rescue; {dearer} for all rows"
+        return f"kept for the reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {dollars(cost.p95)}, which is over the budget of {dollars(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:

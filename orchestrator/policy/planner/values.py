@@ -35,7 +35,7 @@ class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
     `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
-    share `kept` of them, less where it is pulled back sooner than batches usually are done. `room` rows fit what may
+    share `kept` of them, less where it is rerouted sooner than batches usually are done. `room` rows fit what may
     be enqueued there at once (None: any number), `behind` those that others have there now; fewer than `min_rows` are
     not sent as a batch. One expires after `window` seconds. The provider has been `silent` for so many seconds.
     `objection` says why none may be sent at all.
@@ -57,7 +57,7 @@ class BatchOption:
 
 
 @dataclass(frozen=True, slots=True)
-class PacedOption:
+class SynchronousOption:
     """Row by row at a pace: our own server before a local engine, or before a provider's flex or realtime tier.
 
     The `pace` counts as `ahead` what other jobs have there that goes first. Rows that leave it are free after
@@ -72,7 +72,7 @@ class PacedOption:
     cancel_seconds: float = 30.0
 
 
-Option = BatchOption | PacedOption
+Option = BatchOption | SynchronousOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,14 @@ class Running:
 class Open:
     """A job's rows without an outcome, and where they are.
 
-    `waiting` rows may go anywhere. `pulled` ones came back from a batch that was cancelled for the deadline, and go
+    `waiting` rows may go anywhere. `rerouted` ones came back from a batch that was cancelled for the deadline, and go
     to no other one; `coming` are still in such batches, expected by `coming_at`. `paced` counts
     rows by the backend that works on them. A row that runs in two places stands at the paced one only. `later` rows
     are made of the answers to these. `claims` are what other jobs may come to need.
     """
 
     waiting: int = 0
-    pulled: int = 0
+    rerouted: int = 0
     coming: int = 0
     coming_at: datetime | None = None
     running: tuple[Running, ...] = ()
@@ -148,7 +148,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a rescue)."""
+    """A backend that takes so many rows; `chance` is P(they are done there by the deadline, without a reroute)."""
 
     backend: str
     rows: int
@@ -172,7 +172,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescue:
+class Reroute:
     """At `at`, batches that still run are cancelled and their leftovers go `to` these backends, the cheapest first.
 
     `needed` is the P(that it comes to this).
@@ -184,7 +184,7 @@ class Rescue:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanVerdict:
     """Whether the plan keeps the terms; where not, which one breaks, and the nearest that would hold.
 
     `deadline` is the earliest that holds within the budget, `budget` the least that holds the deadline.
@@ -208,7 +208,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where the rows go. `at_most` holds for the dearest course that the plan may take; the budget covers it.
+    """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
 
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
 
@@ -217,18 +217,18 @@ class Plan:
 
     routes: tuple[Route, ...]
     refused: tuple[Refusal, ...]
-    rescue: Rescue | None
+    reroute: Reroute | None
     expected: Decimal
     at_most: Decimal
     chance: float
-    verdict: Verdict
+    verdict: PlanVerdict
     done_p50: datetime | None = None
     done_p95: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Rows that go to a backend: from those `waiting` or `pulled` where `source` is None, else from that backend."""
+    """Rows that go to a backend: of those `waiting` or `rerouted` where `source` is None, else from that backend."""
 
     rows: int
     backend: str
@@ -240,8 +240,8 @@ class Decision:
     """What to do at this look: cancel batches, send rows; where there is neither, go on. Look again at `next_look`.
 
     `chance` is P(all rows done by the deadline) and
-    `expected` what the open rows will cost, both if this is done; `rescue` is when batches that run on would be
-    pulled back.
+    `expected` what the open rows will cost, both if this is done; `reroute` is when batches that run on would be
+    rerouted.
     """
 
     cancel: tuple[str, ...]
@@ -250,14 +250,14 @@ class Decision:
     next_look: datetime
     chance: float
     expected: Decimal
-    rescue: Rescue | None
+    reroute: Reroute | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How a job stands: P(all rows done by the deadline), what the open rows are expected to cost, and the rescue."""
+    """How a job stands: P(all rows done by the deadline), what the open rows should cost, and the reroute."""
 
     chance: float
     expected: Decimal
-    rescue: Rescue | None
+    reroute: Reroute | None
     reason: str

@@ -11,7 +11,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.core.guarded_server import connection_of
 from orchestrator.server.api import http
 from orchestrator.server.api.http import ApiError, tenant_of
-from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, Limits
+from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
@@ -98,9 +98,9 @@ def is_known(request: Request) -> bool:
     return "tenant" in request.scope or not request.scope.get("asks_for_keys", False)
 
 
-def limits_of(request: Request) -> Limits:
+def limits_of(request: Request) -> KeyLimits:
     """What the request's key may use."""
-    limits: Limits = request.scope.get("limits", NO_LIMITS)
+    limits: KeyLimits = request.scope.get("limits", NO_LIMITS)
     return limits
 
 

@@ -33,7 +33,7 @@ JSON_KINDS = {
 """How OpenAI's errors name what stands where a string should."""
 
 
-class Batches:
+class BatchRoutes:
     """The routes of batches."""
 
     def __init__(self, service: Service) -> None:

@@ -85,21 +85,21 @@ class Extensions:
         first = await self._page(batch, None, STREAM_ROWS)
         return StreamingResponse(self._lines(batch, first), media_type=JSONL)
 
-    async def _lines(self, batch: Batch, page: merged.Page) -> AsyncIterator[bytes]:
+    async def _lines(self, batch: Batch, page: merged.ResultPage) -> AsyncIterator[bytes]:
         while page.lines:
             yield b"\n".join([*page.lines, b""])
             if not page.has_more:
                 return
             page = await self._page(batch, page.position, STREAM_ROWS)
 
-    async def _page(self, batch: Batch, after: str | int | None, limit: int) -> merged.Page:
+    async def _page(self, batch: Batch, after: str | int | None, limit: int) -> merged.ResultPage:
         # Rows of an input that is not checked yet, or is no good, have neither results nor an order.
         if batch.status in (BatchStatus.VALIDATING, BatchStatus.FAILED):
-            return merged.Page([], 0, False)
+            return merged.ResultPage([], 0, False)
         self._require_kept(batch.output_file_id, batch.error_file_id)
         given = self._service.records.file(batch.input_file_id)
         path = None if given is None else self._service.root / given.path
-        source = merged.Source(path, self._folder(batch), self._durable(batch))
+        source = merged.ResultSource(path, self._folder(batch), self._durable(batch))
         try:
             return await self._service.merged.page(source, after, limit)
         except FileNotFoundError:

@@ -140,7 +140,9 @@ class Files:
             raise ApiError(404, f"The content of {record.file.id} is gone.", param="id") from None
 
 
-async def take_in(service: Service, request: Request, path: Path, most: int, part: str = "file") -> multipart.Upload:
+async def take_in(
+    service: Service, request: Request, path: Path, most: int, part: str = "file"
+) -> multipart.FormUpload:
     """The request's form, whose file of at most `most` bytes then lies durable at `path`.
 
     What the length of the body tells is refused before the body is read. Raises ApiError, TooLarge, OSError or
@@ -203,7 +205,7 @@ def lifetime(purpose: str, anchor: Any, seconds: Any) -> int | None:
     return seconds
 
 
-def _file_object(file_id: str, upload: multipart.Upload) -> File:
+def _file_object(file_id: str, upload: multipart.FormUpload) -> File:
     fields = upload.fields
     purpose = fields.get("purpose")
     if not purpose:

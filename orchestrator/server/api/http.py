@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from orchestrator.core.wire import NO_JSON, ErrorObject
-from orchestrator.server.rooms import NoRoom, NoSpace, Place, Rooms
+from orchestrator.core.wire import JSON_ERRORS, ErrorObject
+from orchestrator.server.rooms import NoSpace, RoomFull, Rooms, RoomShare
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ def missing(name: str) -> NoReturn:
     raise ApiError(400, f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
 
 
-class Body:
+class BodyInMemory:
     """A request's body, and the place in a room that it takes as long as it is in memory."""
 
-    def __init__(self, content: bytes, place: Place) -> None:
+    def __init__(self, content: bytes, place: RoomShare) -> None:
         self.content = content
         self._place = place
         self._place.give_back(keep=len(content))
@@ -66,7 +66,7 @@ class Body:
         self._place.give_back()
 
 
-async def read_body(request: Request, most: int) -> Body:
+async def read_body(request: Request, most: int) -> BodyInMemory:
     """The request's body of at most `most` bytes, read once there is room for it.
 
     Raises ApiError: 413 where it is larger, 429 where there is no room, 400 where the client leaves.
@@ -78,11 +78,11 @@ async def read_body(request: Request, most: int) -> Body:
     rooms: Rooms = request.app.state.service.rooms
     try:
         place = await rooms.for_body(size).take(tenant_of(request), size)
-    except NoRoom:
+    except RoomFull:
         message = "The server holds as many large requests as it has room for. Try again later."
         raise ApiError(429, message, code="rate_limit_exceeded", after=BUSY_SECONDS) from None
     try:
-        return Body(await _content(request, most), place)
+        return BodyInMemory(await _content(request, most), place)
     except ClientDisconnect:
         place.give_back()
         raise ApiError(400, "The client left before its request was here.") from None
@@ -120,7 +120,7 @@ async def json_body(request: Request, *, may_be_empty: bool = False) -> dict[str
         return {}
     try:
         body = msgspec.json.decode(content)
-    except NO_JSON:
+    except JSON_ERRORS:
         raise ApiError(400, "The body of the request is not valid JSON.") from None
     if not isinstance(body, dict):
         raise ApiError(400, "The body of the request must be a JSON object.")

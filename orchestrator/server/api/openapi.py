@@ -39,7 +39,7 @@ class Error(msgspec.Struct):
     error: ErrorObject
 
 
-class Page(msgspec.Struct, Generic[T]):
+class ListPage(msgspec.Struct, Generic[T]):
     """A page of a list; `after=last_id` asks for the next one."""
 
     data: list[T]
@@ -139,7 +139,7 @@ class Ready(msgspec.Struct):
     reasons: list[str]
 
 
-class Row(msgspec.Struct):
+class ResultRow(msgspec.Struct):
     """A line of an output or error file: exactly one of `response` and `error` is not null."""
 
     id: str
@@ -208,7 +208,7 @@ _FILE, _BATCH, _UPLOAD = "/v1/files/{file_id}", "/v1/batches/{batch_id}", "/v1/u
 _IN = (400, 413, 429, 507)
 OPERATIONS = (
     Operation("POST", "/v1/files", "Upload a file", File, FILE_FORM, refuses=_IN),
-    Operation("GET", "/v1/files", "List files", Page[File], asks=(AFTER, _limit(10_000, 10_000), ORDER, PURPOSE),
+    Operation("GET", "/v1/files", "List files", ListPage[File], asks=(AFTER, _limit(10_000, 10_000), ORDER, PURPOSE),
               refuses=(400,)),
     Operation("GET", _FILE, "Retrieve a file", File, refuses=(404,)),
     Operation("DELETE", _FILE, "Delete a file", Deleted, refuses=(404, 409, 507)),
@@ -221,13 +221,13 @@ OPERATIONS = (
               refuses=(*_IN, 404, 409)),
     Operation("POST", f"{_UPLOAD}/cancel", "Drop an upload", Upload, refuses=(404, 409, 507)),
     Operation("POST", "/v1/batches", "Create a batch", Batch, NewBatch, refuses=_IN),
-    Operation("GET", "/v1/batches", "List batches, newest first", Page[Batch], asks=(AFTER, _limit(20, 100)),
+    Operation("GET", "/v1/batches", "List batches, newest first", ListPage[Batch], asks=(AFTER, _limit(20, 100)),
               refuses=(400,)),
     Operation("GET", _BATCH, "Retrieve a batch", Batch, refuses=(404,)),
     Operation("POST", f"{_BATCH}/cancel", "Cancel a batch", Batch, refuses=(404, 409, 507)),
     Operation("POST", f"{_BATCH}/retry", "A new batch of the rows without a good answer", Batch, Retry, must=False,
               refuses=(*_IN, 404, 409)),
-    Operation("GET", f"{_BATCH}/results", "A page of results in the order of the input", Page[Row],
+    Operation("GET", f"{_BATCH}/results", "A page of results in the order of the input", ListPage[ResultRow],
               asks=(AFTER, _limit(100, 1000)), refuses=(400, 404, 409, 507)),
     Operation("GET", f"{_BATCH}/results.jsonl", "All results in the order of the input", JSONL,
               refuses=(404, 409, 507)),

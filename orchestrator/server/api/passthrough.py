@@ -14,8 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
-from orchestrator.core.wire import NO_JSON
-from orchestrator.server.api.http import ApiError, Body, read_body
+from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -55,12 +55,12 @@ class _Asks(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PassthroughRequest:
     """One request to pass on. `model` is the one it names where that decides which upstream can answer, or None."""
 
     target: str
     headers: list[tuple[str, str]]
-    body: Body
+    body: BodyInMemory
     model: str | None
 
 
@@ -92,13 +92,13 @@ class Passthrough:
         differ = len({frozenset(upstream.models) for upstream in self._service.upstreams}) > 1
         model = _model(body.content) if differ else None
         target = f"{path}?{query}" if query else path
-        return _Relay(self._service, Call(target, _sent_headers(request), body, model))
+        return _Relay(self._service, PassthroughRequest(target, _sent_headers(request), body, model))
 
 
 def _model(body: bytes) -> str | None:
     try:
         model = msgspec.json.decode(body, type=_Asks).model
-    except NO_JSON:
+    except JSON_ERRORS:
         return None  # a form, or nothing that any upstream will take
     return model if isinstance(model, str) else None
 
@@ -133,13 +133,13 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
 
 def _load(upstream: Upstream) -> tuple[float, int]:
     out = upstream.interactive + upstream.inflight
-    return out / max(1, upstream.flow.limit), upstream.interactive
+    return out / max(1, upstream.limiter.limit), upstream.interactive
 
 
 class _Relay:
     """An ASGI application for one call: finds an upstream, asks it, passes on what it answers."""
 
-    def __init__(self, service: Service, call: Call) -> None:
+    def __init__(self, service: Service, call: PassthroughRequest) -> None:
         self._service = service
         self._call = call
         self._started = False
@@ -222,12 +222,12 @@ class _Relay:
         return response.status
 
 
-def _sent(body: Body) -> bytes | AsyncIterator[bytes]:
+def _sent(body: BodyInMemory) -> bytes | AsyncIterator[bytes]:
     """What is sent of a body: as a whole, or block by block, so that a large one is dropped once it has gone."""
     return body.content if len(body.content) <= SMALL else _blocks(body)
 
 
-async def _blocks(body: Body) -> AsyncIterator[bytes]:
+async def _blocks(body: BodyInMemory) -> AsyncIterator[bytes]:
     content = memoryview(body.content)
     for start in range(0, len(content), BLOCK_BYTES):
         yield bytes(content[start : start + BLOCK_BYTES])

@@ -25,7 +25,7 @@ from orchestrator.server.uploads import (
 )
 
 
-class Uploads:
+class UploadRoutes:
     """The routes of uploads."""
 
     def __init__(self, service: Service) -> None:

@@ -1,11 +1,11 @@
 """How rows reach upstreams and come back as durable results.
 
 heads, plan  checks an input file, and says where its rows lie
-prefixes, order, lanes  which row goes next to which upstream, by what rows share
+prefixes, order, upstream_queue  which row goes next to which upstream, by what rows share
 fair         whose batch is served next
 run          a batch that is being worked on: rows that wait, rows that are done; tally: what its files hold
 inputs       the input's rows, read one by one; outcomes: what the last attempt at a row becomes
-work         a request on its way; fanout: rows to upstreams and back
+work         a request on its way; dispatcher: rows to upstreams and back
 bodies       what is done to a row's body before it is sent; packing: several rows in one request
 client       one HTTP request
 retry        what an attempt's end means for its row

@@ -18,16 +18,16 @@ from orchestrator.core.request_lines import id_key
 from orchestrator.core.wire import BatchStatus, RequestCounts
 from orchestrator.server.dispatch import bodies, packing, results
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.inputs import Input, Line, Unreadable
+from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
-from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.resultlines import error_line
-from orchestrator.server.dispatch.retry import Action, Verdict
-from orchestrator.server.dispatch.send_log import FILE_NAME, Sent
+from orchestrator.server.dispatch.retry import Action, RetryVerdict
+from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog
 from orchestrator.server.dispatch.tally import Note, Tally, note_of
-from orchestrator.server.dispatch.upstream_queue import Lanes
+from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, Source, Work
+from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.records import BatchRecord
 
 IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
@@ -36,7 +36,7 @@ BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
 
 
-class Run(Source):
+class ActiveBatch(RowSource):
     """A batch's rows, its result files, and what has become of them. `batch` is as it was recorded last.
 
     `tier` is the service tier of rows that name none.
@@ -64,12 +64,12 @@ class Run(Source):
         self._inflight: dict[asyncio.Task[None], tuple[Work, Upstream, float]] = {}
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
-        self._plan: Plan | None = None
+        self._plan: InputRows | None = None
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
         """Rows that could not be read: tried again when there are no others."""
         self._tier = tier
-        self._sent: Sent | None = None
+        self._sent: SendLog | None = None
         """What left for upstreams that bill each request."""
 
     def recover(self) -> Iterator[int]:
@@ -83,20 +83,25 @@ class Run(Source):
                 yield id_key(row.custom_id or "")
 
     def start(
-        self, plan: Plan, lanes: Lanes, input_path: Path, writer: results.Writer, doubts: bytearray | None
+        self,
+        plan: InputRows,
+        upstream_queues: UpstreamQueues,
+        input_path: Path,
+        writer: results.Writer,
+        doubts: bytearray | None,
     ) -> None:
         """Take up the rows of a plan that are not done. Raises OSError, and then nothing is open.
 
         `doubts` is the account of what was sent before; None where none is kept.
         """
         self._writer = writer
-        self._lanes = lanes
+        self._upstream_queues = upstream_queues
         self._files = {}
         with contextlib.ExitStack() as opened:
             for kind in ("output", "error"):
                 self._files[kind] = results.ResultFile(self.path(kind), self._durable)
                 opened.callback(self._files[kind].close)
-            self._sent = None if doubts is None else Sent(self.sent_path, doubts)
+            self._sent = None if doubts is None else SendLog(self.sent_path, doubts)
             if self._sent is not None:
                 opened.callback(self._sent.close)
             self._input = Input(input_path, plan)
@@ -123,7 +128,7 @@ class Run(Source):
         return self.folder / FILE_NAME
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> InputRows:
         """The plan; only between `start` and `close`."""
         assert self._plan is not None
         return self._plan
@@ -193,7 +198,7 @@ class Run(Source):
                 return self._again.popleft()
             # It failed here: it goes on elsewhere, and what stands behind it gets its turn.
             self._again.rotate(-1)
-        index = self._lanes.take(upstream.url)
+        index = self._upstream_queues.take(upstream.url)
         if index is None:
             left = self._again or self._last
             return left.popleft() if left else None
@@ -205,7 +210,7 @@ class Run(Source):
         if row is None:
             return first
         pack, indexes, ids = packing.Pack(row), [first.index], [custom_id]
-        while (index := self._lanes.take(upstream.url)) is not None:
+        while (index := self._upstream_queues.take(upstream.url)) is not None:
             custom_id, row = self._packable(index)
             if row is None or not pack.add(row):
                 self._again.append(Work(self, index, self.plan.size(index)))
@@ -293,7 +298,7 @@ class Run(Source):
     def hold(self, reason: str) -> None:
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
-    def _line(self, index: int) -> Line:
+    def _line(self, index: int) -> InputLine:
         """A row's line. Raises StorageError where it cannot be read now, BodyError where it must not go."""
         assert self._input is not None
         try:
@@ -335,7 +340,7 @@ class Run(Source):
             line = error_line(self._custom_id(index), fault.code, fault.message, None)
             self._put(index, "error", line, NO_TOKENS, work.upstream_seconds / len(rows))
 
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
         if work.pack is None:
             assert work.custom_id is not None, "read with the row's body"
             self._settle(work, work.index, work.custom_id, upstream, reply, verdict, latency)
@@ -359,7 +364,7 @@ class Run(Source):
         custom_id: msgspec.Raw,
         upstream: Upstream,
         reply: Reply,
-        verdict: Verdict,
+        verdict: RetryVerdict,
         latency: float,
     ) -> None:
         if self.plan.done[index]:

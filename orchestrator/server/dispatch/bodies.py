@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.wire import NO_JSON, LineError
+from orchestrator.core.wire import JSON_ERRORS, LineError
 
 DEFAULT_MODEL = "default"
 
@@ -118,7 +118,7 @@ def likely_tokens(body: bytes | msgspec.Raw) -> int:
     text = memoryview(body).nbytes // BYTES_PER_TOKEN
     try:
         asks = msgspec.json.decode(body, type=_Asks)
-    except NO_JSON:
+    except JSON_ERRORS:
         return text
     given = (asks.max_completion_tokens, asks.max_tokens, asks.max_output_tokens)
     return text + min(MOST_GENERATED, next((most for most in given if type(most) is int and most > 0), 0))
@@ -127,7 +127,7 @@ def likely_tokens(body: bytes | msgspec.Raw) -> int:
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _decode(body)
-    except NO_JSON:
+    except JSON_ERRORS:
         raise BodyError("The body must be a JSON object.", "body") from None
 
 
@@ -138,7 +138,7 @@ def _is_default(model: msgspec.Raw | None) -> bool:
 def _read(value: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(value)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
 
 
@@ -177,7 +177,7 @@ def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     """
     try:
         extra = _decode(fields[_EXTRA])
-    except (KeyError, *NO_JSON):
+    except (KeyError, *JSON_ERRORS):
         return False
     names = [name for name in (*sorted(_REMOVED), _NEW) if name in extra]
     for name in names:

@@ -13,7 +13,7 @@ import msgspec
 from orchestrator.core.clock import now
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
@@ -53,7 +53,7 @@ class Client:
 
     def __init__(self, root: str, headers: dict[str, str], timeout: float, *, reads_rates: bool = False) -> None:
         self._reads_rates = reads_rates
-        self._pool = http1.Pool(
+        self._pool = http1.ConnectionPool(
             root, headers, timeout=timeout, connect_timeout=CONNECT_SECONDS, max_body=MAX_ANSWER_BYTES
         )
 
@@ -85,7 +85,7 @@ def is_object(body: bytes) -> bool:
         if not body.isascii():
             body.decode()  # the JSON decoder does not look into strings that it skips
         _decode_object(body)
-    except NO_JSON:
+    except JSON_ERRORS:
         return False
     return not is_too_deep(body)
 
@@ -97,7 +97,7 @@ class _Object(msgspec.Struct):
 _decode_object = msgspec.json.Decoder(_Object).decode
 
 
-def _unlike(answer: http1.Answer) -> Reply:
+def _unlike(answer: http1.HttpAnswer) -> Reply:
     """The reply for anything but a good answer."""
     status, body = answer.status, answer.body
     if not is_object(body):

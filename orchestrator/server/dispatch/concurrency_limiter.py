@@ -40,7 +40,7 @@ INTERACTIVE_SHARE = 0.25
 
 
 class Move(StrEnum):
-    """Why a limit moved last: few words, for metrics; `Flow.reason` says it with figures."""
+    """Why a limit moved last: few words, for metrics; `ConcurrencyLimiter.reason` says it with figures."""
 
     START = "start"
     LEARNED = "learned"
@@ -63,7 +63,7 @@ class Gauges:
     preemptions: float = 0.0
 
 
-class Flow:
+class ConcurrencyLimiter:
     """The concurrency limit of an upstream. `move` and `reason` say why it moved last, `growing` whether it seeks.
 
     It starts at `learned`, what was right before, or else at `start`.
@@ -83,7 +83,7 @@ class Flow:
         self._interactive_at = float("-inf")
         self._most_running = 0
         self._preemptions: float | None = None
-        self._preempted_looks = 0
+        self._preempted_windows = 0
         self._flight = _Flight()
 
     def room(self, now: float, interactive: int) -> int:
@@ -165,8 +165,8 @@ class Flow:
     def _is_preempting(self, gauges: Gauges) -> bool:
         before, self._preemptions = self._preemptions, gauges.preemptions
         more = before is not None and gauges.preemptions > before
-        self._preempted_looks = self._preempted_looks + 1 if more else 0
-        return self._preempted_looks >= 2
+        self._preempted_windows = self._preempted_windows + 1 if more else 0
+        return self._preempted_windows >= 2
 
     def _by_throughput(self, now: float) -> None:
         flight = self._flight

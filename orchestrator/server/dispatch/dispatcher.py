@@ -18,28 +18,28 @@ from orchestrator.server.dispatch.outcomes import INTERNAL
 from orchestrator.server.dispatch.retry import (
     MAX_TRIES,
     Action,
+    AttemptFault,
     End,
-    Fault,
-    Verdict,
+    RetryVerdict,
     account_problem,
     fault_of,
     judge,
     leaves_doubt,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import NO_TRIES, UNREADABLE_SECONDS, Source, Work
+from orchestrator.server.dispatch.work import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
 
 log = logging.getLogger(__name__)
 
 # The last try of a row that may be what kills the engine it has alone: no row is given up for what another one did.
-ALONE_CUTS = MAX_TRIES[Fault.CUT] - 1
+ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """An engine that dies takes connections to its very end, and the next row's last try must not be one of them."""
 FORBIDDEN = 403
 """May be said of the account, or of what one row asks for: then others are taken."""
 TICK = 0.001
 """Timers are exact to a millisecond (uvloop's): one that is too early would ask again and again until it is time."""
-ANSWERED = Verdict(Action.KEEP)
+ANSWERED = RetryVerdict(Action.KEEP)
 
 
 def _size(work: Work) -> int:
@@ -53,14 +53,14 @@ class _Alarm(NamedTuple):
     handle: asyncio.Handle
 
 
-class FanOut:
+class Dispatcher:
     """Drives every upstream at its limit with rows of the sources, each in its turn."""
 
     def __init__(
         self, upstreams: Sequence[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool
     ) -> None:
         self.upstreams = upstreams
-        self.sources: Fair[Source] = Fair()
+        self.sources: Fair[RowSource] = Fair()
         self._retry_delay = retry_delay
         self._paused = paused
         self._enabled = enabled
@@ -197,7 +197,7 @@ class FanOut:
         # What failed here may be the row's fault: who has one chance gets another row.
         elsewhere = self._well > 1 or upstream.on_trial
 
-        def take(source: Source) -> Work | None:
+        def take(source: RowSource) -> Work | None:
             try:
                 return source.take(upstream, elsewhere) if self._suits(source, upstream) else None
             except Exception:
@@ -208,7 +208,7 @@ class FanOut:
 
         return self.sources.take(upstream, self._deadline_now, take, _size)
 
-    def _suits(self, source: Source, upstream: Upstream) -> bool:
+    def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """Whether an upstream has the model. One that nobody has goes anywhere, to be told so."""
         return upstream.serves(source.model) or not any(other.serves(source.model) for other in self.upstreams)
 
@@ -291,7 +291,7 @@ class FanOut:
         return None
 
     def _end(
-        self, upstream: Upstream, work: Work, reply: Reply, verdict: Verdict, sent_at: float, now: float
+        self, upstream: Upstream, work: Work, reply: Reply, verdict: RetryVerdict, sent_at: float, now: float
     ) -> None:
         upstream.answered(now)
         if verdict.action is Action.KEEP and upstream.well(sent_at):
@@ -317,17 +317,17 @@ class FanOut:
         if verdict.overload:
             upstream.overloaded(now, sent_at, reply, self._retry_delay)
         elif reply.end is End.TIMED_OUT:
-            upstream.flow.timed_out(now, sent_at)
+            upstream.limiter.timed_out(now, sent_at)
         if upstream.refuses_priority(reply):
             self._again(work)
             return
-        if fault is not None and fault is not Fault.OVERLOAD:
+        if fault is not None and fault is not AttemptFault.OVERLOAD:
             work.failed_on = upstream
             # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
             # But many without any answer are no bad rows: each costs a worker the whole time that a request may take.
-            if len(self.upstreams) > 1 or fault is Fault.TIMED_OUT:
+            if len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT:
                 upstream.faulty(verdict.reason)
-            if fault is Fault.CUT and work is self._alone:
+            if fault is AttemptFault.CUT and work is self._alone:
                 self._next_alone_at = now + AFTER_DEATH_SECONDS
         match verdict.action:
             case Action.KEEP | Action.GIVE_UP:
@@ -361,7 +361,7 @@ class FanOut:
             return
         if work.packed and work.is_suspect:
             work.source.unpack(work)
-        elif work.tries is not NO_TRIES and work.tries[Fault.CUT] >= ALONE_CUTS:
+        elif work.tries is not NO_TRIES and work.tries[AttemptFault.CUT] >= ALONE_CUTS:
             self._last_tries.append(work)
         elif work.is_suspect:
             self._suspects.append(work)

@@ -22,7 +22,7 @@ ROW_BYTES = 256
 """What a row counts beside its bytes."""
 
 
-class Waiting(Protocol):
+class WaitingBatch(Protocol):
     """Rows that wait: a running batch. `deadline` is in the seconds of the caller's clock."""
 
     tenant: str
@@ -33,7 +33,7 @@ class Waiting(Protocol):
         """How many rows have no result yet."""
 
 
-S = TypeVar("S", bound=Waiting)
+S = TypeVar("S", bound=WaitingBatch)
 T = TypeVar("T")
 
 

@@ -58,7 +58,7 @@ class TooLongError(PostError):
         self.status = status
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A whole answer. Header names are lower case; of a header that comes twice the first counts."""
 
     status: int
@@ -78,7 +78,7 @@ class _Connection(asyncio.Protocol):
         self._max_body = max_body
         self._parser = HttpResponseParser(self)
         self._transport: asyncio.Transport
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._size = 0
@@ -89,7 +89,7 @@ class _Connection(asyncio.Protocol):
         self.deadline = 0.0
         self.idle_since = 0.0
 
-    def send(self, waiter: asyncio.Future[Answer], head: bytes, body: bytes) -> None:
+    def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, body: bytes) -> None:
         """Send a request; the waiter gets its answer, or a PostError."""
         self._waiter = waiter
         self._headers, self._body = [], []
@@ -179,7 +179,7 @@ class _Connection(asyncio.Protocol):
         parts, status = self._body, self._parser.get_status_code()
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
-            waiter.set_result(_plain(Answer(status, self._headers, body), self._max_body))
+            waiter.set_result(_plain(HttpAnswer(status, self._headers, body), self._max_body))
         except PostError as error:
             waiter.set_exception(error)
 
@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
             waiter.set_exception(error)
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server. Use it on one event loop; `timeout` seconds are those of a whole request.
 
     `url` is the server's root, `http` or `https`; certificates are those that the system trusts.
@@ -214,12 +214,12 @@ class Pool:
         self._addresses_until = float("-inf")
         self._look: asyncio.TimerHandle | None = None
 
-    async def post(self, path: str, body: bytes) -> Answer:
+    async def post(self, path: str, body: bytes) -> HttpAnswer:
         """POST a body and wait for the whole answer, whatever its status. Raises PostError."""
         loop = asyncio.get_running_loop()
         head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(body))
         connection = self._idle_one(loop.time()) or await self._connect(loop)
-        waiter: asyncio.Future[Answer] = loop.create_future()
+        waiter: asyncio.Future[HttpAnswer] = loop.create_future()
         connection.deadline = loop.time() + self._timeout
         self._busy.add(connection)
         connection.send(waiter, head, body)
@@ -308,7 +308,7 @@ class Pool:
             self._look_later(loop)
 
 
-def _plain(answer: Answer, most: int) -> Answer:
+def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
     """An answer as it was before it was compressed. Raises NotHTTPError, TooLongError."""
     encoding = next((value.lower() for name, value in answer.headers if name == b"content-encoding"), b"identity")
     if encoding == b"identity":
@@ -324,7 +324,7 @@ def _plain(answer: Answer, most: int) -> Answer:
         raise TooLongError(answer.status)
     if not unpacker.eof:
         raise ConnectionCutError("the compressed answer is not whole")
-    return Answer(answer.status, answer.headers, body)
+    return HttpAnswer(answer.status, answer.headers, body)
 
 
 def _cause(error: HttpParserError) -> str:

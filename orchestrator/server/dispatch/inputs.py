@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core import request_lines, wire
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import BodyError
-from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.plan import InputRows
 
 
-class Line(msgspec.Struct):
+class InputLine(msgspec.Struct):
     """A request line that was checked before: its id goes into the result byte for byte, its body to the upstream."""
 
     custom_id: msgspec.Raw
@@ -23,7 +23,7 @@ class Line(msgspec.Struct):
 
 BLOCK_BYTES = 128 * 1024
 """So much is read at once where rows go out as they stand in the file; a line above a quarter of it is read alone."""
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(InputLine).decode
 
 
 class Unreadable(Exception):
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 class Input:
     """An open input file and its plan. Raises OSError where the file cannot be opened."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: InputRows) -> None:
         self.plan = plan
         self._fd = os.open(path, os.O_RDONLY)
         self._block, self._block_at = b"", 0
@@ -43,7 +43,7 @@ class Input:
         """Close the file."""
         os.close(self._fd)
 
-    def line(self, index: int) -> Line:
+    def line(self, index: int) -> InputLine:
         """A row's line. Raises Unreadable where it may be read again later, BodyError where it must not be sent."""
         plan = self.plan
         if plan.faults and (fault := plan.faults.get(index)) is not None:
@@ -54,14 +54,14 @@ class Input:
             raise Unreadable(error.strerror) from error
         try:
             return _decode(raw)
-        except NO_JSON:
+        except JSON_ERRORS:
             said = "is not what it was when it was checked"
             if request_lines.find_custom_id(raw) is None:
                 raise Unreadable(f"it {said}") from None
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None
 
     def _read(self, index: int) -> bytes:
-        """A row as `Plan.read` gives it; a call of the system costs more than what else is done here with a row."""
+        """A row as `InputRows.read` gives it; a system call costs more than all else done here with a row."""
         begin, size = self.plan.offsets[index], self.plan.size(index)
         follows, self._next = begin == self._next, self.plan.offsets[index + 1]
         at = begin - self._block_at

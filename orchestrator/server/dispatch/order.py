@@ -48,7 +48,7 @@ _UNKNOWN = 63
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RowOrder:
     """The order in which rows go out, and why.
 
     `rows` has the row indexes in this order, or is None where that is the file's. `bounds` are positions in it: the
@@ -98,7 +98,7 @@ class Sorter:
         if len(self._records) == self._run_rows:
             self._spill()
 
-    def order(self, cache_bytes: int | None) -> Order:
+    def order(self, cache_bytes: int | None) -> RowOrder:
         """The order of all rows added; call it once. Raises OSError.
 
         `cache_bytes` is the text that the prefix cache of one upstream holds, of the smallest where there are more,
@@ -124,10 +124,10 @@ class Sorter:
         )
         return self._grouped(tree, reason, share)
 
-    def _unsorted(self, reason: str, share: float) -> Order:
+    def _unsorted(self, reason: str, share: float) -> RowOrder:
         few = self._long()
         if not few:
-            return Order(f"file order: {reason}", share)
+            return RowOrder(f"file order: {reason}", share)
         rows = array("I", few)
         early = bytearray(len(self._limits))
         for row in few:
@@ -136,14 +136,14 @@ class Sorter:
         while row >= 0:
             rows.append(row)
             row = early.find(0, row + 1)
-        return Order(f"file order, long rows first: {reason}", share, rows)
+        return RowOrder(f"file order, long rows first: {reason}", share, rows)
 
-    def _grouped(self, tree: Tree, reason: str, share: float) -> Order:
+    def _grouped(self, tree: Tree, reason: str, share: float) -> RowOrder:
         bounds, hashes = tree.arrange(chain(self._long(), range(len(self._limits))), UNSHARED)
         rows = tree.place(self._by_limit())
         if all(map(eq, rows, count())):
-            return Order(f"{reason}; the file has them in this order", share, None, bounds, hashes)
-        return Order(reason, share, rows, bounds, hashes)
+            return RowOrder(f"{reason}; the file has them in this order", share, None, bounds, hashes)
+        return RowOrder(reason, share, rows, bounds, hashes)
 
     def _by_limit(self) -> Iterator[int]:
         """All rows, those that may generate most first, else in the file's order."""

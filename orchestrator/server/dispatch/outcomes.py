@@ -11,7 +11,7 @@ from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.wire import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.resultlines import answer_line, error_body, error_line
-from orchestrator.server.dispatch.retry import Action, Verdict
+from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ Outcome = tuple[str, bytes, TokenCounts]
 
 
 def outcome_of(
-    custom_id: msgspec.Raw, reply: Reply, verdict: Verdict, orch: wire.Provenance | None, stats: Stats
+    custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: wire.Provenance | None, stats: Stats
 ) -> Outcome:
     """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
     try:

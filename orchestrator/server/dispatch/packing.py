@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 
 # 64 inputs leave of the cost of a request too little for each to be worth more, and keep an answer at some megabytes
 # (64 x 4,096 numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others,
@@ -90,7 +90,7 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
         fields = _decode.decode(body)
         inputs = _inputs(fields.pop("input", _NULL), tokens=shape.tokens)
         key = _encode(fields, order="deterministic")
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     if not inputs or not _SINGLE.isdisjoint(fields) or bytes(fields.get("encoding_format", _NULL)) not in _FORMATS:
         return None
@@ -166,7 +166,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
     try:
         fields = _decode.decode(answer)
         items = _decode_items(fields[shape.items])
-    except (KeyError, *NO_JSON) as error:
+    except (KeyError, *JSON_ERRORS) as error:
         raise PackError(f"the answer to {len(rows)} rows cannot be read: {type(error).__name__}") from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
     # Neither is worth sending the rows again: they are answered, and may be billed.
@@ -190,7 +190,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
 def _read(value: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(value)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
 
 

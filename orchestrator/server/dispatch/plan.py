@@ -18,15 +18,15 @@ import msgspec
 
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines
 from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
-from orchestrator.server.dispatch.order import Order, Sorter
-from orchestrator.server.dispatch.request_header import Body, Head, can_share, reader
+from orchestrator.server.dispatch.order import RowOrder, Sorter
+from orchestrator.server.dispatch.request_header import Head, RequestBody, can_share, reader
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InputRows:
     """Rows of an input file by index: where they lie, which of them are done already, and in which order they go out.
 
     Row number i is the bytes `offsets[i]:offsets[i + 1]`; behind its line there may be blank ones. `faults` are rows
@@ -36,7 +36,7 @@ class Plan:
     offsets: array[int]
     done: bytearray
     model: str | None
-    order: Order
+    order: RowOrder
     faults: Mapping[int, LineError] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ def make_plan(
     cache_bytes: int | None = None,
     spill: Path | None = None,
     key: Callable[[str], int] = id_key,
-) -> Plan | list[LineError]:
+) -> InputRows | list[LineError]:
     """The plan of an input file, or every bad line in order (at most MAX_LINE_ERRORS of them).
 
     `done` has the `key` of each row that already has its result. Rows keep the file's order where `in_order` asks
@@ -78,8 +78,8 @@ def make_plan(
         twice = survey.read(path, done)
         if errors := survey.all_errors(path, twice):
             return errors
-        order = sorter.order(cache_bytes) if sorts else Order(_unsorted(in_order=in_order))
-    return Plan(survey.offsets, survey.done, survey.model, order, survey.faults)
+        order = sorter.order(cache_bytes) if sorts else RowOrder(_unsorted(in_order=in_order))
+    return InputRows(survey.offsets, survey.done, survey.model, order, survey.faults)
 
 
 def _unsorted(*, in_order: bool) -> str:
@@ -154,7 +154,7 @@ class _Survey:
             return [LineError("too_many_tasks", problem)]
         return []
 
-    def _has_model(self, head: Head[Body]) -> bool:
+    def _has_model(self, head: Head[RequestBody]) -> bool:
         """Whether a row is for the batch's model: the first row's."""
         if self.model is None:
             self.model = head.body.model

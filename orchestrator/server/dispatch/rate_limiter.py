@@ -33,7 +33,7 @@ _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AnnouncedRate:
     """What an answer says of one rate: the limit, what is left of it, in how many seconds it is whole again."""
 
     limit: float | None = None
@@ -45,8 +45,8 @@ class Standing:
 class Standings:
     """What an answer says of both rates."""
 
-    requests: Standing
-    tokens: Standing
+    requests: AnnouncedRate
+    tokens: AnnouncedRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class _Limit:
         if (limit := self.per_minute) is not None:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
-    def told(self, now: float, said: Standing, since: float, amount: float) -> None:
+    def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
         """An answer's word. `since` was counted behind the request it answers; `amount` is what one more takes."""
         if said.limit is not None and said.limit >= LEAST_TOLD:
             if self.per_minute is None:
@@ -106,7 +106,7 @@ class _Limit:
         self.free_at = max(self.free_at, now + min(LONGEST_HOLD, hold))
 
 
-class Pace:
+class RateLimiter:
     """When the next row may go to an upstream. A limit that is None is taken from its headers, if they tell."""
 
     def __init__(self, requests_per_minute: int | None = None, tokens_per_minute: int | None = None) -> None:
@@ -185,14 +185,14 @@ def read_standings(header: Callable[[str], str | None], now: datetime) -> Standi
     return None
 
 
-_UNTOLD = Standing()
+_UNTOLD = AnnouncedRate()
 
 
-def _read_standing(family: str, what: str, header: Callable[[str], str | None], now: datetime) -> Standing:
+def _read_standing(family: str, what: str, header: Callable[[str], str | None], now: datetime) -> AnnouncedRate:
     limit, remaining, reset = (
         header(family.format(part=part, what=what)) for part in ("limit", "remaining", "reset")
     )
-    return Standing(_number(limit), _number(remaining), reset_seconds(reset, now))
+    return AnnouncedRate(_number(limit), _number(remaining), reset_seconds(reset, now))
 
 
 def reset_seconds(text: str | None, now: datetime) -> float | None:

@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from orchestrator.core.request_lines import CheckedLine, check_line, is_too_deep
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, LineError
+from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, LineError
 
 _NONE = msgspec.Raw()
 
 
-class Body(msgspec.Struct, gc=False):
+class RequestBody(msgspec.Struct, gc=False):
     """A request's body, for an endpoint whose rows share no work."""
 
     model: str
@@ -38,7 +38,7 @@ class Body(msgspec.Struct, gc=False):
         return not self.stream and self.model != ""
 
 
-class _Chat(Body, gc=False):
+class _Chat(RequestBody, gc=False):
     messages: msgspec.Raw = _NONE
     max_tokens: Any = None
     max_completion_tokens: Any = None
@@ -59,7 +59,7 @@ class _Chat(Body, gc=False):
         return not self.stream and self.model != "" and (len(messages) >= 100 or b":" in bytes(messages))
 
 
-class _Completion(Body, gc=False):
+class _Completion(RequestBody, gc=False):
     prompt: msgspec.Raw = _NONE
     max_tokens: Any = None
 
@@ -72,7 +72,7 @@ class _Completion(Body, gc=False):
         return self.max_tokens
 
 
-class _Response(Body, gc=False):
+class _Response(RequestBody, gc=False):
     input: msgspec.Raw = _NONE
     instructions: msgspec.Raw = _NONE
     max_output_tokens: Any = None
@@ -91,7 +91,7 @@ def _joined(*parts: msgspec.Raw) -> bytes:
     return b"".join([bytes(part) for part in parts])
 
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=RequestBody)
 
 
 class Head(msgspec.Struct, Generic[B], gc=False):
@@ -103,7 +103,7 @@ class Head(msgspec.Struct, Generic[B], gc=False):
     body: B
 
 
-_BODIES: dict[str, type[Body]] = {
+_BODIES: dict[str, type[RequestBody]] = {
     "/v1/chat/completions": _Chat,
     "/v1/completions": _Completion,
     "/v1/responses": _Response,
@@ -116,11 +116,12 @@ def can_share(endpoint: str) -> bool:
     return endpoint in _BODIES
 
 
-def reader(endpoint: str) -> Callable[[bytes], Head[Body] | LineError]:
+def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
     """Reads one line of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
-    decode: Callable[[bytes], Head[Body]] = msgspec.json.Decoder(Head[_BODIES.get(endpoint, Body)]).decode  # type: ignore[misc]
+    body = _BODIES.get(endpoint, RequestBody)
+    decode: Callable[[bytes], Head[RequestBody]] = msgspec.json.Decoder(Head[body]).decode  # type: ignore[valid-type]
 
-    def read(raw: bytes) -> Head[Body] | LineError:
+    def read(raw: bytes) -> Head[RequestBody] | LineError:
         try:
             if len(raw) <= MAX_LINE_BYTES:
                 head = decode(raw)
@@ -129,11 +130,11 @@ def reader(endpoint: str) -> Callable[[bytes], Head[Body] | LineError]:
                     if not raw.isascii():
                         raw.decode()  # the JSON decoder does not look into strings that it skips
                     return head
-        except NO_JSON:
+        except JSON_ERRORS:
             pass
         checked = check_line(raw, endpoint)
         if isinstance(checked, CheckedLine):
-            return Head(checked.custom_id, "POST", checked.url, Body(checked.model or ""))
+            return Head(checked.custom_id, "POST", checked.url, RequestBody(checked.model or ""))
         return checked
 
     return read

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import MAX_LINE_BYTES, NO_JSON, ResultLine
+from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
 
 MAX_WAITING_BYTES = 8 * 1024 * 1024
 GROUP_SECONDS = 0.02
@@ -231,6 +231,6 @@ def _drop_broken_lines(path: Path) -> None:
 def _parse(raw: bytes) -> ResultLine | None:
     try:
         row = _decode(raw)
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     return row if row.custom_id is not None else None

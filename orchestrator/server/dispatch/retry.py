@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 
 
 class End(StrEnum):
@@ -33,7 +33,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetryVerdict:
     """An action and why; `overload` tells flow control that the upstream asked for less."""
 
     action: Action
@@ -42,7 +42,7 @@ class Verdict:
     overload: bool = False
 
 
-class Fault(StrEnum):
+class AttemptFault(StrEnum):
     """What an attempt may fail by; a row's tries are counted for each by itself."""
 
     OVERLOAD = "overload"
@@ -52,7 +52,13 @@ class Fault(StrEnum):
     GARBLED = "garbled"
 
 
-MAX_TRIES = {Fault.OVERLOAD: 20, Fault.SERVER_ERROR: 5, Fault.CUT: 4, Fault.TIMED_OUT: 3, Fault.GARBLED: 4}
+MAX_TRIES = {
+    AttemptFault.OVERLOAD: 20,
+    AttemptFault.SERVER_ERROR: 5,
+    AttemptFault.CUT: 4,
+    AttemptFault.TIMED_OUT: 3,
+    AttemptFault.GARBLED: 4,
+}
 MAX_DELAY = 30.0
 TRANSIENT = frozenset({408, 409, 425, 500, 502, 504, 520, 522, 524})
 OVERLOAD = frozenset({429, 503, 529})
@@ -61,17 +67,17 @@ GATEWAY = frozenset({502, 504, 520, 524})
 NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
 
 
-def fault_of(end: End, status: int) -> Fault | None:
+def fault_of(end: End, status: int) -> AttemptFault | None:
     """What an attempt failed by; None where it did not, or where it says nothing about the row."""
     match end:
         case End.ANSWERED:
             if status in OVERLOAD:
-                return Fault.OVERLOAD
-            return Fault.SERVER_ERROR if status in TRANSIENT or status >= 500 else None
+                return AttemptFault.OVERLOAD
+            return AttemptFault.SERVER_ERROR if status in TRANSIENT or status >= 500 else None
         case End.UNREACHABLE | End.TOO_LONG:
             return None
         case End.CUT | End.TIMED_OUT | End.GARBLED:
-            return Fault(end)
+            return AttemptFault(end)
     assert_never(end)
 
 
@@ -107,7 +113,7 @@ def account_problem(status: int, body: bytes) -> str | None:
             return "the upstream refuses the account (403)"
     try:
         error = msgspec.json.decode(body, type=_ErrorBody).error
-    except NO_JSON:
+    except JSON_ERRORS:
         return None
     word = next((word for word in (error.code, error.type) if isinstance(word, str) and word in NO_CREDIT), None)
     return None if word is None else f"the upstream refuses the account: {word} ({status})"
@@ -123,7 +129,7 @@ def judge(
     base: float,
     paid: bool = False,
     account: str | None = None,
-) -> Verdict:
+) -> RetryVerdict:
     """The verdict on an attempt that is the `tries`-th (from 1) of its row to fail by this fault.
 
     `base` is the first delay in seconds. `paid`: an overload of the upstream is a matter of its capacity, or of a
@@ -133,29 +139,29 @@ def judge(
     delay = min(MAX_DELAY, base * 2 ** min(tries - 1, 10))
     match end:
         case End.UNREACHABLE:
-            return Verdict(Action.WAIT, f"upstream unreachable: {detail}")
+            return RetryVerdict(Action.WAIT, f"upstream unreachable: {detail}")
         case End.TOO_LONG:
-            return Verdict(Action.GIVE_UP, f"too long: {detail}")  # it would be so again
+            return RetryVerdict(Action.GIVE_UP, f"too long: {detail}")  # it would be so again
         case End.CUT | End.TIMED_OUT | End.GARBLED:
             reason = f"{end.replace('_', ' ')}: {detail}"
-            again = tries < MAX_TRIES[Fault(end)]
-            return Verdict(Action.RETRY, reason, delay) if again else Verdict(Action.GIVE_UP, reason)
+            again = tries < MAX_TRIES[AttemptFault(end)]
+            return RetryVerdict(Action.RETRY, reason, delay) if again else RetryVerdict(Action.GIVE_UP, reason)
         case End.ANSWERED:
             if account is not None:
-                return Verdict(Action.LEAVE, account)
+                return RetryVerdict(Action.LEAVE, account)
             return _judge_status(status, retry_after, tries, delay, paid)
     assert_never(end)
 
 
-def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> Verdict:
+def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> RetryVerdict:
     if status in (401, 403) and not paid:
         # A key is the upstream's matter, never one row's: failing every row with it would waste the job.
-        return Verdict(Action.WAIT, f"upstream refuses the API key ({status})")
+        return RetryVerdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
-        if paid or tries < MAX_TRIES[Fault.OVERLOAD]:
+        if paid or tries < MAX_TRIES[AttemptFault.OVERLOAD]:
             wait = delay if retry_after is None else retry_after
-            return Verdict(Action.RETRY, f"overloaded ({status})", wait, overload=True)
-        return Verdict(Action.KEEP, f"still overloaded ({status})")
-    if (status in TRANSIENT or status >= 500) and tries < MAX_TRIES[Fault.SERVER_ERROR]:
-        return Verdict(Action.RETRY, f"server error ({status})", delay if retry_after is None else retry_after)
-    return Verdict(Action.KEEP)
+            return RetryVerdict(Action.RETRY, f"overloaded ({status})", wait, overload=True)
+        return RetryVerdict(Action.KEEP, f"still overloaded ({status})")
+    if (status in TRANSIENT or status >= 500) and tries < MAX_TRIES[AttemptFault.SERVER_ERROR]:
+        return RetryVerdict(Action.RETRY, f"server error ({status})", delay if retry_after is None else retry_after)
+    return RetryVerdict(Action.KEEP)

@@ -42,7 +42,7 @@ def read_doubts(path: Path, rows: int) -> bytearray:
     return doubts
 
 
-class Sent:
+class SendLog:
     """A batch's account; `doubts` is what `read_doubts` gave for it. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: Path, doubts: bytearray) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
-from orchestrator.core.wire import NO_JSON, ResultLine
+from orchestrator.core.wire import JSON_ERRORS, ResultLine
 
 
 class Note(NamedTuple):
@@ -22,7 +22,7 @@ def note_of(row: ResultLine, *, succeeded: bool) -> Note:
     """What a line of a result file says; of its tokens a damaged one says nothing."""
     tokens = NO_TOKENS
     if succeeded and row.response is not None:
-        with suppress(*NO_JSON):
+        with suppress(*JSON_ERRORS):
             tokens = answer_tokens(row.response.body)
     return Note(succeeded, tokens, row.orch.upstream_seconds if row.orch else 0.0)
 

@@ -1,7 +1,7 @@
 """Which row an upstream gets next: rows that share a prefix stay on one upstream. Pure.
 
 Every group of rows with a common prefix has a home among the upstreams, by rendezvous hashing of its prefix, so that
-it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest lane: a
+it is the same in the next batch too. Who has nothing left of its own takes over from the end of the longest queue: a
 group, or half of what is left of its last one. So the fast ones do more, and nothing waits for one that is slow or
 dead.
 """
@@ -12,12 +12,12 @@ from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from orchestrator.server.dispatch.plan import Plan
+from orchestrator.server.dispatch.plan import InputRows
 
 _MASK = (1 << 64) - 1
 
 
-class _Lane:
+class _UpstreamQueue:
     """An upstream's rows: a range of positions it is in, and behind it the groups `queue[next:]`."""
 
     __slots__ = ("at", "end", "next", "queue", "queued")
@@ -35,46 +35,48 @@ class _Lane:
         return self.end - self.at + self.queued
 
 
-class Lanes:
+class UpstreamQueues:
     """Hands out the rows of a plan that are not done, each once, to whoever asks."""
 
-    def __init__(self, plan: Plan, upstreams: Sequence[str]) -> None:
+    def __init__(self, plan: InputRows, upstreams: Sequence[str]) -> None:
         """`upstreams` are the names that groups are given to; others that ask later live by what they take over."""
         self._rows = plan.order.rows
         self._done = plan.done
         self._bounds = plan.order.bounds
-        self._lanes = {name: _Lane() for name in upstreams}
-        self._shared: _Lane | None = None
-        if len(self._bounds) > 1 and len(self._lanes) > 1:
+        self._upstream_queues = {name: _UpstreamQueue() for name in upstreams}
+        self._shared: _UpstreamQueue | None = None
+        if len(self._bounds) > 1 and len(self._upstream_queues) > 1:
             self._give_homes(plan.order.hashes)
         else:
-            self._shared = _Lane()
+            self._shared = _UpstreamQueue()
             self._shared.end = len(plan)
 
     def take(self, upstream: str) -> int | None:
         """The index of the next row for an upstream, or None when every row has been handed out."""
-        lane = self._shared or self._lanes.get(upstream)
-        if lane is None:
-            lane = self._lanes[upstream] = _Lane()
+        upstream_queue = self._shared or self._upstream_queues.get(upstream)
+        if upstream_queue is None:
+            upstream_queue = self._upstream_queues[upstream] = _UpstreamQueue()
         rows, done = self._rows, self._done
         while True:
             if rows is None:
-                index = done.find(0, lane.at, lane.end)
+                index = done.find(0, upstream_queue.at, upstream_queue.end)
                 if index >= 0:
-                    lane.at = index + 1
+                    upstream_queue.at = index + 1
                     return index
             else:
-                for at in range(lane.at, lane.end):
+                for at in range(upstream_queue.at, upstream_queue.end):
                     if not done[index := rows[at]]:
-                        lane.at = at + 1
+                        upstream_queue.at = at + 1
                         return index
-            lane.at = lane.end
-            if not (self._next_group(lane) or self._take_over(lane)):
+            upstream_queue.at = upstream_queue.end
+            if not (self._next_group(upstream_queue) or self._take_over(upstream_queue)):
                 return None
 
     def _give_homes(self, hashes: array[int]) -> None:
-        lanes = list(self._lanes.values())
-        seeds = [int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") for name in self._lanes]
+        upstream_queues = list(self._upstream_queues.values())
+        seeds = [
+            int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") for name in self._upstream_queues
+        ]
         bounds = self._bounds
         for group, prefix in enumerate(hashes):
             best = chosen = -1
@@ -84,31 +86,31 @@ class Lanes:
                 weight = ((weight ^ weight >> 32) * 0xD6E8FEB86659FD93) & _MASK
                 if weight > best:
                     best, chosen = weight, number
-            lanes[chosen].queue.append(group)
-            lanes[chosen].queued += bounds[group + 1] - bounds[group]
+            upstream_queues[chosen].queue.append(group)
+            upstream_queues[chosen].queued += bounds[group + 1] - bounds[group]
 
-    def _next_group(self, lane: _Lane) -> bool:
-        """Move a lane on to the next group of its own."""
-        if lane.next == len(lane.queue):
+    def _next_group(self, upstream_queue: _UpstreamQueue) -> bool:
+        """Move an upstream queue on to the next group of its own."""
+        if upstream_queue.next == len(upstream_queue.queue):
             return False
-        group = lane.queue[lane.next]
-        lane.next += 1
-        lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
-        lane.queued -= lane.end - lane.at
+        group = upstream_queue.queue[upstream_queue.next]
+        upstream_queue.next += 1
+        upstream_queue.at, upstream_queue.end = self._bounds[group], self._bounds[group + 1]
+        upstream_queue.queued -= upstream_queue.end - upstream_queue.at
         return True
 
-    def _take_over(self, lane: _Lane) -> bool:
-        """Give a lane without rows some of the lane that has the most."""
+    def _take_over(self, upstream_queue: _UpstreamQueue) -> bool:
+        """Give an upstream queue without rows some of the one that has the most."""
         if self._shared is not None:
             return False
-        other = max(self._lanes.values(), key=lambda each: each.left)
+        other = max(self._upstream_queues.values(), key=lambda each: each.left)
         if not other.left:
             return False
         if other.next == len(other.queue):
-            lane.end, lane.at = other.end, (other.at + other.end) // 2
-            other.end = lane.at
+            upstream_queue.end, upstream_queue.at = other.end, (other.at + other.end) // 2
+            other.end = upstream_queue.at
             return True
         group = other.queue.pop()
-        lane.at, lane.end = self._bounds[group], self._bounds[group + 1]
-        other.queued -= lane.end - lane.at
+        upstream_queue.at, upstream_queue.end = self._bounds[group], self._bounds[group + 1]
+        other.queued -= upstream_queue.end - upstream_queue.at
         return True

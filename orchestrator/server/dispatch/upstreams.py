@@ -12,14 +12,14 @@ import aiohttp
 
 from orchestrator.core.answers import answer_tokens
 from orchestrator.core.errors import BackendError
-from orchestrator.core.wire import NO_JSON
+from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
-from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, Flow, Gauges
+from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
 from orchestrator.server.dispatch.pages import models_in, paths_in, read_page
-from orchestrator.server.dispatch.rate_limiter import Pace, Ticket
+from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
@@ -53,7 +53,7 @@ class Upstream:
         ceiling: int,
         clock: Callable[[], float],
         learned: int | None = None,
-        pace: Pace | None = None,
+        pace: RateLimiter | None = None,
         paid: bool = False,
         account_seconds: float = 60.0,
     ) -> None:
@@ -67,7 +67,7 @@ class Upstream:
         self.paid = paid
         rate = None if pace is None else pace.requests_per_minute
         # No answer takes much longer than a minute, so no more than a minute's requests are ever out at once.
-        self.flow = Flow(ceiling, learned, START if rate is None else max(START, int(rate)))
+        self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
         self.inflight = 0
         self.interactive = 0
@@ -155,7 +155,7 @@ class Upstream:
 
     def room(self) -> int:
         """How many rows may be out now."""
-        room = self.flow.room(self.clock(), self.interactive)
+        room = self.limiter.room(self.clock(), self.interactive)
         return min(room, 1) if self.on_trial else room
 
     def wait(self) -> float:
@@ -184,7 +184,7 @@ class Upstream:
             # A rate, or a quota: fewer rows at once would not help.
             self.pace.refused(now, sent_at, reply.retry_after, pause)
         else:
-            self.flow.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
+            self.limiter.overloaded(now, sent_at, reply.retry_after, pause=min(FIRST_CLOSED, pause))
 
     async def send(self, endpoint: str, body: bytes) -> Reply:
         """One attempt. Never raises for what an upstream can do; cancellation passes through."""
@@ -256,7 +256,7 @@ class Upstream:
 
     def answered(self, now: float) -> None:
         """A row came to its end."""
-        self.flow.completed(now, self.inflight + 1)
+        self.limiter.completed(now, self.inflight + 1)
 
     def well(self, sent_at: float) -> bool:
         """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
@@ -308,10 +308,10 @@ class Upstream:
             self._busy.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._busy.wait(), SETTLED_SECONDS)
-        await asyncio.sleep(GROWING_SECONDS if self.flow.growing or not self.inflight else SETTLED_SECONDS)
+        await asyncio.sleep(GROWING_SECONDS if self.limiter.growing or not self.inflight else SETTLED_SECONDS)
 
     async def _look(self) -> None:
-        self.flow.observe(self.clock(), self.inflight, await self._read_gauges())
+        self.limiter.observe(self.clock(), self.inflight, await self._read_gauges())
 
     async def _probe(self) -> bool:
         try:
@@ -328,7 +328,7 @@ class Upstream:
                 return False
             # An upstream without a models page is well as long as it answers.
             return status in (404, 405)
-        except NO_JSON:
+        except JSON_ERRORS:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {unreachable.reason(error)}"
@@ -343,7 +343,7 @@ class Upstream:
         try:
             status, body = await self._ask("/openapi.json")
             return paths_in(body) if status < 300 else frozenset()
-        except (aiohttp.ClientError, OSError, TimeoutError, *NO_JSON):
+        except (aiohttp.ClientError, OSError, TimeoutError, *JSON_ERRORS):
             return self.paths
 
     async def _read_gauges(self) -> Gauges | None:

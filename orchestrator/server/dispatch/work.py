@@ -12,14 +12,14 @@ from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.rate_limiter import Ticket
-from orchestrator.server.dispatch.retry import Fault, Verdict
+from orchestrator.server.dispatch.retry import AttemptFault, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
 
 SUSPECT_CUTS = 2
 """A row that was in a cut connection so often may be what kills the engine: no other such row is out with it."""
 UNREADABLE_SECONDS = 1.0
 """A row that cannot be read is tried again after so long."""
-NO_TRIES: Counter[Fault] = Counter()
+NO_TRIES: Counter[AttemptFault] = Counter()
 
 
 class Work:
@@ -37,7 +37,7 @@ class Work:
         *("source", "ticket", "tries", "upstream_seconds"),
     )
 
-    def __init__(self, source: Source, index: int, size: int) -> None:
+    def __init__(self, source: RowSource, index: int, size: int) -> None:
         self.source = source
         self.index = index
         self.size = size
@@ -52,7 +52,7 @@ class Work:
         self.refused_at: float | None = None
         self.ticket: Ticket | None = None
 
-    def failed_by(self, fault: Fault) -> int:
+    def failed_by(self, fault: AttemptFault) -> int:
         """Count an attempt that failed; how many failed by this fault."""
         if self.tries is NO_TRIES:
             self.tries = Counter()
@@ -62,10 +62,10 @@ class Work:
     @property
     def is_suspect(self) -> bool:
         """Whether it may be what kills the engine."""
-        return self.tries is not NO_TRIES and self.tries[Fault.CUT] >= SUSPECT_CUTS
+        return self.tries is not NO_TRIES and self.tries[AttemptFault.CUT] >= SUSPECT_CUTS
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where rows come from, and where their ends go: a running batch."""
 
     tenant: str
@@ -116,7 +116,7 @@ class Source(Protocol):
     def hold(self, reason: str) -> None:
         """It fails at giving rows: it is not asked for a while."""
 
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
         """A row's end: its answer, or the reason why there will be none. False where a pack has to be unpacked."""
 
     @property

@@ -26,14 +26,14 @@ UNJUDGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class DoesNotFit:
     """Why a model does not fit, with the numbers, and what to do."""
 
     reason: str
     hint: str
 
 
-def judge(weights: int | None, group: Group, utilization: float) -> Refusal | None:
+def judge(weights: int | None, group: Group, utilization: float) -> DoesNotFit | None:
     """Whether an engine on `group` can hold `weights` bytes (None: unknown); None: nothing speaks against it.
 
     vLLM takes `utilization` of each GPU's memory, all of it free at its start, and divides the weights equally.
@@ -46,13 +46,13 @@ def judge(weights: int | None, group: Group, utilization: float) -> Refusal | No
         share = f"{utilization:g} of {_gib(gpu.total)}"
         if need is not None and weights is not None and need > budget:
             of = "" if len(group) == 1 else f" over {len(group)} GPUs"
-            return Refusal(
+            return DoesNotFit(
                 f"the model does not fit GPU {gpu.index}: its weights of {_gib(weights)}{of} need {_gib(need)}, "
                 f"and vLLM may use {_gib(budget)} of it ({share})",
                 _more(weights, budget, len(group)),
             )
         if gpu.free is not None and gpu.free < budget:
-            return Refusal(
+            return DoesNotFit(
                 f"GPU {gpu.index} is not free: vLLM takes {_gib(budget)} ({share}), and {_gib(gpu.free)} are free",
                 _less(gpu.free, gpu.total, need),
             )

@@ -40,7 +40,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPolicy:
     """How long to wait before an engine that died is started again, and when to give it up. Times in seconds.
 
     The pause doubles with every death in a row; an engine that was ready for `well` begins anew. It is given up after
@@ -65,7 +65,7 @@ class _Record:
     deaths: int = 0
     failed_starts: int = 0
 
-    def died(self, was_ready: float | None, patience: Patience) -> None:
+    def died(self, was_ready: float | None, patience: RestartPolicy) -> None:
         """`was_ready`: how many seconds it was, None if it never got there."""
         if was_ready is None:
             self.failed_starts += 1
@@ -80,7 +80,7 @@ class _Engine:
     """One engine and the thread that looks after it."""
 
     def __init__(
-        self, planned: Planned, patience: Patience, tell: Callable[[str], None], held: Sequence[int]
+        self, planned: Planned, patience: RestartPolicy, tell: Callable[[str], None], held: Sequence[int]
     ) -> None:
         self.name = planned.name
         self.url = planned.launch.base_url
@@ -192,10 +192,10 @@ class Supervisor:
         engines: Sequence[Planned],
         *,
         tell: Callable[[str], None],
-        patience: Patience | None = None,
+        patience: RestartPolicy | None = None,
         held: Sequence[int] = (),
     ) -> None:
-        self._engines = [_Engine(planned, patience or Patience(), tell, held) for planned in engines]
+        self._engines = [_Engine(planned, patience or RestartPolicy(), tell, held) for planned in engines]
         self._tell = tell
 
     def __enter__(self) -> Self:

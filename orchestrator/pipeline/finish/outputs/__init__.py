@@ -16,13 +16,13 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
-from orchestrator.pipeline.finish.outputs.formats import Counted, Format, encode
+from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
 from orchestrator.settings.job_spec import Output
 from orchestrator.settings.spec_of import tasks_of
 
 __all__ = [
-    "ENDINGS", "Counted", "Format", "Written", "check", "check_format", "deliver", "encode", "place_of", "places",
-    "probe", "schemas_of", "write",
+    "ENDINGS", "CountedLines", "Format", "Written", "check", "check_format", "deliver", "encode", "place_of",
+    "places", "probe", "schemas_of", "write",
 ]  # fmt: skip
 Tasks = Mapping[str, Mapping[str, Any] | None]
 ENDINGS: Mapping[Format, str] = {"jsonl": "jsonl", "batch": "jsonl", "csv": "csv", "parquet": "parquet"}
@@ -63,7 +63,7 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes]) -> 
     writes such a format.
     """
     check_format(form, str(place))
-    counted = Counted(lines)
+    counted = CountedLines(lines)
     with places.opened(place) as file:
         encode(file, counted, form, job.id, schemas_of(job))
         size = file.tell()
@@ -81,7 +81,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     from orchestrator.pipeline.finish.outputs import sqltable
     from orchestrator.pipeline.finish.outputs.layout import Layout
 
-    table, counted = str(output.table), Counted(lines)
+    table, counted = str(output.table), CountedLines(lines)
     sqltable.replace(_database(output, job), table, Layout(job.id, schemas_of(job), flat=True), job.id, counted)
     return Written(f"table {table}", counted.rows, counted.bytes, None)
 

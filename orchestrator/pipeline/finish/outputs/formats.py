@@ -20,7 +20,7 @@ GROUP_BYTES = 32_000_000
 _QUOTED = frozenset('",\r\n')
 
 
-class Counted:
+class CountedLines:
     """Lines as they pass by: how many, and their bytes as JSONL."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:

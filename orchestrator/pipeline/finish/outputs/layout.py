@@ -100,7 +100,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """One column: a name that no other has, in whatever case, and what it holds."""
 
     name: str
@@ -138,7 +138,7 @@ class Layout:
         self._answers = len(answers)
         every = (*IDENTITY, *answers, *PROVENANCE)
         names = unique(name for name, _ in every)
-        self.columns = tuple(Column(name, kind) for name, (_, kind) in zip(names, every, strict=True))
+        self.columns = tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
 
     def cells(self, line: bytes) -> list[Any]:
         """The cells of a merged line, one for each column; None where there is nothing."""

@@ -11,16 +11,16 @@ import pytest
 
 from orchestrator.core.wire import LineError
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.dispatcher import FanOut
-from orchestrator.server.dispatch.rate_limiter import Pace
-from orchestrator.server.dispatch.retry import End, Verdict
+from orchestrator.server.dispatch.dispatcher import Dispatcher
+from orchestrator.server.dispatch.rate_limiter import RateLimiter
+from orchestrator.server.dispatch.retry import End, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
-from orchestrator.server.dispatch.work import Source, Work
+from orchestrator.server.dispatch.work import RowSource, Work
 
 TOKENS = 3_000_000
 
 
-class Rows(Source):
+class Rows(RowSource):
     """A batch of so many rows, each of which may take TOKENS; `end` is told of a row's end."""
 
     tenant, deadline, endpoint, model, is_stopping = "", 0.0, "/v1/x", None, False
@@ -39,7 +39,7 @@ class Rows(Source):
     def request_body(self, work: Work, upstream: Upstream) -> bytes:
         return b"{}"
 
-    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: Verdict, latency: float) -> bool:
+    def settle(self, work: Work, upstream: Upstream, reply: Reply, verdict: RetryVerdict, latency: float) -> bool:
         self.end()
         return True
 
@@ -54,12 +54,12 @@ class Answering(Upstream):
         return Reply(End.ANSWERED, 200, b'{"usage":{"prompt_tokens":500}}')
 
 
-def fanout(rows: int, end: Callable[[], None], pace: Pace | None = None) -> FanOut:
+def dispatcher(rows: int, end: Callable[[], None], pace: RateLimiter | None = None) -> Dispatcher:
     """One that has these rows to send, and nothing else that would make it look for rows."""
     clock = time.monotonic
     upstream = Answering("http://x/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, pace=pace)
     upstream.problem = None
-    found = FanOut([upstream], retry_delay=0.1, paused=lambda: False, enabled=True)
+    found = Dispatcher([upstream], retry_delay=0.1, paused=lambda: False, enabled=True)
     found.sources.add(Rows(rows, end))
     return found
 
@@ -69,7 +69,7 @@ def test_tokens_that_come_back_let_the_next_row_go_earlier_than_was_thought() ->
 
     async def live() -> int:
         ended = asyncio.Semaphore(0)
-        made = fanout(4, ended.release, Pace(tokens_per_minute=60_000))
+        made = dispatcher(4, ended.release, RateLimiter(tokens_per_minute=60_000))
         made.top_up()
         for _ in range(4):
             await ended.acquire()
@@ -82,7 +82,7 @@ def test_tokens_that_come_back_let_the_next_row_go_earlier_than_was_thought() ->
 def test_only_as_many_rows_go_at_once_as_the_rate_allows() -> None:
     async def live() -> list[int]:
         ends: list[int] = []
-        made = fanout(100, lambda: ends.append(1), Pace(requests_per_minute=1))
+        made = dispatcher(100, lambda: ends.append(1), RateLimiter(requests_per_minute=1))
         for _ in range(10):
             made.top_up()
             await asyncio.sleep(0)
@@ -111,7 +111,7 @@ def test_what_the_program_fails_at_is_the_end_of_one_row(step: str, caplog: pyte
 
     async def live() -> list[str | None]:
         ended = asyncio.Semaphore(0)
-        made = fanout(0, ended.release)
+        made = dispatcher(0, ended.release)
         made.sources.add(Breaking(4, ended.release))
         made.top_up()
         for _ in range(4):
@@ -136,7 +136,7 @@ def test_a_batch_that_fails_at_giving_rows_keeps_no_other_from_its_turn(caplog: 
 
     async def live() -> str | None:
         ended = asyncio.Semaphore(0)
-        made = fanout(3, ended.release)
+        made = dispatcher(3, ended.release)
         made.sources.add(Broken(1, ended.release))
         made.top_up()
         for _ in range(3):

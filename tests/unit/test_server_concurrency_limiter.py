@@ -14,7 +14,7 @@ from orchestrator.server.dispatch.concurrency_limiter import (
     LONGEST_CLOSED,
     START,
     START_WITH_GAUGES,
-    Flow,
+    ConcurrencyLimiter,
     Gauges,
     Move,
 )
@@ -22,40 +22,44 @@ from orchestrator.server.dispatch.concurrency_limiter import (
 GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1e6))
 
 
-def grown(ceiling: int = 1024, limit: int = 256) -> Flow:
-    flow = Flow(ceiling, learned=limit)
-    flow.observe(0.0, limit // 2, Gauges(limit, 0, 0.1))
-    assert flow.limit == limit
-    return flow
+def grown(ceiling: int = 1024, limit: int = 256) -> ConcurrencyLimiter:
+    limiter = ConcurrencyLimiter(ceiling, learned=limit)
+    limiter.observe(0.0, limit // 2, Gauges(limit, 0, 0.1))
+    assert limiter.limit == limit
+    return limiter
 
 
 def test_it_starts_low_and_says_so() -> None:
-    assert (Flow(1024).limit, Flow(1024).reason, Flow(1024).move) == (START, "start", Move.START)
-    assert Flow(5).limit == 5
+    assert (ConcurrencyLimiter(1024).limit, ConcurrencyLimiter(1024).reason, ConcurrencyLimiter(1024).move) == (
+        START,
+        "start",
+        Move.START,
+    )
+    assert ConcurrencyLimiter(5).limit == 5
 
 
 def test_it_starts_where_it_was_right_before() -> None:
-    flow = Flow(1024, learned=280)
-    assert (flow.limit, flow.move) == (280, Move.LEARNED)
-    assert Flow(100, learned=280).limit == 100
+    limiter = ConcurrencyLimiter(1024, learned=280)
+    assert (limiter.limit, limiter.move) == (280, Move.LEARNED)
+    assert ConcurrencyLimiter(100, learned=280).limit == 100
 
 
 def test_it_doubles_while_nothing_waits() -> None:
-    flow = Flow(1024)
+    limiter = ConcurrencyLimiter(1024)
     seen = []
     for _ in range(8):
-        flow.observe(0.0, flow.limit, Gauges(flow.limit, 0, 0.1))
-        seen.append(flow.limit)
+        limiter.observe(0.0, limiter.limit, Gauges(limiter.limit, 0, 0.1))
+        seen.append(limiter.limit)
     assert seen == [64, 128, 256, 512, 1024, 1024, 1024, 1024]
-    assert (flow.reason, flow.move) == ("512 run, 0 wait", Move.ROOM)
-    assert flow.growing
+    assert (limiter.reason, limiter.move) == ("512 run, 0 wait", Move.ROOM)
+    assert limiter.growing
 
 
 def test_it_goes_no_higher_than_twice_what_ever_ran_and_a_queue() -> None:
-    flow = Flow(1024)
+    limiter = ConcurrencyLimiter(1024)
     for _ in range(8):
-        flow.observe(0.0, flow.limit, Gauges(min(flow.limit, 40), max(0, flow.limit - 40 - 30), 0.1))
-    assert flow.limit <= 2 * 40 + 8
+        limiter.observe(0.0, limiter.limit, Gauges(min(limiter.limit, 40), max(0, limiter.limit - 40 - 30), 0.1))
+    assert limiter.limit <= 2 * 40 + 8
 
 
 NO_GROWTH = {
@@ -69,90 +73,90 @@ NO_GROWTH = {
 
 @pytest.mark.parametrize(("inflight", "gauges"), NO_GROWTH.values(), ids=NO_GROWTH.keys())
 def test_it_stays_where_it_is(inflight: int, gauges: Gauges) -> None:
-    flow = grown(limit=256)
-    flow.observe(0.0, inflight, gauges)
-    assert flow.limit == 256
+    limiter = grown(limit=256)
+    limiter.observe(0.0, inflight, gauges)
+    assert limiter.limit == 256
 
 
 def test_it_grows_by_a_queue_while_few_wait() -> None:
-    flow = grown(limit=256)
-    flow.observe(0.0, 256, Gauges(250, 6, 0.1))
-    assert flow.limit == 256 + 20
+    limiter = grown(limit=256)
+    limiter.observe(0.0, 256, Gauges(250, 6, 0.1))
+    assert limiter.limit == 256 + 20
 
 
 def test_it_falls_back_to_what_runs_and_a_short_queue() -> None:
-    flow = grown(limit=512)
-    flow.observe(0.0, 512, Gauges(100, 412, 0.5))
-    assert (flow.limit, flow.reason, flow.move) == (108, "412 waiting", Move.QUEUE)
-    assert not flow.growing
+    limiter = grown(limit=512)
+    limiter.observe(0.0, 512, Gauges(100, 412, 0.5))
+    assert (limiter.limit, limiter.reason, limiter.move) == (108, "412 waiting", Move.QUEUE)
+    assert not limiter.growing
 
 
 def test_the_requests_of_others_are_no_reason_to_send_more() -> None:
-    flow = grown(limit=32)
-    flow.observe(0.0, 32, Gauges(500, 400, 0.5))
-    assert flow.limit == 32
+    limiter = grown(limit=32)
+    limiter.observe(0.0, 32, Gauges(500, 400, 0.5))
+    assert limiter.limit == 32
 
 
 def test_preemptions_at_two_looks_in_a_row_cut_it() -> None:
-    flow = grown(limit=256)
+    limiter = grown(limit=256)
     for preemptions in (0, 9):  # the first that come may be chance
-        flow.observe(1.0, 256, Gauges(240, 16, 0.8, preemptions))
-    assert flow.limit == 256
-    flow.observe(2.0, 256, Gauges(240, 16, 0.97, 12))
-    assert (flow.limit, flow.move) == (179, Move.PREEMPTION)
+        limiter.observe(1.0, 256, Gauges(240, 16, 0.8, preemptions))
+    assert limiter.limit == 256
+    limiter.observe(2.0, 256, Gauges(240, 16, 0.97, 12))
+    assert (limiter.limit, limiter.move) == (179, Move.PREEMPTION)
 
 
 def test_one_overload_cuts_once_a_flight() -> None:
-    flow = grown(limit=256)
+    limiter = grown(limit=256)
     for _ in range(50):
-        flow.overloaded(now=10.0, sent_at=9.0)
-    assert (flow.limit, flow.reason) == (179, "overload answered")
-    flow.overloaded(now=11.0, sent_at=9.9)  # sent before the cut, refused after it
-    assert flow.limit == 179
-    flow.timed_out(now=12.0, sent_at=10.5)
-    assert (flow.limit, flow.move) == (125, Move.TIMEOUT)
+        limiter.overloaded(now=10.0, sent_at=9.0)
+    assert (limiter.limit, limiter.reason) == (179, "overload answered")
+    limiter.overloaded(now=11.0, sent_at=9.9)  # sent before the cut, refused after it
+    assert limiter.limit == 179
+    limiter.timed_out(now=12.0, sent_at=10.5)
+    assert (limiter.limit, limiter.move) == (125, Move.TIMEOUT)
 
 
 def test_retry_after_closes_it_for_a_while() -> None:
-    flow = grown(limit=100)
-    flow.overloaded(now=10.0, sent_at=9.0, retry_after=3.0)
-    assert (flow.room(12.9, 0), flow.room(13.0, 0)) == (0, 70)
+    limiter = grown(limit=100)
+    limiter.overloaded(now=10.0, sent_at=9.0, retry_after=3.0)
+    assert (limiter.room(12.9, 0), limiter.room(13.0, 0)) == (0, 70)
 
 
 def test_who_refuses_everything_is_asked_less_and_less() -> None:
-    flow, now, asked = Flow(1024), 0.0, []
+    limiter, now, asked = ConcurrencyLimiter(1024), 0.0, []
     while now < 60.0:
-        if flow.room(now, 0):
+        if limiter.room(now, 0):
             asked.append(now)
-            flow.overloaded(now, now)
+            limiter.overloaded(now, now)
         now += 0.01
     assert len(asked) < 30
     assert asked[-1] - asked[-2] == pytest.approx(LONGEST_CLOSED, abs=0.1)
-    flow.completed(now, 1)
-    assert flow.room(now, 0) == FLOOR
+    limiter.completed(now, 1)
+    assert limiter.room(now, 0) == FLOOR
 
 
 def test_one_row_that_is_told_to_wait_for_long_does_not_stop_the_others_for_long() -> None:
-    flow = grown(limit=100)
-    flow.overloaded(now=10.0, sent_at=9.0, retry_after=3600.0)
-    assert flow.room(10.0 + LONGEST_CLOSED, 0) == 70
+    limiter = grown(limit=100)
+    limiter.overloaded(now=10.0, sent_at=9.0, retry_after=3600.0)
+    assert limiter.room(10.0 + LONGEST_CLOSED, 0) == 70
 
 
 def test_people_who_wait_get_most_of_it_and_a_little_longer() -> None:
-    flow = grown(limit=100)
-    assert flow.room(1.0, 1) == 25
-    assert flow.room(1.0 + INTERACTIVE_SECONDS * 0.9, 0) == 25
-    assert flow.room(1.0 + INTERACTIVE_SECONDS * 1.1, 0) == 100
-    flow.room(90.0, 1)
-    flow.observe(90.1, 100, Gauges(100, 0, 0.1))
-    assert flow.limit == 100  # nothing is learned beside them
+    limiter = grown(limit=100)
+    assert limiter.room(1.0, 1) == 25
+    assert limiter.room(1.0 + INTERACTIVE_SECONDS * 0.9, 0) == 25
+    assert limiter.room(1.0 + INTERACTIVE_SECONDS * 1.1, 0) == 100
+    limiter.room(90.0, 1)
+    limiter.observe(90.1, 100, Gauges(100, 0, 0.1))
+    assert limiter.limit == 100  # nothing is learned beside them
 
 
 class Endpoint:
     """An endpoint of `slots` that takes `seconds` a row, driven as the fan-out does it; time is simulated."""
 
-    def __init__(self, slots: int, seconds: float, *, gauges: bool, flow: Flow) -> None:
-        self.slots, self.seconds, self.gauges, self.flow = slots, seconds, gauges, flow
+    def __init__(self, slots: int, seconds: float, *, gauges: bool, limiter: ConcurrencyLimiter) -> None:
+        self.slots, self.seconds, self.gauges, self.limiter = slots, seconds, gauges, limiter
         self.running: list[float] = []
         self.waiting = 0
         self.most = 0
@@ -161,7 +165,7 @@ class Endpoint:
         """The seconds that so many rows took."""
         now, look, left = 0.0, 0.0, rows
         while left or self.running:
-            while left and len(self.running) + self.waiting < self.flow.room(now, 0):
+            while left and len(self.running) + self.waiting < self.limiter.room(now, 0):
                 left -= 1
                 self.waiting += 1
             while self.waiting and len(self.running) < self.slots:
@@ -171,12 +175,12 @@ class Endpoint:
             self.most = max(self.most, inflight)
             if self.running and self.running[0] <= look:
                 now = heapq.heappop(self.running)
-                self.flow.completed(now, inflight)
+                self.limiter.completed(now, inflight)
                 continue
             now = look
             seen = Gauges(len(self.running), self.waiting, 0.3) if self.gauges else None
-            self.flow.observe(now, inflight, seen)
-            look += 0.1 if self.flow.growing else 1.0
+            self.limiter.observe(now, inflight, seen)
+            look += 0.1 if self.limiter.growing else 1.0
         return now
 
 
@@ -184,31 +188,31 @@ class Endpoint:
 @pytest.mark.parametrize(("slots", "seconds"), [(256, 0.5), (32, 2.0), (4, 1.0)])
 def test_an_endpoint_of_unknown_capacity_is_used_well(slots: int, seconds: float, gauges: bool, least: float) -> None:
     rows = 20 * slots
-    endpoint = Endpoint(slots, seconds, gauges=gauges, flow=Flow(1024))
+    endpoint = Endpoint(slots, seconds, gauges=gauges, limiter=ConcurrencyLimiter(1024))
     assert rows * seconds / slots / endpoint.run(rows) > least
     assert endpoint.most <= max(START_WITH_GAUGES, 4.5 * slots)
 
 
 @pytest.mark.parametrize("gauges", [True, False])
 def test_what_was_learned_is_used_from_the_first_row_on(gauges: bool) -> None:
-    endpoint = Endpoint(256, 0.5, gauges=gauges, flow=Flow(1024, learned=270))
+    endpoint = Endpoint(256, 0.5, gauges=gauges, limiter=ConcurrencyLimiter(1024, learned=270))
     assert 5000 * 0.5 / 256 / endpoint.run(5000) > 0.95
 
 
 def test_without_gauges_it_stands_where_throughput_stopped_growing() -> None:
-    endpoint = Endpoint(100, 0.5, gauges=False, flow=Flow(1024))
+    endpoint = Endpoint(100, 0.5, gauges=False, limiter=ConcurrencyLimiter(1024))
     endpoint.run(5000)
-    assert 100 <= endpoint.flow.limit <= 175
-    assert endpoint.flow.move in (Move.PLATEAU, Move.THROUGHPUT)
+    assert 100 <= endpoint.limiter.limit <= 175
+    assert endpoint.limiter.move in (Move.PLATEAU, Move.THROUGHPUT)
 
 
 def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:
-    endpoint = Endpoint(64, 0.2, gauges=False, flow=Flow(1024))
+    endpoint = Endpoint(64, 0.2, gauges=False, limiter=ConcurrencyLimiter(1024))
     endpoint.run(5000)
-    assert endpoint.flow.limit < 150
+    assert endpoint.limiter.limit < 150
     endpoint.slots = 512
     endpoint.run(200_000)
-    assert endpoint.flow.limit > 400
+    assert endpoint.limiter.limit > 400
 
 
 STEPS = st.lists(
@@ -224,28 +228,28 @@ STEPS = st.lists(
 def test_the_limit_stays_between_floor_and_ceiling(
     ceiling: int, busy: bool, steps: list[tuple[str, float, Gauges | None]]
 ) -> None:
-    flow, now = Flow(ceiling), 0.0
+    limiter, now = ConcurrencyLimiter(ceiling), 0.0
     for what, amount, gauges in steps:
-        before = flow.limit
+        before = limiter.limit
         if what == "completed":
             for _ in range(int(amount)):
-                flow.completed(now, before if busy else 0)
+                limiter.completed(now, before if busy else 0)
         elif what == "overloaded":
             now += amount
-            flow.overloaded(now, now)
-            assert flow.limit <= before
+            limiter.overloaded(now, now)
+            assert limiter.limit <= before
         else:
             now += amount
-            flow.observe(now, flow.limit if busy else 0, gauges)
-            assert busy or gauges is None or flow.limit <= before or flow.move is Move.START
-        assert min(FLOOR, ceiling) <= flow.limit <= ceiling
-        assert flow.reason
-        assert flow.moves.keys() <= set(Move)
+            limiter.observe(now, limiter.limit if busy else 0, gauges)
+            assert busy or gauges is None or limiter.limit <= before or limiter.move is Move.START
+        assert min(FLOOR, ceiling) <= limiter.limit <= ceiling
+        assert limiter.reason
+        assert limiter.moves.keys() <= set(Move)
 
 
 @settings(max_examples=100)
 @given(st.integers(2, 2000), GAUGES)
 def test_a_long_queue_never_makes_it_grow(inflight: int, gauges: Gauges) -> None:
-    flow = grown(limit=256)
-    flow.observe(0.0, inflight, gauges)
-    assert flow.limit <= 256 or gauges.waiting <= 128
+    limiter = grown(limit=256)
+    limiter.observe(0.0, inflight, gauges)
+    assert limiter.limit <= 256 or gauges.waiting <= 128

@@ -14,8 +14,8 @@ from orchestrator.server.dispatch.rate_limiter import (
     LONGEST_HOLD,
     LONGEST_PAUSE,
     SLACK,
-    Pace,
-    Standing,
+    AnnouncedRate,
+    RateLimiter,
     Standings,
     Ticket,
     read_standings,
@@ -23,11 +23,11 @@ from orchestrator.server.dispatch.rate_limiter import (
 )
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-NOTHING = Standing()
+NOTHING = AnnouncedRate()
 
 
 def driven(
-    pace: Pace, seconds: float, sizes: Iterable[int] = (), late: Iterable[float] = ()
+    pace: RateLimiter, seconds: float, sizes: Iterable[int] = (), late: Iterable[float] = ()
 ) -> list[tuple[float, int]]:
     """When rows of these sizes go (0 behind the last), each as soon as it may, but so much later: time and size."""
     now, gone = 0.0, []
@@ -60,7 +60,7 @@ LATE = st.lists(st.floats(0, 3), max_size=300)
 @settings(max_examples=60)
 @given(st.integers(1, 600), LATE)
 def test_no_minute_has_more_requests_than_the_limit(limit: int, late: list[float]) -> None:
-    rows, _ = fullest_minute(driven(Pace(requests_per_minute=limit), 150, late=late))
+    rows, _ = fullest_minute(driven(RateLimiter(requests_per_minute=limit), 150, late=late))
     assert rows <= limit
 
 
@@ -69,7 +69,7 @@ def test_no_minute_has_more_requests_than_the_limit(limit: int, late: list[float
 def test_no_minute_has_more_tokens_than_the_limit_and_one_row(
     limit: int, sizes: list[int], late: list[float]
 ) -> None:
-    pace = Pace(tokens_per_minute=limit)
+    pace = RateLimiter(tokens_per_minute=limit)
     gone = driven(pace, 150, chain(sizes, repeat(limit)), late)
     _, tokens = fullest_minute(gone)
     assert tokens <= limit
@@ -79,41 +79,41 @@ def test_no_minute_has_more_tokens_than_the_limit_and_one_row(
 @given(st.integers(1, 600), st.lists(st.floats(0, SLACK), max_size=600))
 def test_the_whole_rate_is_used(limit: int, late: list[float]) -> None:
     minutes = 3
-    gone = driven(Pace(requests_per_minute=limit), 60 * minutes, late=late)
+    gone = driven(RateLimiter(requests_per_minute=limit), 60 * minutes, late=late)
     assert len(gone) >= int(limit * minutes * 0.995)
 
 
 def test_the_whole_rate_of_tokens_is_used() -> None:
-    gone = driven(Pace(requests_per_minute=100_000, tokens_per_minute=60_000), 180, repeat(500))
+    gone = driven(RateLimiter(requests_per_minute=100_000, tokens_per_minute=60_000), 180, repeat(500))
     assert sum(size for _, size in gone) >= 3 * 60_000 * 0.99
 
 
 def test_there_is_no_burst_at_the_start() -> None:
-    gone = driven(Pace(requests_per_minute=600), 10)
+    gone = driven(RateLimiter(requests_per_minute=600), 10)
     assert len([at for at, _ in gone if at < 1.0]) <= 10 + 3
 
 
 def test_the_tighter_limit_holds() -> None:
-    gone = driven(Pace(requests_per_minute=600, tokens_per_minute=6_000), 120, repeat(1_000))
+    gone = driven(RateLimiter(requests_per_minute=600, tokens_per_minute=6_000), 120, repeat(1_000))
     assert len(gone) in range(12, 14)
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    pace = Pace()
+    pace = RateLimiter()
     for _ in range(1000):
         pace.take(0.0, 10_000)
     assert pace.wait(0.0) == 0.0
 
 
 def test_who_may_not_wait_is_counted_too() -> None:
-    pace = Pace(requests_per_minute=60)
+    pace = RateLimiter(requests_per_minute=60)
     for _ in range(10):  # requests of people
         pace.take(0.0, 0)
     assert pace.wait(0.0) == pytest.approx(10, abs=0.5)
 
 
 def test_tokens_that_were_not_used_are_given_back() -> None:
-    pace = Pace(tokens_per_minute=60_000)
+    pace = RateLimiter(tokens_per_minute=60_000)
     ticket = pace.take(0.0, 4_000)
     assert pace.wait(0.0) == pytest.approx(4, abs=0.5)
     pace.settle(ticket, 1_000)
@@ -121,50 +121,52 @@ def test_tokens_that_were_not_used_are_given_back() -> None:
 
 
 def test_tokens_that_were_not_foreseen_are_paid_for() -> None:
-    pace = Pace(tokens_per_minute=60_000)
+    pace = RateLimiter(tokens_per_minute=60_000)
     pace.settle(pace.take(0.0, 0), 5_000)
     assert pace.wait(0.0) == pytest.approx(5, abs=0.5)
 
 
-def told(pace: Pace, now: float, ticket: Ticket, requests: Standing = NOTHING, tokens: Standing = NOTHING) -> None:
+def told(
+    pace: RateLimiter, now: float, ticket: Ticket, requests: AnnouncedRate = NOTHING, tokens: AnnouncedRate = NOTHING
+) -> None:
     pace.told(now, ticket, Standings(requests, tokens))
 
 
 def test_a_limit_that_is_not_set_is_the_one_that_the_upstream_tells() -> None:
-    pace = Pace()
-    told(pace, 0.0, pace.take(0.0, 10), Standing(500, 499, 0.12), Standing(30_000, 29_990, 0.02))
+    pace = RateLimiter()
+    told(pace, 0.0, pace.take(0.0, 10), AnnouncedRate(500, 499, 0.12), AnnouncedRate(30_000, 29_990, 0.02))
     assert (pace.requests_per_minute, pace.tokens_per_minute) == (500, 30_000)
     assert len(driven(pace, 60)) <= 500
 
 
 def test_the_lower_limit_counts() -> None:
-    pace = Pace(requests_per_minute=100)
-    told(pace, 0.0, pace.take(0.0, 0), Standing(500, 499))
+    pace = RateLimiter(requests_per_minute=100)
+    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(500, 499))
     assert pace.requests_per_minute == 100
-    told(pace, 0.0, pace.take(0.0, 0), Standing(60, 50))
+    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(60, 50))
     assert pace.requests_per_minute == 60
-    told(pace, 0.0, pace.take(0.0, 0), Standing(0, None))
+    told(pace, 0.0, pace.take(0.0, 0), AnnouncedRate(0, None))
     assert pace.requests_per_minute == 60, "a limit of nothing is none"
 
 
 # Others use the same account: what is left, what was sent since, and for how long nothing more goes.
 LEFT = {
-    "plenty": (Standing(600, 599, 0.1), 0, 0.0),
-    "one": (Standing(600, 1, 59.9), 0, 0.0),
-    "none: until there is one again": (Standing(600, 0, 60), 0, 0.1),
-    "none, and it comes back slowly": (Standing(600, 0, 1200), 0, 2.0),
-    "none, and it is not said when": (Standing(600, 0, None), 0, 0.1),
-    "none, and no limit is told": (Standing(None, 0, 1.0), 0, 0.1),
-    "none, and at once again": (Standing(600, 0, 0.0), 0, 0.1),
-    "some, but more was sent since": (Standing(600, 5, 59.5), 9, 0.5),
-    "nothing is said of it": (Standing(600, None, 60), 0, 0.0),
-    "an end that never comes": (Standing(600, 0, 1e12), 0, LONGEST_HOLD),
+    "plenty": (AnnouncedRate(600, 599, 0.1), 0, 0.0),
+    "one": (AnnouncedRate(600, 1, 59.9), 0, 0.0),
+    "none: until there is one again": (AnnouncedRate(600, 0, 60), 0, 0.1),
+    "none, and it comes back slowly": (AnnouncedRate(600, 0, 1200), 0, 2.0),
+    "none, and it is not said when": (AnnouncedRate(600, 0, None), 0, 0.1),
+    "none, and no limit is told": (AnnouncedRate(None, 0, 1.0), 0, 0.1),
+    "none, and at once again": (AnnouncedRate(600, 0, 0.0), 0, 0.1),
+    "some, but more was sent since": (AnnouncedRate(600, 5, 59.5), 9, 0.5),
+    "nothing is said of it": (AnnouncedRate(600, None, 60), 0, 0.0),
+    "an end that never comes": (AnnouncedRate(600, 0, 1e12), 0, LONGEST_HOLD),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "since", "wait"), LEFT.values(), ids=LEFT)
-def test_what_is_left_at_the_upstream(said: Standing, since: int, wait: float) -> None:
-    pace = Pace(requests_per_minute=600)
+def test_what_is_left_at_the_upstream(said: AnnouncedRate, since: int, wait: float) -> None:
+    pace = RateLimiter(requests_per_minute=600)
     ticket = pace.take(0.0, 0)
     for _ in range(since):
         pace.take(0.0, 0)
@@ -173,8 +175,8 @@ def test_what_is_left_at_the_upstream(said: Standing, since: int, wait: float) -
 
 
 def test_tokens_that_are_left_at_the_upstream() -> None:
-    pace = Pace(tokens_per_minute=60_000)
-    told(pace, 100.0, pace.take(0.0, 2_000), tokens=Standing(60_000, 500, 59.5))
+    pace = RateLimiter(tokens_per_minute=60_000)
+    told(pace, 100.0, pace.take(0.0, 2_000), tokens=AnnouncedRate(60_000, 500, 59.5))
     assert pace.wait(100.0) == pytest.approx(1.5, abs=0.02)
 
 
@@ -192,7 +194,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("refusals", "wait"), REFUSED.values(), ids=REFUSED)
 def test_one_too_many(refusals: list[tuple[float, float | None]], wait: float) -> None:
-    pace = Pace()
+    pace = RateLimiter()
     for sent_at, retry_after in refusals:
         now = max(sent_at, 0.0)
         pace.refused(now, sent_at, retry_after, pause=0.5)
@@ -200,7 +202,7 @@ def test_one_too_many(refusals: list[tuple[float, float | None]], wait: float) -
 
 
 def test_a_good_answer_ends_the_growing_of_pauses_if_it_was_asked_for_behind_the_last_refusal() -> None:
-    pace = Pace()
+    pace = RateLimiter()
     for now in (0.0, 100.0, 200.0):
         pace.refused(now, now, None, pause=1.0)
     pace.answered(sent_at=150.0)
@@ -246,12 +248,12 @@ HEADERS = {
             "x-ratelimit-reset-requests": "120ms", "x-ratelimit-limit-tokens": "30000",
             "x-ratelimit-remaining-tokens": "29000", "x-ratelimit-reset-tokens": "2s",
         },
-        Standings(Standing(500, 499, 0.12), Standing(30_000, 29_000, 2.0)),
+        Standings(AnnouncedRate(500, 499, 0.12), AnnouncedRate(30_000, 29_000, 2.0)),
     ),
     "groq-counts-requests-by-the-day": (
         {"x-ratelimit-limit-requests": "14400", "x-ratelimit-remaining-requests": "14370",
          "x-ratelimit-reset-requests": "2m59.56s"},
-        Standings(Standing(14_400, 14_370, 179.56), NOTHING),
+        Standings(AnnouncedRate(14_400, 14_370, 179.56), NOTHING),
     ),
     "anthropic": (
         {
@@ -259,11 +261,11 @@ HEADERS = {
             "anthropic-ratelimit-requests-reset": "2026-11-21T12:00:30Z",
             "anthropic-ratelimit-tokens-limit": "40000",
         },
-        Standings(Standing(50, 0, 30.0), Standing(40_000, None, None)),
+        Standings(AnnouncedRate(50, 0, 30.0), AnnouncedRate(40_000, None, None)),
     ),
     "what-cannot-be-read": (
         {"x-ratelimit-limit-requests": "many", "x-ratelimit-remaining-tokens": "7"},
-        Standings(NOTHING, Standing(None, 7, None)),
+        Standings(NOTHING, AnnouncedRate(None, 7, None)),
     ),
     "others": ({"x-ratelimit-limit": "5", "content-type": "application/json"}, None),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Keeping house: gc, backup."""
+"""gc and backup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, say, 
 from orchestrator.core.clock import now
 
 if TYPE_CHECKING:
-    from orchestrator.pipeline.gc.backup import Found
+    from orchestrator.pipeline.gc.backup import BackupContents
     from orchestrator.pipeline.gc.disk import Use
     from orchestrator.pipeline.gc.sweep import Swept
 
@@ -80,15 +80,15 @@ def use_json(use: Use) -> dict[str, int]:
 
 
 def _show(swept: Swept) -> None:
-    from orchestrator.policy.retention import Fate, words
+    from orchestrator.policy.retention import JobFate, words
 
     verb = "would go" if swept.dry_run else "gone"
-    what = {Fate.FILES: "files of", Fate.JOB: "all of"}
+    what = {JobFate.FILES: "files of", JobFate.JOB: "all of"}
     for verdict in swept.gone:
         show(f"{verb}: {what[verdict.fate]} {verdict.job_id}, {words(verdict.bytes)}: {verdict.reason}")
     for orphan in swept.orphans:
         show(f"{verb}: {orphan.path}, {words(orphan.bytes)}: {orphan.reason}")
-    kept = [verdict for verdict in swept.verdicts if verdict.fate is Fate.KEPT]
+    kept = [verdict for verdict in swept.verdicts if verdict.fate is JobFate.KEPT]
     for verdict in kept[:MOST_KEPT]:
         show(f"kept: {verdict.job_id}: {verdict.reason}")
     if len(kept) > MOST_KEPT:
@@ -129,7 +129,7 @@ def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
     return 1 if found.problems else 0
 
 
-def backup_json(file: Path, found: Found) -> dict[str, Any]:
+def backup_json(file: Path, found: BackupContents) -> dict[str, Any]:
     """The stable form of a backup; documented in docs/reference/json.md."""
     label = found.label
     return {
@@ -144,7 +144,7 @@ def backup_json(file: Path, found: Found) -> dict[str, Any]:
     }
 
 
-def _tell(file: Path, found: Found, only_check: bool) -> None:
+def _tell(file: Path, found: BackupContents, only_check: bool) -> None:
     from orchestrator.policy.retention import words
 
     label, checked = found.label, f", {found.lines:,} result lines read" if only_check else ""

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.send_log import MOST, Sent, read_doubts
+from orchestrator.server.dispatch.send_log import MOST, SendLog, read_doubts
 
 ROWS = 5
 
 
 @contextmanager
-def account(path: Path, rows: int = ROWS) -> Iterator[Sent]:
-    sent = Sent(path, read_doubts(path, rows))
+def account(path: Path, rows: int = ROWS) -> Iterator[SendLog]:
+    sent = SendLog(path, read_doubts(path, rows))
     try:
         yield sent
     finally:

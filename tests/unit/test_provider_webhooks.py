@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from orchestrator.backends.webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.cli.up import up
-from orchestrator.core.connections import Patience
+from orchestrator.core.connections import ClientTimeouts
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.collect.track import MOST_PUSHED, Looks
+from orchestrator.pipeline.collect.track import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
-from tests.support.lanes import lane
+from tests.support.lanes import handle
 from tests.support.process import wait_until
 from tests.support.signing import SECRET, deliver, event, signed, tell
 from tests.support.stored import job, shard
@@ -39,7 +39,7 @@ NOW = datetime(2026, 12, 1, tzinfo=UTC)
 class Hooks:
     """A listener of two backends, and what it has passed on."""
 
-    def __init__(self, stack: ExitStack, patience: Patience = PATIENCE) -> None:
+    def __init__(self, stack: ExitStack, patience: ClientTimeouts = PATIENCE) -> None:
         self.pushed: list[str] = []
         secrets = {"cloud": SECRET, "plain": PLAIN}
         self.root = stack.enter_context(listening("127.0.0.1", 0, secrets, self.pushed.append, patience))
@@ -235,7 +235,7 @@ def test_no_number_of_idle_clients_keeps_an_event_out(sent: bytes) -> None:
 @pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
 def test_who_says_nothing_more_is_left(sent: bytes) -> None:
     with ExitStack() as stack:
-        hooks = Hooks(stack, Patience(head=0.2, body=0.2))
+        hooks = Hooks(stack, ClientTimeouts(head=0.2, body=0.2))
         connection = stack.enter_context(hooks.connection(sent))
         answer = b""
         while part := connection.recv(1000):
@@ -366,78 +366,78 @@ def test_a_secret_that_is_missing_or_none_is_an_error_that_does_not_tell_it(
     assert "secr\xe9t" not in str(caught.value)
 
 
-HOSTED = lane(is_own=False, poll_seconds=3600.0)
+HOSTED = handle(is_own=False, poll_seconds=3600.0)
 
 
 def running(number: int = 1) -> Shard:
     return shard(job(), number, state=ShardState.SUBMITTED, batch_id=f"batch_{number}")
 
 
-def looks_at(*shards: Shard) -> Looks:
+def looks_at(*shards: Shard) -> PollSchedule:
     """All of them looked at just now."""
-    looks = Looks()
+    polls = PollSchedule()
     for one in shards:
-        looks.looked(one, HOSTED, NOW)
-    return looks
+        polls.looked(one, HOSTED, NOW)
+    return polls
 
 
 def test_what_is_told_of_is_due_at_once_and_once() -> None:
-    looks = looks_at(running(1), running(2))
-    looks.push("batch_1")
-    assert [looks.is_due(running(number), HOSTED, NOW) for number in (1, 2)] == [True, False]
-    looks.looked(running(), HOSTED, NOW)
-    assert not looks.is_due(running(), HOSTED, NOW)
-    assert looks.is_due(running(), HOSTED, NOW + timedelta(hours=1))
+    polls = looks_at(running(1), running(2))
+    polls.push("batch_1")
+    assert [polls.is_due(running(number), HOSTED, NOW) for number in (1, 2)] == [True, False]
+    polls.looked(running(), HOSTED, NOW)
+    assert not polls.is_due(running(), HOSTED, NOW)
+    assert polls.is_due(running(), HOSTED, NOW + timedelta(hours=1))
 
 
 def test_what_is_told_of_stays_due_until_it_was_looked_at() -> None:
-    looks = looks_at(running())
-    looks.push("batch_1")
-    assert all(looks.is_due(running(), HOSTED, NOW) for _ in range(3))
+    polls = looks_at(running())
+    polls.push("batch_1")
+    assert all(polls.is_due(running(), HOSTED, NOW) for _ in range(3))
 
 
 def test_what_is_told_of_while_it_is_looked_at_is_looked_at_again() -> None:
     """The look may have seen the batch as it was a moment before its end."""
-    looks = looks_at(running())
-    looks.push("batch_1")
-    assert looks.is_due(running(), HOSTED, NOW)
-    looks.push("batch_1")
-    looks.looked(running(), HOSTED, NOW)
-    assert looks.is_due(running(), HOSTED, NOW)
+    polls = looks_at(running())
+    polls.push("batch_1")
+    assert polls.is_due(running(), HOSTED, NOW)
+    polls.push("batch_1")
+    polls.looked(running(), HOSTED, NOW)
+    assert polls.is_due(running(), HOSTED, NOW)
 
 
 def test_a_batch_told_of_before_the_shard_knows_its_id() -> None:
     asked = shard(job(), 1, state=ShardState.SUBMITTING)
-    looks = looks_at(asked)
-    looks.push("batch_1")
-    assert not looks.is_due(asked, HOSTED, NOW)
-    assert looks.is_due(running(), HOSTED, NOW)
+    polls = looks_at(asked)
+    polls.push("batch_1")
+    assert not polls.is_due(asked, HOSTED, NOW)
+    assert polls.is_due(running(), HOSTED, NOW)
 
 
 def test_a_shard_never_looked_at_is_looked_at_once_though_it_was_told_of() -> None:
-    looks = Looks()
-    looks.push("batch_1")
-    assert looks.is_due(running(), HOSTED, NOW)
-    looks.looked(running(), HOSTED, NOW)
-    assert not looks.is_due(running(), HOSTED, NOW)
+    polls = PollSchedule()
+    polls.push("batch_1")
+    assert polls.is_due(running(), HOSTED, NOW)
+    polls.looked(running(), HOSTED, NOW)
+    assert not polls.is_due(running(), HOSTED, NOW)
 
 
 def test_batches_of_others_are_not_kept_for_ever() -> None:
-    looks = looks_at(running(1), running(2))
-    looks.push("batch_1")
-    looks.push("batch_2")
+    polls = looks_at(running(1), running(2))
+    polls.push("batch_1")
+    polls.push("batch_2")
     for number in range(MOST_PUSHED - 1):
-        looks.push(f"batch_of_others_{number}")
-    assert [looks.is_due(running(number), HOSTED, NOW) for number in (1, 2)] == [False, True]
+        polls.push(f"batch_of_others_{number}")
+    assert [polls.is_due(running(number), HOSTED, NOW) for number in (1, 2)] == [False, True]
 
 
 def test_many_threads_may_tell_while_others_are_looked_at() -> None:
     shards = [running(number) for number in range(2000)]
-    looks, taken = looks_at(*shards), set[str]()
+    polls, taken = looks_at(*shards), set[str]()
 
     def push(part: int) -> None:
         for one in shards[part::4]:
-            looks.push(str(one.batch_id))
+            polls.push(str(one.batch_id))
 
     threads = [threading.Thread(target=push, args=(part,)) for part in range(4)]
     for thread in threads:
@@ -445,9 +445,9 @@ def test_many_threads_may_tell_while_others_are_looked_at() -> None:
 
     def look() -> bool:
         for one in shards:
-            if looks.is_due(one, HOSTED, NOW):
+            if polls.is_due(one, HOSTED, NOW):
                 assert one.id not in taken, "told of once, due once"
-                looks.looked(one, HOSTED, NOW)
+                polls.looked(one, HOSTED, NOW)
                 taken.add(one.id)
         return len(taken) == len(shards)
 

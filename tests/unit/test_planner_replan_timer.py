@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from orchestrator.policy.forecast import Seen, turnaround
-from orchestrator.policy.planner import Open, Option, PacedOption, Running, Send, Terms, replan
-from orchestrator.policy.planner.candidate_plans import Stake, done_by
-from orchestrator.policy.planner.capacity import ground
+from orchestrator.policy.forecast import SeenBatch, turnaround
+from orchestrator.policy.planner import Open, Option, Running, Send, SynchronousOption, Terms, replan
+from orchestrator.policy.planner.candidate_plans import BatchShare, done_by
+from orchestrator.policy.planner.capacity import capacity
 from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, paced
 
 TERMS = Terms(NOW + timedelta(hours=4), margin=0.0)
@@ -26,68 +26,66 @@ def running(*rows: int, sent: float = 0.0, backend: str = "openai") -> tuple[Run
     return tuple(Running(f"b{number}", backend, each, at(sent)) for number, each in enumerate(rows))
 
 
-def still(option: PacedOption) -> PacedOption:
+def still(option: SynchronousOption) -> SynchronousOption:
     return replace(option, pace=option.pace.now(0.0, 60))
 
 
 def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     decision = replan(Open(running=running(4000, 4000)), OPTIONS, TERMS, at(0.5))
     assert (decision.cancel, decision.sends) == ((), ())
-    assert decision.reason.startswith("there is time: what still runs is pulled back in ")
+    assert decision.reason.startswith("there is time: what still runs is rerouted in ")
     assert decision.chance >= 0.99
-    assert decision.rescue is not None
-    assert decision.rescue.to == ("realtime",)
+    assert decision.reroute is not None
+    assert decision.reroute.to == ("realtime",)
     assert at(0.5) < decision.next_look <= at(1.0)
 
 
 def test_the_rescue_comes_before_it_is_too_late_and_not_much_before() -> None:
     """8,000 rows take realtime 17 minutes, a cancel up to 10: time comes half an hour before the deadline."""
-    looks = [hours / 60 for hours in range(0, 240, 1)]
+    polls = [hours / 60 for hours in range(0, 240, 1)]
     job = Open(running=running(8000))
-    pulled = next(h for h in looks if replan(job, OPTIONS, TERMS, at(h)).cancel)
-    assert 4 - pulled == pytest.approx(36 / 60, abs=0.1)
-    decision = replan(job, OPTIONS, TERMS, at(pulled))
+    rerouted = next(h for h in polls if replan(job, OPTIONS, TERMS, at(h)).cancel)
+    assert 4 - rerouted == pytest.approx(36 / 60, abs=0.1)
+    decision = replan(job, OPTIONS, TERMS, at(rerouted))
     assert decision.cancel == ("b0",)
     assert decision.chance >= 0.99
-    assert decision.reason.startswith(
-        "8,000 rows pulled back from b0: later the rest would not surely be done in time"
-    )
+    assert decision.reason.startswith("8,000 rows rerouted from b0: later the rest would not surely be done in time")
 
 
 def test_what_is_done_already_gives_more_time() -> None:
-    def pulled(rows: int) -> float:
-        looks = (minutes / 60 for minutes in range(0, 240))
-        return next(h for h in looks if replan(Open(running=running(rows)), OPTIONS, TERMS, at(h)).cancel)
+    def rerouted(rows: int) -> float:
+        polls = (minutes / 60 for minutes in range(0, 240))
+        return next(h for h in polls if replan(Open(running=running(rows)), OPTIONS, TERMS, at(h)).cancel)
 
-    assert pulled(8000) < pulled(4000) < pulled(500)
+    assert rerouted(8000) < rerouted(4000) < rerouted(500)
 
 
 def test_only_as_many_batches_are_pulled_back_as_need_be() -> None:
     """The GPU is worth its time while there is time; the others may end yet, and realtime could take them later."""
     gpu = paced("gpu", "0.0006", 0.5)
     job = Open(running=running(2000, 2000, 2000, 2000))
-    looks = (minutes / 60 for minutes in range(0, 240))
-    stuck = batch(turnaround=turnaround([Seen(NOW, 3 * HOUR, False, 1000)], rows=1000, at=NOW))
-    decisions = (replan(job, [stuck, gpu, REALTIME], TERMS, at(h)) for h in looks)
+    polls = (minutes / 60 for minutes in range(0, 240))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 3 * HOUR, False, 1000)], rows=1000, at=NOW))
+    decisions = (replan(job, [stuck, gpu, REALTIME], TERMS, at(h)) for h in polls)
     first = next(decision for decision in decisions if decision.cancel)
     assert 1 <= len(first.cancel) < 4
-    assert first.rescue is not None
+    assert first.reroute is not None
     assert first.chance >= 0.99
 
 
 def test_in_the_last_minute_all_are_pulled_back() -> None:
-    looks = (minutes / 60 for minutes in range(0, 240))
-    decisions = (replan(Open(running=running(2000, 2000, 2000, 2000)), OPTIONS, TERMS, at(h)) for h in looks)
+    polls = (minutes / 60 for minutes in range(0, 240))
+    decisions = (replan(Open(running=running(2000, 2000, 2000, 2000)), OPTIONS, TERMS, at(h)) for h in polls)
     first = next(decision for decision in decisions if decision.cancel)
     assert first.cancel == ("b0", "b1", "b2", "b3")
-    assert first.reason.startswith("8,000 rows pulled back from 4 batches")
+    assert first.reason.startswith("8,000 rows rerouted from 4 batches")
 
 
 def test_pulled_rows_go_to_the_sure_route_and_to_no_batch() -> None:
-    decision = replan(Open(pulled=5000), OPTIONS, TERMS, at(0.1))
+    decision = replan(Open(rerouted=5000), OPTIONS, TERMS, at(0.1))
     assert decision.sends == (Send(5000, "realtime"),)
     assert replan(Open(waiting=5000), OPTIONS, TERMS, at(0.1)).sends == (Send(5000, "openai"),)
-    both = replan(Open(waiting=3000, pulled=2000), OPTIONS, TERMS, at(0.1))
+    both = replan(Open(waiting=3000, rerouted=2000), OPTIONS, TERMS, at(0.1))
     assert sorted((send.backend, send.rows) for send in both.sends) == [("openai", 3000), ("realtime", 2000)]
 
 
@@ -105,9 +103,9 @@ def test_a_lane_that_keeps_up_is_left_alone() -> None:
 
 
 def test_a_lane_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
-    looks = (halves / 120 for halves in range(0, 480))
+    polls = (halves / 120 for halves in range(0, 480))
     held = Open(paced=(("gpu", 14400),))
-    moved = next((h, d) for h in looks if (d := replan(held, [IDLE, REALTIME], TERMS, at(h))).sends)
+    moved = next((h, d) for h in polls if (d := replan(held, [IDLE, REALTIME], TERMS, at(h))).sends)
     hours, decision = moved
     (send,) = decision.sends
     assert (send.source, send.backend) == ("gpu", "realtime")
@@ -164,7 +162,7 @@ def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
     assert early.cancel == ()
     assert early.reason.startswith("nothing that can be done now is surer")
     # Two hours on, a batch that was to take 20 minutes has something; the lane has a fair chance yet.
-    stuck = batch(turnaround=turnaround([Seen(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
     late = replan(Open(running=running(8000)), [stuck, slow], Terms(at(3.3)), at(2))
     assert late.cancel == ("b0",)
     assert "that is likelier than waiting" in late.reason
@@ -173,7 +171,7 @@ def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
 def test_when_it_is_late_it_goes_where_it_is_done_soonest() -> None:
     late = at(5)
     assert replan(Open(waiting=1000), OPTIONS, TERMS, late).sends == (Send(1000, "realtime"),)
-    slow = batch(turnaround=turnaround([Seen(NOW, 5 * HOUR, False, 1000)], rows=1000, at=NOW))
+    slow = batch(turnaround=turnaround([SeenBatch(NOW, 5 * HOUR, False, 1000)], rows=1000, at=NOW))
     assert replan(Open(running=running(1000)), [slow, REALTIME], TERMS, late).cancel == ("b0",)
     dead = replan(Open(paced=(("gpu", 1000),)), [still(IDLE), REALTIME], TERMS, late)
     assert dead.sends == (Send(1000, "realtime", "gpu"),)
@@ -185,7 +183,7 @@ def test_when_it_is_late_it_goes_where_it_is_done_soonest() -> None:
 def test_a_budget_that_is_spent_lets_run_what_runs() -> None:
     spent = replace(TERMS, budget=Decimal("0.10"))
     decision = replan(Open(running=running(8000)), OPTIONS, spent, at(3.4))
-    assert (decision.cancel, decision.sends, decision.rescue) == ((), (), None)
+    assert (decision.cancel, decision.sends, decision.reroute) == ((), (), None)
     assert decision.reason == "nothing more can be done within the budget"
     assert 0.0 < decision.chance < 1.0
     assert replan(Open(waiting=10), OPTIONS, replace(TERMS, budget=Decimal("0.001")), at(1)).chance == 0.0
@@ -195,16 +193,16 @@ def test_a_budget_keeps_the_rescue_where_it_pays_for_it() -> None:
     """Realtime would cost up to $9.60, the GPU $5.76: it has to begin earlier, and does."""
     gpu = paced("gpu", "0.0006", 1.5)
     budget = replace(TERMS, budget=Decimal("6"))
-    looks = (minutes / 60 for minutes in range(0, 240))
+    polls = (minutes / 60 for minutes in range(0, 240))
     job = Open(running=running(8000))
-    pulled = next((h, d) for h in looks if (d := replan(job, [BATCH, gpu, REALTIME], budget, at(h))).cancel)
-    assert pulled[0] < 2.2
-    assert pulled[1].chance >= 0.99
+    rerouted = next((h, d) for h in polls if (d := replan(job, [BATCH, gpu, REALTIME], budget, at(h))).cancel)
+    assert rerouted[0] < 2.2
+    assert rerouted[1].chance >= 0.99
 
 
 def test_lateness_is_weighed_where_it_has_a_price() -> None:
     job = Open(running=running(8000))
-    stuck = batch(turnaround=turnaround([Seen(NOW, 3.3 * HOUR, False, 1000)], rows=1000, at=NOW))
+    stuck = batch(turnaround=turnaround([SeenBatch(NOW, 3.3 * HOUR, False, 1000)], rows=1000, at=NOW))
     dear = replan(job, [stuck, REALTIME], replace(TERMS, late_cost=Decimal(100)), at(3.45))
     cheap = replan(job, [stuck, REALTIME], replace(TERMS, late_cost=Decimal("0.01")), at(3.45))
     assert dear.cancel == ("b0",)
@@ -234,9 +232,9 @@ def test_it_looks_again_before_something_has_to_be_done() -> None:
 def test_batches_of_one_backend_are_as_sure_as_their_youngest() -> None:
     def needed(*sent: float) -> float:
         batches = tuple(Running(f"b{number}", "openai", 2000, at(each)) for number, each in enumerate(sent))
-        rescue = replan(Open(running=batches), OPTIONS, TERMS, at(0.3)).rescue
-        assert rescue is not None
-        return rescue.needed
+        reroute = replan(Open(running=batches), OPTIONS, TERMS, at(0.3)).reroute
+        assert reroute is not None
+        return reroute.needed
 
     assert needed(0.0, 0.29) == needed(0.29, 0.29) != needed(0.0, 0.0)
 
@@ -257,8 +255,8 @@ def test_rows_that_come_too_late_are_told_of_though_there_is_a_rescue_for_the_re
 
 
 def test_shards_of_a_backend_are_done_together() -> None:
-    one, two = Stake(BATCH, 10), Stake(BATCH, 20)
-    other = Stake(batch("other"), 10)
+    one, two = BatchShare(BATCH, 10), BatchShare(BATCH, 20)
+    other = BatchShare(batch("other"), 10)
     for minutes in (10, 20, 40):
         assert done_by([one, two], minutes * MINUTE) == one.by(minutes * MINUTE)
         assert done_by([one, other], minutes * MINUTE) == pytest.approx(one.by(minutes * MINUTE) ** 2)
@@ -276,10 +274,10 @@ def test_no_dithering_where_nothing_holds() -> None:
 
 
 def test_when_it_is_late_a_small_gain_moves_nothing() -> None:
-    lanes = [IDLE, REALTIME, paced("flex", "0.0006", 1.0)]
+    sync_options = [IDLE, REALTIME, paced("flex", "0.0006", 1.0)]
     just = at(4) + timedelta(seconds=1)
-    assert replan(Open(paced=(("gpu", 60), ("realtime", 500))), lanes, TERMS, just).sends == ()
-    assert replan(Open(paced=(("gpu", 600), ("realtime", 500))), lanes, TERMS, just).sends
+    assert replan(Open(paced=(("gpu", 60), ("realtime", 500))), sync_options, TERMS, just).sends == ()
+    assert replan(Open(paced=(("gpu", 600), ("realtime", 500))), sync_options, TERMS, just).sends
 
 
 def test_rows_leave_a_lane_only_for_a_batch_that_is_likely_to_be_done() -> None:
@@ -288,8 +286,8 @@ def test_rows_leave_a_lane_only_for_a_batch_that_is_likely_to_be_done() -> None:
         decision = replan(Open(paced=(("gpu", 5000),)), [BATCH, still(IDLE), REALTIME], TERMS, at(minutes / 60))
         if any(send.backend == "openai" for send in decision.sends):
             sent += 1
-            assert decision.rescue is not None
-            assert decision.rescue.needed <= 0.5
+            assert decision.reroute is not None
+            assert decision.reroute.needed <= 0.5
     assert 60 < sent < 165
 
 
@@ -320,10 +318,10 @@ def test_what_a_lane_will_not_do_may_be_what_the_budget_pays_for() -> None:
 def test_a_lane_beyond_the_budget_is_helped_by_none() -> None:
     """The dearer lane holds more than it does; the cheap one could take it, and the budget pays for no more moves."""
     slow = paced("slow", "0.001", 0.1, spread=0.05)
-    lanes = ground([GPU, slow], HOUR, 0.99)
-    assert lanes.chance(0, (0, 1000), 0.0, 2) > 0.99
-    assert lanes.chance(0, (0, 1000), 0.0, 1) < 0.01
-    assert lanes.chance(0, (2000, 300), 0.0, 1) > 0.99
+    sync_options = capacity([GPU, slow], HOUR, 0.99)
+    assert sync_options.chance(0, (0, 1000), 0.0, 2) > 0.99
+    assert sync_options.chance(0, (0, 1000), 0.0, 1) < 0.01
+    assert sync_options.chance(0, (2000, 300), 0.0, 1) > 0.99
 
 
 @pytest.mark.parametrize("minutes", [9, 5, 1])

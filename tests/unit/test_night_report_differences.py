@@ -12,7 +12,7 @@ from orchestrator.policy.diff import (
     MISSING,
     MOST_FIELDS,
     OTHERS,
-    Asked,
+    ComparedRow,
     FieldChange,
     Said,
     changes_between,
@@ -71,8 +71,8 @@ def test_whatever_answers_are(one: Any, other: Any) -> None:
     assert [shown(c.before).count("\n") for c in there] == [0] * len(there)
 
 
-def row(number: int, task: str = "t") -> Asked:
-    return Asked(f"c{number}", f"d{number}", task)
+def row(number: int, task: str = "t") -> ComparedRow:
+    return ComparedRow(f"c{number}", f"d{number}", task)
 
 
 def said(value: Any) -> Said:

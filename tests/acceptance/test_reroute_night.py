@@ -53,8 +53,8 @@ def rows_file(folder: Path, name: str) -> str:
 
 def rescue_at(found: dict[str, Any]) -> datetime | None:
     """When a job's batch is brought home at the latest, as it is told now; None where that is at once."""
-    rescue = found["outlook"]["rescue"]
-    return None if rescue is None else datetime.fromisoformat(rescue["at"])
+    reroute = found["outlook"]["reroute"]
+    return None if reroute is None else datetime.fromisoformat(reroute["at"])
 
 
 @dataclass
@@ -90,7 +90,7 @@ def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path:
     job_file = rows_file(tmp_path, "tonight")
     plan = orch("plan", job_file, "--deadline", "8h")
     assert [route["backend"] for route in plan["routes"]] == ["openai"]
-    assert plan["rescue"]["to"] == ["gpu"]
+    assert plan["reroute"]["to"] == ["gpu"]
 
     def start() -> Process:
         return run_orch.start("run", job_file, "--quiet", env=night)
@@ -101,7 +101,7 @@ def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path:
     assert [shard["backend"] for shard in shards] == ["openai"]
     found = orch("status", job)
     assert found["outlook"]["chance"] > 0.98
-    assert found["outlook"]["rescue"]["to"] == ["gpu"]
+    assert found["outlook"]["reroute"]["to"] == ["gpu"]
     kill_group(running)
     running.wait(WAIT)
     # Nothing happens for hours. What the machine itself takes counts a sixth of what it did when it was measured.
@@ -112,15 +112,15 @@ def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path:
     return Night(orch, start, provider, job, datetime.fromisoformat(found["deadline_at"]))
 
 
-def rescues(found: Any) -> list[Any]:
-    return [event for event in found["events"] if event["kind"] == "rescued"]
+def reroutes(found: Any) -> list[Any]:
+    return [event for event in found["events"] if event["kind"] == "rerouted"]
 
 
 def test_a_batch_that_stalls_is_brought_home_in_time(stalled: Night) -> None:
     assert stalled.start().wait(WAIT) == 0
     found = stalled.check()
-    [rescued] = rescues(found)
-    assert "rows pulled back" in rescued["reason"]
+    [rerouted] = reroutes(found)
+    assert "rows rerouted" in rerouted["reason"]
     assert datetime.fromisoformat(found["finished_at"]) <= stalled.deadline
 
 
@@ -132,7 +132,7 @@ def test_a_rescue_that_is_killed_again_and_again_loses_no_row(stalled: Night) ->
         told = [(event["kind"], of[event["shard"]]) for event in found["events"] if event["shard"]]
         return (kind, backend) in told
 
-    for kind, backend in (("rescued", "openai"), ("collected", "openai"), ("submitted", "gpu")):
+    for kind, backend in (("rerouted", "openai"), ("collected", "openai"), ("submitted", "gpu")):
         running = stalled.start()
         wait_until(lambda kind=kind, backend=backend: has(kind, backend), WAIT)
         kill_group(running)
@@ -158,13 +158,13 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
         job_file = rows_file(tmp_path, "tonight")
         job = orch("submit", job_file, "--deadline", "12m")["job"]
         running = run_orch.start("run", job_file, "--quiet", env=environment)
-        wait_until(lambda: rescues(orch("status", job)), WAIT)
+        wait_until(lambda: reroutes(orch("status", job)), WAIT)
         provider.clock.set(speed=1.0)  # what the machine itself takes counts no more than it does
         assert running.wait(WAIT) == 0, run_orch.output(running)
     found = orch("status", job)
     assert found["requests"]["succeeded"] == ROWS
     assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
-    [left] = rescues(found)
+    [left] = reroutes(found)
     assert "leave gpu, which would not have them done in time" in left["reason"]
     assert datetime.fromisoformat(found["finished_at"]) <= datetime.fromisoformat(found["deadline_at"])
 

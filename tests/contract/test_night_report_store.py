@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.model import JobId
-from orchestrator.policy.diff import Asked, DocumentRun
+from orchestrator.policy.diff import ComparedRow, DocumentRun
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
@@ -48,8 +48,8 @@ def test_documents_beside_the_run_before(nights: Nights) -> None:
     assert list(known.removed_documents(before.id, after.id)) == ["gone", "gone too"]
     assert list(known.removed_documents(after.id, after.id)) == []
     assert list(known.only_in(before.id, after.id)) == [
-        Asked("c-gone", "gone", "t"),
-        Asked("c-gone too", "gone too", "t"),
+        ComparedRow("c-gone", "gone", "t"),
+        ComparedRow("c-gone too", "gone too", "t"),
     ]
 
 
@@ -83,7 +83,7 @@ def test_a_row_that_goes_on_with_a_stronger_model_was_asked_of_the_same_alias(st
     for run_of, fingerprint in ((before, "f0"), (after, "f1")):
         store.rows.add(run_of.id, [row(0, custom_id="c", document="d", fingerprint=fingerprint)], {}, NOW)
     bad = Settled(failed(0, "truncated")[0], None)
-    assert store.climbs.climb(sharded(store, after), [bad], Step("m@2", ("big",), None), NOW) == 1
+    assert store.escalations.escalate(sharded(store, after), [bad], Step("m@2", ("big",), None), NOW) == 1
     assert list(store.comparisons.documents(before.id, after.id)) == [run("d", known=1, changed=1, open=1)]
 
 
@@ -95,7 +95,7 @@ def test_a_document_of_several_tasks_is_one(store: Store) -> None:
     store.rows.add(after.id, both, {}, NOW)
     assert list(store.comparisons.documents(before.id, after.id)) == [run("d", rows=2, known=1, open=2)]
     assert list(store.comparisons.removed_documents(after.id, before.id)) == [], "a task went, its document did not"
-    assert list(store.comparisons.only_in(after.id, before.id)) == [Asked("d-u", "d", "u")]
+    assert list(store.comparisons.only_in(after.id, before.id)) == [ComparedRow("d-u", "d", "u")]
 
 
 def test_only_rows_whose_answer_lies_elsewhere_are_compared(nights: Nights) -> None:

@@ -52,14 +52,14 @@ class Night:
         """A job whose batch has been made and looked at once; its id."""
         path = self.folder / f"rows-{len(self.batches)}.jsonl"
         path.write_bytes(jsonl([row(f"a{len(self.batches)}")]))
-        looks = self.looks()
+        polls = self.polls()
         ran = self.orch("submit", str(path), "--backend", "cloud", "--json", env=self.env)
         job = str(json.loads(ran.stdout)["job"])
-        wait_until(lambda: self.looks() == looks + 1)
+        wait_until(lambda: self.polls() == polls + 1)
         self.batches.append(self.emulator.state()["batches"][-1]["id"])
         return job
 
-    def looks(self) -> int:
+    def polls(self) -> int:
         """How often the engine has looked at a batch."""
         return self.emulator.calls("retrieve").get(200, 0)
 
@@ -97,11 +97,11 @@ def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> Non
     night.emulator.clock.advance(BEFORE_THE_NEXT_LOOK)
     night.submit()
     # The engine has been through its jobs, this one first: its batch is over, and nobody has looked.
-    assert night.looks() == 2
+    assert night.polls() == 2
     assert night.status(first)["state"] == "running"
     assert tell(night.url, "batch.completed", night.batches[0]) == 200
     wait_until(lambda: night.status(first)["state"] == "completed")
-    assert night.looks() == 3, "one look, and none at the other batch"
+    assert night.polls() == 3, "one look, and none at the other batch"
     said = night.stop()
     assert re.search(rf"^orch: {first}: completed, 1/1 rows", said, re.M)
 
@@ -116,14 +116,14 @@ def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None
     assert deliver(night.url.replace("cloud", "other"), body, signed(body)) == (404, b"")
     assert tell(night.url, "batch.completed", "batch_of_somebody_else") == 200
     night.submit()
-    assert night.looks() == 2, "each batch once, when it was made"
+    assert night.polls() == 2, "each batch once, when it was made"
     # A signed event whose word is not true, as a replay of an earlier one's would be: one look, whatever it says.
     headers = signed(body)
     assert deliver(night.url, body, headers) == (200, b"")
-    wait_until(lambda: night.looks() == 3)
+    wait_until(lambda: night.polls() == 3)
     assert deliver(night.url, body, headers) == (200, b"")
     night.submit()
-    assert night.looks() == 4, "the replay has brought none"
+    assert night.polls() == 4, "the replay has brought none"
     assert night.status(job)["state"] == "running"
     said = night.stop()
     log = (night.orch.home / "engine.log").read_text()

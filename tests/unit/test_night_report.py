@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.model import Forecast, JobId, JobState, Usage
-from orchestrator.policy.diff import Asked, DocumentRun, Said, difference
-from orchestrator.reports.night import Facts, Fate, NightReport, fate_of, fates, job_report, night_of
+from orchestrator.policy.diff import ComparedRow, DocumentRun, Said, difference
+from orchestrator.reports.night import DocumentFate, NightFacts, NightReport, fate_of, fates, job_report, night_of
 from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page
 from orchestrator.store.jobs import Event
 from orchestrator.store.ledger import Total
@@ -23,34 +23,42 @@ from tests.support.stored import NOW, job, later
 
 RUN = DocumentRun("a.pdf", 2, 2, 0, 0, 0, 0, 0, 0, None, None)
 FATES = {
-    "unchanged": (RUN, Fate.UNCHANGED, ""),
-    "new": (replace(RUN, known=0), Fate.NEW, ""),
-    "document changed": (replace(RUN, changed=2), Fate.CHANGED, "document changed"),
-    "prompt changed": (replace(RUN, changed=1, asked=1), Fate.CHANGED, "prompt, schema or settings changed"),
+    "unchanged": (RUN, DocumentFate.UNCHANGED, ""),
+    "new": (replace(RUN, known=0), DocumentFate.NEW, ""),
+    "document changed": (replace(RUN, changed=2), DocumentFate.CHANGED, "document changed"),
+    "prompt changed": (replace(RUN, changed=1, asked=1), DocumentFate.CHANGED, "prompt, schema or settings changed"),
     "prompt of one task, and the document": (
-        replace(RUN, changed=2, asked=1), Fate.CHANGED, "prompt, schema or settings changed, document changed",
+        replace(RUN, changed=2, asked=1),
+        DocumentFate.CHANGED,
+        "prompt, schema or settings changed, document changed",
     ),
-    "model changed": (replace(RUN, changed=2, other_model=2), Fate.CHANGED, "model changed"),
-    "task added": (replace(RUN, known=1), Fate.CHANGED, "task added"),
-    "failed": (replace(RUN, failed=1, code="http_400", message="no"), Fate.FAILED, "http_400: no"),
-    "failed without a word": (replace(RUN, failed=1, code="http_400"), Fate.FAILED, "http_400"),
-    "one task of it unreadable": (replace(RUN, failed=2, unreadable=1, code="x", message="y"), Fate.FAILED, "x: y"),
+    "model changed": (replace(RUN, changed=2, other_model=2), DocumentFate.CHANGED, "model changed"),
+    "task added": (replace(RUN, known=1), DocumentFate.CHANGED, "task added"),
+    "failed": (replace(RUN, failed=1, code="http_400", message="no"), DocumentFate.FAILED, "http_400: no"),
+    "failed without a word": (replace(RUN, failed=1, code="http_400"), DocumentFate.FAILED, "http_400"),
+    "one task of it unreadable": (
+        replace(RUN, failed=2, unreadable=1, code="x", message="y"),
+        DocumentFate.FAILED,
+        "x: y",
+    ),
     "unreadable": (
-        replace(RUN, failed=2, unreadable=2, code="empty", message="no text"), Fate.UNREADABLE, "empty: no text",
+        replace(RUN, failed=2, unreadable=2, code="empty", message="no text"),
+        DocumentFate.UNREADABLE,
+        "empty: no text",
     ),
-    "open": (replace(RUN, open=1), Fate.OPEN, "1 of 2 rows have no answer yet"),
+    "open": (replace(RUN, open=1), DocumentFate.OPEN, "1 of 2 rows have no answer yet"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("run", "fate", "why"), FATES.values(), ids=FATES.keys())
-def test_the_fate_of_a_document(run: DocumentRun, fate: Fate, why: str) -> None:
+def test_the_fate_of_a_document(run: DocumentRun, fate: DocumentFate, why: str) -> None:
     assert fate_of(run) == (fate, why)
 
 
 def test_all_are_counted_and_the_first_are_named() -> None:
     new = replace(RUN, known=0)
     found = fates([*(replace(new, name=f"n{i}") for i in range(5)), RUN, RUN], ["gone"], most=2)
-    assert found.counts == {Fate.NEW: 5, Fate.UNCHANGED: 2, Fate.REMOVED: 1}
+    assert found.counts == {DocumentFate.NEW: 5, DocumentFate.UNCHANGED: 2, DocumentFate.REMOVED: 1}
     told = found.to_json()
     assert [one["name"] for one in told["new"]["first"]] == ["n0", "n1"]
     assert told["unchanged"] == {"documents": 2, "first": []}, "what is as it was needs no name"
@@ -81,9 +89,9 @@ def forecast(kind: str, p50: float, p95: float, actual: float | None = None, bac
 DONE = job(finished_at=later(5), deadline_at=later(6))
 
 
-def facts(**given: Any) -> Facts:
+def facts(**given: Any) -> NightFacts:
     known = {"job": DONE, "state": JobState.COMPLETED, "counts": Counts(succeeded=4), "documents": fates([RUN], [])}
-    return Facts(**{**known, **given})
+    return NightFacts(**{**known, **given})
 
 
 def test_cost_by_route_and_turnaround_against_the_forecast() -> None:
@@ -164,7 +172,7 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "waited once": ({"events": [Event(NOW, "waiting", "the key is bad")]}, []),
     "files gone": (
-        {"answers": difference("a", "b", [], [], [(Asked("c", "d", "t"), None, None)], 5)},
+        {"answers": difference("a", "b", [], [], [(ComparedRow("c", "d", "t"), None, None)], 5)},
         ["1 answers could not be compared: a result file is gone"],
     ),
 }  # fmt: skip
@@ -180,14 +188,16 @@ TRICKY = "*a*_b_ |<script>|[x](y) $z$"
 
 def night(name: str = "a.pdf", **given: Any) -> NightReport:
     """A night with some of everything."""
-    moved = [(Asked(f"c{i}", name, "t"), Said("succeeded", {"party": 1}), Said("succeeded", {})) for i in range(3)]
+    moved = [
+        (ComparedRow(f"c{i}", name, "t"), Said("succeeded", {"party": 1}), Said("succeeded", {})) for i in range(3)
+    ]
     known: dict[str, Any] = {
         "answers": difference("contracts-0", "contracts-1", [], [], moved, 2),
         "before": "contracts-0",
         "documents": fates([replace(RUN, known=0, name=name), RUN], [], most=1),
         "lines": [total("gpu", "1.5", wasted=Decimal("0.1"), estimated=True)],
         "forecasts": [forecast("turnaround", 60, 120, 90), forecast("cost", 1.0, 3.0)],
-        "events": [Event(NOW, "rescued", f"too late {i}") for i in range(22)],
+        "events": [Event(NOW, "rerouted", f"too late {i}") for i in range(22)],
         "job": replace(DONE, budget=Decimal(9)),
         "reasons": [("truncated", "x", 2)],
     }
@@ -211,7 +221,7 @@ def test_the_markdown_tells_all_of_it() -> None:
         "- the budget was $9.00",
         "| cloud | 1 | 1 min 30 s | 1 min | 2 min | — |",
         "was met with 1 h to spare",
-        "- it was saved by a rescue",
+        "- it was saved by a reroute",
         "- and 2 more times",
     ):
         assert words in told, words
@@ -270,8 +280,8 @@ def test_the_json_can_be_told() -> None:
     told = json.loads(json.dumps(night().to_json()))
     assert (told["night"], told["cost_usd"], len(told["needs"])) == ("2026-11-21", "1.5", 1)
     [of] = told["jobs"]
-    assert of["rescues"]["number"] == 22
-    assert len(of["rescues"]["first"]) == 20
+    assert of["reroutes"]["number"] == 22
+    assert len(of["reroutes"]["first"]) == 20
     assert of["deadline"] == {"at": "2026-11-22T02:00:00+00:00", "met": True, "spare_seconds": 3600.0}
     assert of["foreseen"] == {"cost_p50_usd": "1.0", "cost_p95_usd": "3.0"}
     assert of["answers"]["changed"]["first"][0]["fields"] == [{"field": "party", "before": 1}]
