@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.store.glance import Glance
 
 
-class Settings:
-    """Settings and home of one command."""
+class CommandSettings:
+    """CommandSettings and home of one command."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -75,8 +75,8 @@ class Settings:
         return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
 
 
-class Context(Settings):
-    """Settings, home and store of one command."""
+class Context(CommandSettings):
+    """CommandSettings, home and store of one command."""
 
     def __init__(self, place: Place, store: Store) -> None:
         super().__init__(place)
@@ -170,7 +170,7 @@ def opened(place: Place | None = None) -> Iterator[Context]:
 @contextmanager
 def ready() -> Iterator[Context]:
     """The same for a command that needs all settings: what is wrong with them is told before a database is made."""
-    settings = Settings(locate())
+    settings = CommandSettings(locate())
     config = settings.config
     with opened(settings.place) as context:
         context.use(config)
