@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CommandSettings:
-    """CommandSettings and home of one command."""
+    """Settings and home of one command."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -76,7 +76,7 @@ class CommandSettings:
 
 
 class Context(CommandSettings):
-    """CommandSettings, home and store of one command."""
+    """Settings, home and store of one command."""
 
     def __init__(self, place: Place, store: Store) -> None:
         super().__init__(place)

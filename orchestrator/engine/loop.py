@@ -94,7 +94,7 @@ class Engine:
         """Who else is told of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, Obstacle] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
         memory = ObservationMemory()
