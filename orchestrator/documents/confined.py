@@ -12,6 +12,8 @@ from itertools import islice
 
 from orchestrator.documents import files, tables
 from orchestrator.documents.files import File
+from orchestrator.documents.kinds import CONTAINERS
+from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
@@ -25,7 +27,50 @@ Plain = tuple[object, ...]
 
 def file(*about: object) -> Iterator[list[Plain]]:
     """The document of a `File`, or its problem."""
-    yield [_plain(files.read(File(*about)))]  # type: ignore[arg-type]
+    given = File(*about)  # type: ignore[arg-type]
+    plugin = None if given.plugin is None else Plugin(*given.plugin)
+    yield [_plain(files.read(given._replace(plugin=plugin)))]
+
+
+def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
+    """What `parts.documents` gives, some at a time; at last the problem of the file itself, if it has one."""
+    from orchestrator.documents import parts as parts_of
+
+    file = TableFile(*about)  # type: ignore[arg-type]
+    batch: list[Plain] = []
+    size = 0
+    try:
+        for found in parts_of.documents(_with_plugins(file), wanted, begin, end):
+            if isinstance(found, Document | UnreadableDocument):
+                batch.append(_plain(found))
+                size += found.size or 0
+            else:
+                batch.append(tuple(found))
+            if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
+                yield batch
+                batch, size = [], 0
+    except ExtractionError as error:
+        batch.append(_plain(unreadable(file.key, error)))
+    except OSError as error:
+        batch.append(_plain(unreadable(file.key, files.io_problem(error))))
+    if batch:
+        yield batch
+
+
+def part_keys(*about: object) -> Iterator[list[str]]:
+    """The keys of the parts of a file, some at a time."""
+    from orchestrator.documents import parts as parts_of
+
+    try:
+        found = parts_of.keys(TableFile(*about))  # type: ignore[arg-type]
+        while batch := list(islice(found, BATCH_ROWS)):
+            yield batch
+    except (ExtractionError, OSError):
+        return
+
+
+def _with_plugins(file: TableFile) -> TableFile:
+    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins))
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
@@ -60,13 +105,22 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """The keys of a `TableFile`'s rows, some at a time. What is wrong with the table is told when it is read."""
+    """The keys of all documents of a `TableFile`, some at a time. What is wrong with it is told when it is read."""
+    file = TableFile(*about)  # type: ignore[arg-type]
     try:
-        found = tables.keys(TableFile(*about))  # type: ignore[arg-type]
+        found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
         while batch := list(islice(found, BATCH_ROWS)):
             yield batch
     except (ExtractionError, OSError):
         return
+
+
+def _keys_of_parts(file: TableFile) -> Iterator[str]:
+    """Which documents there are, only reading them tells."""
+    from orchestrator.documents import parts as parts_of
+
+    found = parts_of.documents(_with_plugins(file))
+    return (one.key for one in found if isinstance(one, Document | UnreadableDocument))
 
 
 def columns(*about: object) -> Iterator[tuple[str, ...]]:

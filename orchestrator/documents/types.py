@@ -8,7 +8,7 @@ from enum import StrEnum
 
 # Part of every fingerprint. Raise it whenever a reader may give another text for the same bytes;
 # tests/unit/test_documents_golden.py fails when that was forgotten.
-EXTRACTOR_VERSION = "1"
+EXTRACTOR_VERSION = "2"
 
 
 class DocumentProblem(StrEnum):
