@@ -114,7 +114,10 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, budg
             raise too_large(entry.size, limit)
         stream = archive.extractfile(entry)
         assert stream is not None  # it is a regular file
-        return budget.take(_pieces(stream), limit)
+        try:
+            return budget.take(_pieces(stream), limit)
+        except _DAMAGE as error:
+            raise _damaged_part() from error
 
     return Part(name, read)
 
@@ -122,6 +125,13 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, budg
 def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
     while piece := stream.read(CHUNK):
         yield piece
+
+
+def _damaged_part() -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE,
+        "It is damaged in the archive, or packed in a way that is not read; pack it anew, or exclude it.",
+    )
 
 
 def _damaged(what: str) -> ExtractionError:

@@ -74,9 +74,12 @@ class Content(NamedTuple):
             yield io.BytesIO(self.data)
             return
         fd, before = open_file(self.path, self.within)
-        with os.fdopen(fd, "rb") as handle:
-            yield handle
-            after = os.fstat(handle.fileno())
+        try:
+            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close what they read from
+                yield handle
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise ExtractionError(
                 DocumentProblem.CHANGING, "It was being written to while it was read; run again when it is whole."

@@ -35,11 +35,15 @@ class Budget:
 
 def check_container(data: bytes, old: str) -> None:
     """Raises ExtractionError for a document of the time before packages, which `old` names, and for a locked one."""
-    if not data.startswith(_OLE_MAGIC):
-        return
-    if "EncryptedPackage".encode("utf-16-le") in data:
+    if is_locked(data):
         raise encrypted()
-    raise ExtractionError(DocumentProblem.UNSUPPORTED, f"This is {old}, or exclude it.")
+    if data.startswith(_OLE_MAGIC):
+        raise ExtractionError(DocumentProblem.UNSUPPORTED, f"This is {old}, or exclude it.")
+
+
+def is_locked(data: bytes) -> bool:
+    """Whether it is a document of Microsoft Office that opens only with a password."""
+    return data.startswith(_OLE_MAGIC) and "EncryptedPackage".encode("utf-16-le") in data
 
 
 def encrypted() -> ExtractionError:

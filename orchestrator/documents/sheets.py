@@ -14,7 +14,7 @@ from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.files import text_too_large
-from orchestrator.documents.office import damaged, encrypted
+from orchestrator.documents.office import damaged, encrypted, is_locked
 from orchestrator.documents.package import Package
 from orchestrator.documents.rows import Row, bad_row
 from orchestrator.documents.types import ExtractionError
@@ -83,6 +83,8 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
 def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
     """The sheets in their order, their cells as text. Raises ExtractionError."""
     calamine = require("python_calamine", "spreadsheets", "office")
+    if is_locked(data):
+        raise encrypted()
     try:
         if data.startswith(b"PK"):
             _check(data)

@@ -252,7 +252,8 @@ def test_paragraphs_and_tables_in_their_order(tmp_path: Path) -> None:
     found = one(tmp_path / "a.docx")
     assert isinstance(found, Document)
     assert found.text == (
-        "Letterhead\n# Lease\nBetween A\tand B.\nwide | c2\ntall | c4 | c5\n | c7 | c8\n\nAfter the table.\nPage footer"
+        "Letterhead\n# Lease\nBetween A\tand B.\nwide | c2\ntall | c4 | c5\n | c7 | c8\n\n"
+        "After the table.\nPage footer"
     )
 
 
