@@ -62,7 +62,7 @@ def part_keys(*about: object) -> Iterator[list[str]]:
     from orchestrator.documents import parts as parts_of
 
     try:
-        found = parts_of.keys(TableFile(*about))  # type: ignore[arg-type]
+        found = parts_of.keys(_with_plugins(TableFile(*about)))  # type: ignore[arg-type]
         while batch := list(islice(found, BATCH_ROWS)):
             yield batch
     except (ExtractionError, OSError):
