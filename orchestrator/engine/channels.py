@@ -23,6 +23,7 @@ from orchestrator.core.sanitize import escape_controls, one_line
 from orchestrator.settings.config import Config, Reports, Smtp
 
 GROUP = "orch.channels"
+_APPRISE = metadata.EntryPoint("apprise", "orchestrator.engine.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
 """What a chat shows of a text before it cuts it."""
@@ -167,13 +168,12 @@ class Plugged:
 
     def send(self, message: Message) -> None:
         """Hand it over. Raises UsageError where there is no such plug-in, BackendError where it fails."""
-        known = metadata.entry_points(group=GROUP)
-        point = next((one for one in known if one.name == self.name), None)
-        if point is None:
-            names = ", ".join(sorted(known.names)) or "none"
+        known = {one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))}
+        if self.name not in known:
+            names = ", ".join(sorted(known))
             raise UsageError(f"there is no channel {self.name!r} (installed: {names})", hint="install its package")
         try:
-            point.load()(self.options, self.environ).send(message)
+            known[self.name].load()(self.options, self.environ).send(message)
         except OrchError:
             raise
         except Exception as error:  # noqa: BLE001 (a plug-in may raise anything; its words may hold an address)

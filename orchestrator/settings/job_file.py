@@ -56,7 +56,7 @@ class DocumentSource(_Strict):
     path: str = Field(description="folder or file, relative to the job file's folder")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
-    text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
+    text_column: str | None = Field(None, description="tables: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
