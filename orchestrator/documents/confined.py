@@ -15,7 +15,14 @@ from orchestrator.documents.files import File
 from orchestrator.documents.kinds import CONTAINERS
 from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.tables import TableFile
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    Picture,
+    Render,
+    UnreadableDocument,
+)
 
 BATCH_ROWS = 200
 BATCH_BYTES = 100_000
@@ -29,7 +36,8 @@ def file(*about: object) -> Iterator[list[Plain]]:
     """The document of a `File`, or its problem."""
     given = File(*about)  # type: ignore[arg-type]
     plugin = None if given.plugin is None else Plugin(*given.plugin)
-    yield [_plain(files.read(given._replace(plugin=plugin)))]
+    render = None if given.render is None else Render(*given.render)
+    yield [_plain(files.read(given._replace(plugin=plugin, render=render)))]
 
 
 def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
@@ -70,7 +78,8 @@ def part_keys(*about: object) -> Iterator[list[str]]:
 
 
 def _with_plugins(file: TableFile) -> TableFile:
-    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins))
+    render = None if file.render is None else Render(*file.render)
+    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins), render=render)
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
@@ -140,13 +149,15 @@ def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
     if isinstance(found, Document):
-        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields)
+        pictures = tuple(map(tuple, found.pictures))
+        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields), pictures
     return found.key, found.name, found.code.value, found.message, found.size
 
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:
     """What a worker meant."""
-    if len(found) == 6:
-        return Document(*found)  # type: ignore[arg-type]
+    if len(found) == 7:
+        pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
+        return Document(*found[:6], pictures)  # type: ignore
     key, name, code, message, size = found
     return UnreadableDocument(key, name, DocumentProblem(code), message, size)  # type: ignore[arg-type]

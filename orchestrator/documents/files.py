@@ -9,18 +9,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestrator.documents.encoding import clean, decode
-from orchestrator.documents.kinds import SHEETS, UNKNOWN, split_name
+from orchestrator.documents.kinds import IMAGE, SHEETS, UNKNOWN, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.opening import Opener, open_file
 from orchestrator.documents.plugins import Extract, Plugin
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    Picture,
+    Render,
+    UnreadableDocument,
+)
 
 FIELDS = frozenset({"name", "path", "stem", "suffix", "folder", "size"})
 _MORE_FIELDS = {
     "html": frozenset({"title"}),
-    "pdf": frozenset({"pages"}),
+    "pdf": frozenset({"pages", "sent_as"}),
     "pptx": frozenset({"pages"}),
     "epub": frozenset({"title"}),
+    IMAGE: frozenset({"pages", "sent_as"}),
     SHEETS: frozenset({"sheets"}),
 }
 PART_FIELDS = FIELDS.union(("inside", "subject", "sender", "recipients", "date"), *_MORE_FIELDS.values())
@@ -46,6 +54,7 @@ class File(NamedTuple):
     within: str | None = None
     packing: str = ""
     plugin: Plugin | None = None
+    render: Render | None = None
 
     @property
     def may_be_plain(self) -> bool:
@@ -109,10 +118,16 @@ def _document(file: File, data: bytes, extract: Extract) -> Document:
         inside = unpack(data, file.packing, file.max_bytes)
     else:
         inside = data
-    text, more = extract(inside, file.encoding, file.max_bytes)
+    pictures: tuple[Picture, ...] = ()
+    if file.render is None:
+        text, more = extract(inside, file.encoding, file.max_bytes)
+    else:
+        from orchestrator.documents import rendering
+
+        text, more, pictures = rendering.extract(inside, file.kind, file.render, file.max_bytes)
     if len(text) > file.max_bytes:
         raise text_too_large(file.max_bytes)
-    if not text or text.isspace():
+    if not pictures and (not text or text.isspace()):
         raise ExtractionError(DocumentProblem.EMPTY, "There is no text in it; fill it in, or exclude it.")
     fields: dict[str, object] = {
         "name": name,
@@ -127,7 +142,7 @@ def _document(file: File, data: bytes, extract: Extract) -> Document:
     digest = hashlib.sha256(data)
     if file.plugin is not None:  # with another version of it, the same bytes may give another text
         digest.update(file.plugin.version.encode())
-    return Document(file.key, name, text, digest.hexdigest(), len(data), fields)
+    return Document(file.key, name, text, digest.hexdigest(), len(data), fields, pictures)
 
 
 def fields_of(kind: str) -> frozenset[str]:
@@ -182,6 +197,8 @@ def _load(kind: str) -> Extract:
     if kind in _MODULES:
         found: Extract = importlib.import_module(f"orchestrator.documents.{_MODULES[kind]}").extract
         return found
+    if kind == IMAGE:
+        return _image
     return _plain if kind == "text" else _unknown
 
 
@@ -199,6 +216,14 @@ def _utf8(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, 
 def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     del most  # it has no more characters than bytes
     return decode(data, encoding), {}
+
+
+def _image(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
+    del data, encoding, most
+    raise ExtractionError(
+        DocumentProblem.UNSUPPORTED,
+        "This is a picture; set `render: auto` for this source to send it to the model as one, or exclude it.",
+    )
 
 
 def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:

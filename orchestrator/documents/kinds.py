@@ -42,6 +42,10 @@ FILES = {
     ".xls": SHEETS,
     ".ods": SHEETS,
 }
+IMAGE = "image"
+IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), IMAGE)
+"""Read where a source sends pictures."""
+RENDERED = ("pdf", IMAGE)
 TABLES = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -92,13 +96,14 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
         return Kind(TABLES[ending], Holds.ROWS, packing)
     if ending in CONTAINERS:
         return Kind(CONTAINERS[ending], Holds.PARTS, packing)
-    found = FILES.get(ending, UNKNOWN)
+    found = FILES.get(ending) or IMAGES.get(ending, UNKNOWN)
     return Kind(found, Holds.ROWS if found == SHEETS and as_rows else Holds.ONE, packing)
 
 
-def is_supported(name: str, plugins: Mapping[str, Plugin]) -> bool:
+def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool) -> bool:
     """Whether a file is read without a pattern of the user's that chooses it."""
-    return kind_of(name, plugins, as_rows=False).name != UNKNOWN
+    kind = kind_of(name, plugins, as_rows=False).name
+    return kind != UNKNOWN and (pictures or kind != IMAGE)
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from orchestrator.documents.archives import Budget, Part, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import Reason, is_lock
 from orchestrator.documents.keys import printable, shortened
-from orchestrator.documents.kinds import UNKNOWN, Holds, Kind, kind_of, split_name
+from orchestrator.documents.kinds import IMAGE, RENDERED, UNKNOWN, Holds, Kind, kind_of, split_name
 from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
 from orchestrator.documents.tables import TableFile
@@ -103,7 +103,7 @@ class _Walk:
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
         if part.passed is not None or is_lock(name) or _is_hidden(part.name):
             yield Passed(key, part.passed or Reason.LOCK, "")
-        elif kind.name == UNKNOWN:
+        elif kind.name == UNKNOWN or (kind.name == IMAGE and self._file.render is None):
             yield Passed(key, Reason.KIND, split_name(name)[1])
         else:
             try:
@@ -133,10 +133,18 @@ class _Walk:
             table = file._replace(kind=kind.name, key=key, name=name, packing=kind.packing)
             yield from filter(None, tables.documents(table, content=content))
             return
-        found = files.read_bytes(
-            files.File("", part.name, key, kind.name, file.encoding, file.max_bytes, None, kind.packing, kind.plugin),
-            data,
+        one = files.File(
+            path="",
+            relative=part.name,
+            key=key,
+            kind=kind.name,
+            encoding=file.encoding,
+            max_bytes=file.max_bytes,
+            packing=kind.packing,
+            plugin=kind.plugin,
+            render=file.render if kind.name in RENDERED else None,
         )
+        found = files.read_bytes(one, data)
         if isinstance(found, Document):
             found = replace(found, fields={**found.fields, **part.fields, "inside": file.name})
         yield found

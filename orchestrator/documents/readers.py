@@ -179,10 +179,10 @@ def _parts_call(order: Rows, begin: int, end: int | None) -> Call:
 
 def _plain(about: File | TableFile) -> tuple[object, ...]:
     """As it goes to a worker: tuples alone, without names."""
-    *rest, plugins = about
+    *rest, plugins, render = about
     if isinstance(about, TableFile):
-        return (*rest, tuple(map(tuple, about.plugins)))
-    return (*rest, plugins and tuple(plugins))
+        return (*rest, tuple(map(tuple, about.plugins)), render and tuple(render))
+    return (*rest, plugins and tuple(plugins), render and tuple(render))
 
 
 def problem_of(tripped: Tripped, limits: Limits, *, is_table: bool) -> ExtractionError:

@@ -19,11 +19,11 @@ from orchestrator.documents.encoding import check_name
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, Reason, told
 from orchestrator.documents.keys import MOST_KEY, printable, shortened
-from orchestrator.documents.kinds import SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
+from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
 from orchestrator.documents.opening import is_system
 from orchestrator.documents.plugins import installed
 from orchestrator.documents.readers import Order, Readers, Rows
-from orchestrator.documents.types import Document, UnreadableDocument
+from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import Found, Skipped, Unlisted, Walk
 
 if TYPE_CHECKING:
@@ -117,7 +117,11 @@ class _Opened:
         exclude = Globs(source.exclude, field="exclude", hidden=True)
         # A pattern of the user's own may choose any file; without one only known kinds are meant.
         plugins = self.plugins = installed()
-        is_wanted = (lambda name: True) if source.include else (lambda name: is_supported(name, plugins))
+        self.render = _render(source)
+        sees = self.render is not None
+        is_wanted = (
+            (lambda name: True) if source.include else (lambda name: is_supported(name, plugins, pictures=sees))
+        )
         self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)
         # A lone file is the one that was named, wherever a link may lead.
         self.within = None if self.is_file else self._walk.within
@@ -151,6 +155,7 @@ class _Opened:
             within=self.within,
             packing=kind.packing,
             plugins=tuple(self.plugins.values()),
+            render=self.render,
         )
 
     def file(self, found: Found, kind: Kind, relative: str, key: str) -> files.File:
@@ -165,6 +170,7 @@ class _Opened:
             within=self.within,
             packing=kind.packing,
             plugin=kind.plugin,
+            render=self.render if kind.name in RENDERED else None,
         )
 
 
@@ -211,6 +217,14 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
 
 def _rank(key: str) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=8).digest()
+
+
+def _render(source: DocumentSource) -> Render | None:
+    """How pages are made pictures; None where none is."""
+    if source.render == "text":
+        return None
+    about = source.pictures
+    return Render(source.render, about.resolution, about.longest_side, about.pages, about.grayscale, about.max_bytes)
 
 
 def _located(source: DocumentSource, base: Path) -> str:

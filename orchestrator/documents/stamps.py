@@ -20,7 +20,16 @@ count in steps of two seconds. Git does the same, and calls it racily clean."""
 def way_of(source: DocumentSource) -> str:
     """How the files of a source are read: with another way, the same bytes may give another text, or none."""
     plugins = [plugin.version for plugin in installed().values()]
-    way = (EXTRACTOR_VERSION, plugins, source.encoding, source.max_bytes, source.text_column, source.id_column)
+    way: tuple[object, ...] = (
+        EXTRACTOR_VERSION,
+        plugins,
+        source.encoding,
+        source.max_bytes,
+        source.text_column,
+        source.id_column,
+    )
+    if source.render != "text":
+        way = (*way, source.render, source.pictures)
     return hashlib.sha256(repr(way).encode()).hexdigest()[:12]
 
 

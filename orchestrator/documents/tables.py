@@ -14,7 +14,7 @@ from orchestrator.documents.kinds import SHEETS
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.rows import Row, Table, bad_row
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, Render, UnreadableDocument
 
 MOST_VALUES = 100_000
 """Of a row, with those in lists and objects."""
@@ -40,6 +40,7 @@ class TableFile(NamedTuple):
     within: str | None = None
     packing: str = ""
     plugins: tuple[Plugin, ...] = ()  # that may read what is in it
+    render: Render | None = None
 
     @property
     def content(self) -> Content:

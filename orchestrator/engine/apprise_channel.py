@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,16 @@ class Apprise:
 
     def send(self, message: Message) -> None:
         """Send it to all of them. Raises UsageError where there is none, BackendError where one did not take it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its libraries' own
+            self._send(message)
+
+    def _send(self, message: Message) -> None:
         try:
             import apprise
         except ImportError:
-            raise UsageError(
-                "the channel apprise needs its library", hint="pip install 'orch-batch[apprise]'"
-            ) from None
+            hint = "pip install 'orch-batch[apprise]'"
+            raise UsageError("the channel apprise needs its library", hint=hint) from None
         variable = str(self.options.get("urls_env", DEFAULT))
         logging.getLogger("apprise").disabled = True  # it writes addresses, which are keys
         services = apprise.Apprise()
