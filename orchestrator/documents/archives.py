@@ -18,6 +18,9 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 MAX_PARTS = 200_000
 MAX_UNPACKED = 20_000_000_000
 """Bytes of all parts together; archives in archives count too."""
+MAX_RATIO = 200
+"""Of all parts to the file; up to RATIO_FROM bytes it may be as repetitive as it likes."""
+RATIO_FROM = 1_000_000_000
 _LOCKED = 1  # the flag of an entry that opens with a password
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
@@ -40,12 +43,15 @@ class Part(NamedTuple):
 class Budget:
     """What a file may unpack to, with all archives in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        """`size` is that of the file, in bytes."""
         self._parts = MAX_PARTS
-        self._bytes = MAX_UNPACKED
+        self._bytes = self._most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * size))
 
     def count(self) -> None:
         """One more part. Raises ExtractionError."""
+        if self._bytes <= 0:
+            raise self._spent()
         self._parts -= 1
         if self._parts < 0:
             raise ExtractionError(
@@ -54,9 +60,18 @@ class Budget:
 
     def take(self, pieces: Iterator[bytes], limit: int) -> bytes:
         """The bytes of a part, `limit` of them at most. Raises ExtractionError."""
-        data = joined(pieces, min(limit, self._bytes) if self._bytes > 0 else 0)
+        if self._bytes <= 0:
+            raise self._spent()
+        data = joined(pieces, limit)
         self._bytes -= len(data)
         return data
+
+    def _spent(self) -> ExtractionError:
+        return ExtractionError(
+            DocumentProblem.TOO_LARGE,
+            f"It unpacks to more than {self._most:,} bytes, as an archive bomb does; the files from there on are not "
+            "read. Unpack it yourself if that is meant, or exclude it.",
+        )
 
 
 def zip_parts(content: Content, budget: Budget) -> Iterator[Part]:

@@ -244,6 +244,7 @@ class _Text:
         mark = self._styles.mark(self._properties)
         if not self._inner:
             self._mark = mark
+        self._budget.text(mark)
         self._pieces.append(mark)
 
     def _begin_line(self) -> Callable[[], None]:

@@ -173,7 +173,7 @@ class _Text:
         level = _number(about.get("level")) - 1
         shown = _number(about.get("display-levels"))
         places = ".".join(f"%{place + 1}" for place in range(max(0, level + 1 - shown), level + 1))
-        pattern = about.get("num-prefix", "") + places + about.get("num-suffix", "")
+        pattern = about.get("num-prefix", "")[:20] + places + about.get("num-suffix", "")[:20]
         self._lists.define(self._style, level, Level(shape, pattern, _number(about.get("start-value"))))
 
 

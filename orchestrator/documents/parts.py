@@ -5,8 +5,10 @@ A part's key is that of its file, `#`, and its name in there: `in/mail.zip#offer
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,7 +52,7 @@ def documents(
 
     Raises OSError, MemoryError; ExtractionError for what concerns the file as a whole.
     """
-    walk = _Walk(file, Budget())
+    walk = _Walk(file, _budget(file))
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
@@ -67,7 +69,7 @@ def documents(
 
 def keys(file: TableFile) -> Iterator[str]:
     """The keys of its parts, none of which is read."""
-    walk = _Walk(file, Budget())
+    walk = _Walk(file, _budget(file))
     for part in walk.parts(file.content, file.kind):
         yield walk.key(file.key, part)
 
@@ -101,7 +103,9 @@ class _Walk:
         """What a part gives."""
         name = part.name.rpartition("/")[2]
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
-        if part.passed is not None or is_lock(name) or _is_hidden(part.name):
+        if _is_hidden(part.name):
+            return
+        if part.passed is not None or is_lock(name):
             yield Passed(key, part.passed or Reason.LOCK, "")
         elif kind.name == UNKNOWN or (kind.name == IMAGE and self._file.render is None):
             yield Passed(key, Reason.KIND, split_name(name)[1])
@@ -151,7 +155,13 @@ class _Walk:
 
 
 def _is_hidden(path: str) -> bool:
-    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
+    return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
+
+
+def _budget(file: TableFile) -> Budget:
+    with suppress(OSError):  # it is told where the file is opened
+        return Budget(os.stat(file.path).st_size)
+    return Budget(0)
 
 
 _READ = {"zip": zip_parts, "tar": tar_parts, "eml": mail_parts, "mbox": mbox_parts, "msg": msg_parts}

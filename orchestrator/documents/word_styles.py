@@ -10,6 +10,8 @@ from orchestrator.documents.package import Package, Relation
 
 MOST_PARENTS = 20
 """Of a style; more are a loop."""
+MOST_PATTERN = 100
+"""Characters; Word takes 255."""
 BODY_TEXT = 9
 """The outline level that is none."""
 
@@ -164,7 +166,7 @@ class _NumberingReader:
         elif name == "numFmt":
             how = how._replace(shape=value)
         elif name == "lvlText":
-            how = how._replace(pattern=value)
+            how = how._replace(pattern=value[:MOST_PATTERN])
         elif name == "isLgl":
             how = how._replace(is_legal=value not in ("0", "false"))
         self._abstract.levels[self._level] = how

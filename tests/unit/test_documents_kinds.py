@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument
+from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, archives, confined
+from orchestrator.documents.tables import TableFile
 from orchestrator.settings.job_file import DocumentSource
 from tests.support import bombs, office
 from tests.support.documents import fields_of, read
@@ -162,6 +163,7 @@ def test_an_archive_gives_what_is_in_it(tmp_path: Path, name: str) -> None:
         "c.jsonl.gz": packed(b'{"id":1,"text":"uno"}\n', "gz"),
         "__MACOSX/in/._a.txt": b"\0",
         "photo.heic": b"x",
+        "../up.txt": b"gamma",
     }
     packing = {"p.tgz": "gz", "p.zip.gz": "gz"}.get(name) or (name.rpartition(".")[2] if name.count(".") > 1 else "")
     if name.startswith("p.zip"):
@@ -175,8 +177,9 @@ def test_an_archive_gives_what_is_in_it(tmp_path: Path, name: str) -> None:
         f"{name}#t.csv#y": "two",
         f"{name}#inner.zip#b.html": "beta",
         f"{name}#c.jsonl.gz#1": "uno",
+        f"{name}#../up.txt": "gamma",
     }
-    assert ignored.to_json()["kinds"] == {".heic": 1}
+    assert ignored.to_json() == {**Ignored().to_json(), "total": 1, "kinds": {".heic": 1}}
 
 
 def test_a_sample_of_an_archive_is_what_it_would_be_of_a_folder(tmp_path: Path) -> None:
@@ -268,6 +271,19 @@ def matryoshka(depth: int) -> bytes:
 
 
 P = DocumentProblem
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = zipped({"a.txt": "x" * 1_000_000})
+    (tmp_path / "p.zip").write_bytes(zipped({f"{n}.zip": inner for n in range(20)} | {"z.txt": "last"}))
+    monkeypatch.setattr(archives, "RATIO_FROM", 3_000_000)
+    file = TableFile(str(tmp_path / "p.zip"), "zip", "p.zip", "p.zip", None, None, None, 50_000_000)
+    (*whole, last) = [found for batch in confined.parts(file, None, 0, None) for found in batch if len(found) > 3]
+    assert [found[0] for found in whole] == [f"p.zip#{n}.zip#a.txt" for n in range(len(whole))]
+    assert len(whole) in (3, 4)
+    assert (last[0], last[2]) == ("p.zip", "too_large")
 
 
 @pytest.mark.parametrize(
