@@ -26,7 +26,8 @@ WAIT = 60.0
 def test_a_job_whose_rows_cannot_be_delivered(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
-    upstream = make_upstream(latency_ms=500)
+    upstream = make_upstream()
+    upstream.kill()  # no answer before the folder is in the way
     write_config(orch_home, [upstream.base_url], extra='[reports]\nfolder = "reports"\n')
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "a.txt").write_text("A letter.")
@@ -44,6 +45,7 @@ def test_a_job_whose_rows_cannot_be_delivered(
     job = run_orch("submit", str(tmp_path / "job.yaml"), env=env).stdout.strip()
     wait_until(lambda: status(job)["shards"], WAIT)
     (tmp_path / "rows.jsonl").mkdir()
+    upstream.start()
     wait_until(lambda: status(job)["state"] == "failed", WAIT)
 
     found = status(job)

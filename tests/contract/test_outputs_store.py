@@ -22,7 +22,7 @@ from tests.support.stored import NOW, added, job, later
 def ended(store: Store, job_id: str = "contracts-1", *, hours: float = 1, code: str | None = None) -> Job:
     new = added(store, job_id=job_id)
     store.jobs.mark_built(new.id, NOW)
-    store.jobs.finish(new.id, "/home/results.jsonl", later(hours), error=code and "cannot write", code=code)
+    store.jobs.finish(new.id, "/out.jsonl", later(hours), error=code and "cannot write", code=code)
     return store.jobs.get(new.id)
 
 

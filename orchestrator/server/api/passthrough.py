@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from orchestrator.core.wire import NO_JSON
 from orchestrator.server.api.http import ApiError, Body, read_body
+from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import told
@@ -186,8 +187,7 @@ class _Relay:
             status = await self._pass_on(upstream, send)
             _count(upstream, upstream.clock() - began, failed=status >= 500 or status == 429)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else None
-            raise _NotReached(f"unreachable: {reason or 'no connection'}") from None
+            raise _NotReached(f"unreachable: {unreachable.reason(error)}") from None
         except (aiohttp.ClientError, OSError) as error:
             _count(upstream, upstream.clock() - began, failed=True)
             log.warning(

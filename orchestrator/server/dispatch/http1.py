@@ -8,7 +8,6 @@ exactly is whether a request may have reached the other side, so each failure ha
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import zlib
@@ -17,6 +16,8 @@ from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from orchestrator.server.dispatch import unreachable
 
 IDLE_SECONDS = 4.0
 """A connection that idled longer is not used again: uvicorn, and vLLM with it, closes one after five."""
@@ -271,7 +272,7 @@ class Pool:
             raise NotConnectedError(f"no connection within {self._connect_timeout:g} s") from None
         except (OSError, UnicodeError) as error:
             self._addresses_until = float("-inf")  # another one may have the name by now
-            raise NotConnectedError(_said(error)) from None
+            raise NotConnectedError(unreachable.reason(error)) from None
 
     async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> _Connection:
         """A connection to the first of the name's addresses that takes one. Raises OSError, the last one's."""
@@ -329,12 +330,3 @@ def _plain(answer: Answer, most: int) -> Answer:
 def _cause(error: HttpParserError) -> str:
     """What the parser tripped over; an error in one of our callbacks hides the real one."""
     return str(error.__context__ or error)
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
-    # The event loop words its errors by address; those of a name that nobody has are below zero.
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return getattr(error, "strerror", None) or str(error)

@@ -12,6 +12,7 @@ import aiohttp
 
 from orchestrator.core.errors import BackendError
 from orchestrator.core.wire import NO_JSON, answer_tokens
+from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, Flow, Gauges
@@ -329,7 +330,7 @@ class Upstream:
         except NO_JSON:
             self.problem = "answers, but not as an OpenAI-compatible server does"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self.problem = f"unreachable: {_say(error)}"
+            self.problem = f"unreachable: {unreachable.reason(error)}"
         return False
 
     async def _ask(self, path: str) -> tuple[int, bytes]:
@@ -351,7 +352,7 @@ class Upstream:
             status, page = await self._ask("/metrics")
         except aiohttp.ClientConnectorError as error:
             # Nobody is there, and who comes in its place may have other models: the probe reads them again.
-            self.down(f"unreachable: {_say(error)}")
+            self.down(f"unreachable: {unreachable.reason(error)}")
             return None
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
@@ -363,10 +364,3 @@ class Upstream:
             return None
         self.gauges, self.cache_tokens = found
         return self.gauges
-
-
-def _say(error: BaseException) -> str:
-    """What went wrong, without the address: the texts of some errors have the whole URL in them."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
-    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
