@@ -8,7 +8,6 @@ from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office import Budget, damaged, encrypted
 from orchestrator.documents.package import Package
-from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.types import ExtractionError
 
 _SPACE = re.compile(r"[ \t\r\n]+")
@@ -27,7 +26,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         text = _Text(Budget(most))
         if package.holds("styles.xml"):
             package.parse("styles.xml", text.start, text.end, text.characters)
-            text.end_part()
         package.parse("content.xml", text.start, text.end, text.characters)
         lines = text.done()
     except (ExtractionError, MemoryError):
@@ -58,15 +56,12 @@ class _Text:
         self._footers: list[str] = []
         self._skipped = 0
         self._style = ""
+        self._break = ""  # what begins the next line: a form feed where a slide does
         self._ends: list[str] = []
 
     def done(self) -> list[str]:
         """All lines."""
         return [*self._lines[0], *self._notes, *self._comments, *self._footers]
-
-    def end_part(self) -> None:
-        """The styles have been read: what they hold of text are headers and footers."""
-        self._ends.clear()
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """An element begins."""
@@ -103,7 +98,7 @@ class _Text:
             case "note-citation":
                 self._paragraphs.append(("", []))
             case "page" if "master-page-name" in about and self._lines[-1]:
-                self._lines[-1].append("\f")
+                self._break = "\f"
             case "notes" if len(self._lines) == 1:
                 self._lines[-1].append("Notes:")
 
@@ -157,7 +152,8 @@ class _Text:
             self._paragraphs[-1][1].append(text)
 
     def _emit(self, line: str) -> None:
-        self._lines[-1].append(line)
+        self._lines[-1].append(self._break + line)
+        self._break = ""
 
     def _mark(self, name: str, about: dict[str, str]) -> str:
         """What stands before a paragraph: that of a heading, or of its list."""
@@ -179,6 +175,3 @@ class _Text:
 
 def _number(text: str | None) -> int:
     return max(1, min(int(text), _MOST_REPEATED)) if text is not None and text.isdigit() else 1
-
-
-__all__ = ["PAGE_BREAK", "extract"]

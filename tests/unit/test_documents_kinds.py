@@ -55,6 +55,18 @@ def told(found: dict[str, Document | UnreadableDocument]) -> dict[str, str]:
             "# Offer\nDear  Ms Okafor,\nwe offer[^1] this[comment 1]:\n1. Boiler\n  a) removed\n  b) recycled\n"
             "2. Pump\nnet | 9,100\n[^1]: Until May.\n[comment 1]: Check!",
         ),
+        (
+            "deck.odp",
+            lambda: office.open_document(
+                "".join(
+                    f'<draw:page draw:master-page-name="m"><text:p>{text}</text:p><presentation:notes><text:p>'
+                    f"say {text}</text:p></presentation:notes></draw:page>"
+                    for text in ("One", "Two")
+                ),
+                kind="presentation",
+            ),
+            "One\nNotes:\nsay One\n\fTwo\nNotes:\nsay Two",
+        ),
         ("book.epub", office.book, "One\n\nIt was dry.\n\fTwo\n\nThe river rose."),
         ("note.rtf", lambda: office.RTF, "Price: 40 € for café\nSecond line"),
         (
