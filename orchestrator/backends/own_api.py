@@ -92,7 +92,7 @@ def _answer(response: httpx2.Response) -> Answer:
 
 def _refusal(response: httpx2.Response) -> Refusal:
     try:
-        told = lenient.decode(response.content)
+        told = lenient.decode(response.text.encode())
     except ValueError:
         told = None
     found = lenient.mapping(told)
