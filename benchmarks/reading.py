@@ -1,14 +1,13 @@
 """PDF, DOCX and HTML read by as many worker processes as there are cores, against the same on one core.
 
-Each pass is a process of its own that may use one core, or all of them. Rounds are interleaved, and the quickest pass of
-each is told: other work on the machine only ever makes one slower. CPU is that of the process and its workers together
-(medians): what is more of it on several cores is what sharing the work costs.
+Each pass is a process of its own that may use one core, or all of them. Rounds are interleaved, and the quickest pass
+of each is told, as other work on the machine only ever makes one slower. Where there is much of that, the clock says
+little; the share of all CPU that the busiest process had says how much quicker it can be on cores that are free.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -42,22 +41,25 @@ def main() -> None:
                 write(folder / f"{number:04d}.{kind}", number)
             _measured(folder, every)  # the files are in the system's cache, and what is imported is compiled
             passes = [(_measured(folder, every[:1]), _measured(folder, every)) for _ in range(ROUNDS)]
-            (alone, shared), (alone_cpu, shared_cpu) = (
-                [found(one[core][what] for one in passes) for core in (0, 1)]
-                for what, found in ((0, min), (1, statistics.median))
-            )
+            alone, shared = (min(one[which][0] for one in passes) for which in (0, 1))
+            alone_cpu, shared_cpu = (statistics.median(one[which][1] for one in passes) for which in (0, 1))
+            busiest = statistics.median(one[1][2] for one in passes)
             say(
                 f"reading {kind}: {FILES} files in {shared:.2f} s on {len(every)} cores, {alone:.2f} s on one:"
                 f" {alone / shared:.2f}x; {shared_cpu / FILES * 1000:.1f} ms of CPU a file against"
-                f" {alone_cpu / FILES * 1000:.1f}"
+                f" {alone_cpu / FILES * 1000:.1f}, the busiest process {busiest:.0%} of it: at most"
+                f" {1 / busiest:.2f}x"
             )
 
 
-def _measured(folder: Path, cores: list[int]) -> tuple[float, float]:
-    """Seconds by the clock and of CPU that reading a folder takes on these cores, without the start of Python."""
+def _measured(folder: Path, cores: list[int]) -> tuple[float, float, float]:
+    """Seconds by the clock and of CPU that reading a folder takes on these cores, without the start of Python.
+
+    And the share of the CPU that the busiest process had.
+    """
     command = [sys.executable, "-m", "benchmarks.reading", CHILD, str(folder), ",".join(map(str, cores))]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return float(found[0]), float(found[1])
+    return float(found[0]), float(found[1]), float(found[2])
 
 
 def _read(folder: Path, cores: list[int]) -> None:
@@ -66,11 +68,17 @@ def _read(folder: Path, cores: list[int]) -> None:
     began, before = time.perf_counter(), time.process_time()
     with Readers() as readers:
         found = list(documents.read(source, folder.parent, readers))
-    wall, own = time.perf_counter() - began, time.process_time() - before
-    workers = resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall, own = time.perf_counter() - began, time.process_time() - before
+        used = [own, *map(_cpu, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())]
     if len(found) != FILES or any(isinstance(one, UnreadableDocument) for one in found):
         raise SystemExit("not every file was read")
-    say(f"{wall} {own + workers.ru_utime + workers.ru_stime}")
+    say(f"{wall} {sum(used)} {max(used) / sum(used)}")
+
+
+def _cpu(pid: str) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _pdf(path: Path, number: int) -> None:

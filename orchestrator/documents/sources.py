@@ -66,25 +66,38 @@ def listed(
     return _listed(_Opened(source, base), now_ns, readers, ignored)
 
 
-def fields_of(source: DocumentSource, base: Path, readers: Readers) -> frozenset[str] | None:
-    """The names that a template may use for some document of `source`, besides `text`.
-
-    None when only the rows can tell (JSONL, or a table that cannot be opened). Raises InputError as `read`.
-    """
+def survey(source: DocumentSource, base: Path, readers: Readers) -> Survey:
+    """What can be told of `source` without reading it. Raises InputError as `read`."""
     opened = _Opened(source, base)
     known: set[str] = set()
+    number, has_tables = 0, False
     for entry in opened.entries():
+        number += not isinstance(entry, Skipped)
         if not isinstance(entry, FoundFile):
             continue
         kind = _kind_of(entry)
         if kind not in tables.KINDS:
             known |= files.fields_of(kind)
-        elif source.text_column is not None:
+            continue
+        has_tables = True
+        if source.text_column is not None:
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
-                return None
+                return Survey(None, None)
             known |= {"row", *filter(None, columns)}
-    return frozenset(known - {"text"})
+    chosen = number if source.sample is None else min(number, source.sample)
+    return Survey(frozenset(known - {"text"}), None if has_tables else chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The names that a template may use for some document of a source, besides `text`, and how many documents it has.
+
+    Either is None where only the rows of its tables can tell (of names: JSONL, or a table that cannot be opened).
+    """
+
+    fields: frozenset[str] | None
+    documents: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,8 @@ FACTS = {
     ),
     "postgresql": (
         "SELECT c.relname, c.relkind, c.reloptions, c.relpersistence, a.attname,"
-        " format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstattarget, a.attstorage, a.attidentity, a.attgenerated, pg_get_expr(d.adbin, d.adrelid)"
+        " format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstattarget, a.attstorage, a.attidentity,"
+        " a.attgenerated, pg_get_expr(d.adbin, d.adrelid)"
         " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
         " LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum"
         " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v') AND a.attnum > 0"
