@@ -7,10 +7,11 @@ of these by the product's own functions: where its knowledge is wrong, so is thi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from benchmarks.routing.coverage import Coverage, Foreseen, added, coverage
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
@@ -53,6 +54,8 @@ class Ours:
         self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._foreseen: list[Foreseen] = []
+        self.coverage: list[Coverage] = added(())
 
     # --- a look
 
@@ -66,12 +69,17 @@ class Ours:
             actions: list[Action] = [Send(route.backend, route.rows) for route in planned.routes]
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
+            self._foreseen += books.foreseen(actions)
             return Look(actions, 60.0, planned.chance)
         decision = replan(books.open, books.options, books.terms, books.now)
-        return Look([*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance)
+        actions = [*books.actions(decision)]
+        self._foreseen += books.foreseen(actions)
+        return Look(actions, (decision.next_look - books.now).total_seconds(), decision.chance)
 
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember the night's shards, and how far jobs were when."""
+        self.coverage = added((self.coverage, coverage(self._foreseen, shards)))
+        self._foreseen.clear()
         begin = begin_of(night)
         for sent in shards:
             if sent.sent is not None:
@@ -213,6 +221,19 @@ class _Books:
                 else:
                     waiting -= rows
 
+    def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
+        """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
+        there, name = dict(self.open.paced), self.view.job.name
+        by_name = {option.backend: option for option in self.options}
+        for send in actions:
+            if isinstance(send, Send):
+                option = by_name[send.backend]
+                p50, p95 = (
+                    self.view.now + seconds_of(option, send.rows + there.get(send.backend, 0), chance)
+                    for chance in (0.5, 0.95)
+                )
+                yield Foreseen(name, send.backend, send.backend in self._paced, self.view.now, p50, p95)
+
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
         cancel = observed.leaving(sight.shards, self.now)
@@ -284,6 +305,13 @@ def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a lane as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
     return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
+
+
+def seconds_of(option: Option, rows: int, chance: float) -> float:
+    """How long so many rows take there, with this chance."""
+    if isinstance(option, BatchOption):
+        return option.turnaround.within(chance)
+    return option.pace.seconds_for(rows, chance)
 
 
 def _cost(price: float) -> Cost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
@@ -18,6 +18,10 @@ _PRIOR_SPREAD = 0.6
 _HALF_LIFE = 30.0 * DAY
 _FADE = 0.93
 """What each newer one leaves of the weight of those before it."""
+_KERNEL = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
+_PRIOR_SEEN = 2.0
+"""What the assumed spread weighs beside that of what was seen."""
+LEAST = 0.01
 _ALONE = 3.0
 """What took more than so many times as long as any other is believed that far, until it happens again."""
 
@@ -55,7 +59,20 @@ def beyond(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime
 def _marks(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
     """How long it may take, each with its weight, the shortest first."""
     known = _weighed(seen, assumed, at)
-    return sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
+    return sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *_smoothed(known)])
+
+
+def _smoothed(known: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """The same, each spread out as far as so few tell of those to come: the longest of them is not the longest there
+    is."""
+    if not known:
+        return
+    whole = sum(weight for _, weight in known)
+    mean = sum(weight * math.log(seconds) for seconds, weight in known) / whole
+    off = sum(weight * (math.log(seconds) - mean) ** 2 for seconds, weight in known)
+    spread = math.sqrt((_PRIOR_SEEN * _PRIOR_SPREAD**2 + off) / (_PRIOR_SEEN + whole)) * len(known) ** -0.2
+    for seconds, weight in known:
+        yield from ((max(1.0, seconds * math.exp(spread * step)), weight / len(_KERNEL)) for step in _KERNEL)
 
 
 def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:
@@ -76,5 +93,5 @@ def _weighed(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[f
     for newer, one in enumerate(known):
         age = max(0.0, (at - one.at).total_seconds())
         weight = _FADE**newer * 0.5 ** (age / _HALF_LIFE)
-        found.append((max(1.0, min(one.seconds, max(most, assumed)) if one is top else one.seconds), weight))
+        found.append((max(LEAST, min(one.seconds, max(most, assumed)) if one is top else one.seconds), weight))
     return found

@@ -133,13 +133,15 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
             nights[_night(one.begin)].append(one)
     past = [_coarse(nights[night]) for night in sorted(nights, reverse=True)]
     hours = _hours(past)
-    told = [found for stints_of in past if (found := _Told.of(stints_of, hours)).rate > 0]
-    rates, bad = _levels(told)
+    told = [_Told.of(stints_of, hours) for stints_of in past]
+    well = [one for one in told if one.rate > 0]
+    rates, bad = _levels(well)
     weighed = sum(weight for _, weight in rates)
-    alike = sum(one.alike * weight for one, (_, weight) in zip(told, rates, strict=True)) / weighed if told else 1.0
-    speeds = Speeds(tuple(rates), hours, _drift(told), alike=alike, counted=counted)
-    for newer, (night, is_bad) in enumerate(zip(told, bad, strict=True)):
-        speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=is_bad)
+    alike = sum(one.alike * weight for one, (_, weight) in zip(well, rates, strict=True)) / weighed if well else 1.0
+    speeds = Speeds(tuple(rates), hours, _drift(well), alike=alike, counted=counted)
+    is_bad = iter(bad)
+    for newer, night in enumerate(told):
+        speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=night.rate > 0 and next(is_bad))
     return speeds
 
 
@@ -269,14 +271,26 @@ class _Told:
     def of(stints: Sequence[Stint], hours: Sequence[float]) -> _Told:
         """A night of stints, its hours made alike."""
         rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
-        level = _quantile([(rate, one.seconds) for rate, one in rates], _WELL)
-        well = [(rate, one) for rate, one in rates if rate >= _HALF * level and rate > 0]
+        level = _quantile([(rate, one.seconds) for rate, one in rates if rate > 0], _WELL)
+        if not level:
+            return _Told(0.0, 0.0, 1.0, _runs(rates, 1.0), ())
+        well = _whole(rates, _HALF * level)
         seconds = sum(one.seconds for _, one in well)
         if not seconds:
-            return _Told(0.0, 0.0, 1.0, (), ())
+            return _Told(0.0, 0.0, 1.0, _runs(rates, _HALF * level), ())
         rate = sum(rate * one.seconds for rate, one in well) / seconds
         alike = sum(one.alike * one.seconds for _, one in well) / seconds
         return _Told(rate, seconds / HOUR, alike, _runs(rates, _HALF * level), _apart(well, rate))
+
+
+def _whole(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
+    """The pieces in which it worked all the time: what borders on a standstill has part of that in it."""
+    found = []
+    for place, (rate, one) in enumerate(rates):
+        beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])
+        if rate >= bound and all(other > 0 for other, _ in beside):
+            found.append((rate, one))
+    return found
 
 
 def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:

@@ -38,6 +38,8 @@ ENOUGH_LEFT = 0.3
 """The part of what was done between two looks that has to be left then."""
 TODAY = timedelta(hours=12)
 """What is longer ago is another night."""
+NEVER_SEEN = 0.05
+"""P(a cancel takes far longer than planned) at a provider where none was seen; with each that was, the less."""
 SURE, LIKELY = 0.99, 0.95
 """What a finish, and a cancel or a start, do not exceed as they are planned."""
 FAR = 1.5
@@ -135,7 +137,8 @@ def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSU
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     """P(it takes far longer than so many seconds)."""
-    return SLIPS + forecast.beyond(FAR * seconds, _cancels(shards), assumed=ASSUMED_CANCEL, at=now)
+    seen = _cancels(shards)
+    return SLIPS + NEVER_SEEN / (1 + len(seen)) + forecast.beyond(FAR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
 
 
 def _cancels(shards: Sequence[Shard]) -> list[Wait]:
@@ -286,10 +289,8 @@ def stints_of(
         found += _of_samples(samples, series)
     found = _while_working(merged(found), sight, start, now)
     idle = {sent for sent, _ in _starts(sight)}
-    for job_id, shards in of_job.items():
-        if len(by_job.get(job_id, ())) < 3:
-            found += _of_shards(shards, idle, start)
-    return merged(found)
+    unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
+    return merged([*found, *_of_shards(unseen, idle, start)])
 
 
 def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
@@ -334,19 +335,39 @@ def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stin
 
 
 def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
-    """The same of a job that was over between two looks, by its shards: it is no slower than that.
+    """The same of jobs that were over between two looks, by their shards: it is no slower than that.
 
-    What was sent to an engine that was `idle` waited for its start; where it took little longer, it tells of that
-    alone.
+    Shards that were there together are one stretch: nobody knows in which order they were done. What was sent to an
+    engine that was `idle` waited for its start; where it took little longer, it tells of that alone.
     """
-    most = max((shard.rows for shard in shards), default=0)
-    for shard in shards:
-        sent, end, rows = shard.submitted_at, shard.ended_at, done(shard)
-        if sent is None or end is None or not rows or 2 * rows < most:
+    together: list[list[Shard]] = []
+    until = datetime.min.replace(tzinfo=UTC)
+    over = [shard for shard in shards if shard.submitted_at and shard.ended_at and done(shard)]
+    for shard in sorted(over, key=_sent):
+        if together and _sent(shard) < until:
+            together[-1].append(shard)
+        else:
+            together.append([shard])
+        until = max(until, _ended(shard))
+    rows = [sum(map(done, group)) for group in together]
+    for group, many in zip(together, rows, strict=True):
+        if 2 * many < max(rows):
             continue
+        sent, end = _sent(group[0]), max(map(_ended, group))
         begin = sent + timedelta(seconds=start) if sent in idle else sent
         if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
-            yield Stint(begin, end, rows, work_of(shard.provider_input_tokens, shard.provider_output_tokens))
+            work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens) for one in group)
+            yield Stint(begin, end, many, work)
+
+
+def _sent(shard: Shard) -> datetime:
+    assert shard.submitted_at is not None
+    return shard.submitted_at
+
+
+def _ended(shard: Shard) -> datetime:
+    assert shard.ended_at is not None
+    return shard.ended_at
 
 
 def merged(stints: Iterable[Stint]) -> list[Stint]:
