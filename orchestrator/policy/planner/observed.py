@@ -132,7 +132,7 @@ def leaving(shards: Sequence[Shard], now: datetime) -> float:
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
     """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
-    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY)
+    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
