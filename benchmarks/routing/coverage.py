@@ -1,4 +1,4 @@
-"""Whether routes are done when it was told: how many orders ended by the p50 and by the p95 told as they were sent."""
+"""Whether routes are done when it was told: how many orders ended by the p50 and the p95 that were told for them."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from orchestrator.policy.planner import (
     replan,
 )
 from orchestrator.policy.planner.orders import lying, to_reroute
+from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200
@@ -105,9 +106,9 @@ class Ours:
 
     # --- what it remembers
 
-    def sight(self, backend: str, books: _Books) -> observed.Sight:
+    def sight(self, backend: str, books: _Books) -> Sight:
         """What was seen of a backend, this night's last."""
-        return observed.Sight(
+        return Sight(
             backend,
             [*self._shards[backend], *books.shards[backend]],
             [*self._progress[backend], *books.progress[backend]],
@@ -117,7 +118,7 @@ class Ours:
         """What earlier nights tell of a lane."""
         key = (books.view.night.number, sync, books.view.job.name)
         if key not in self._speeds:
-            past = observed.Sight(sync, self._shards[sync], self._progress[sync])
+            past = Sight(sync, self._shards[sync], self._progress[sync])
             self._speeds[key] = observed.speeds(past, books.view.job.name, books.now)
         return self._speeds[key]
 

@@ -119,7 +119,9 @@ def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False) -> Re
     least = [each for night in bounds for each in night if each is not None]
     jobs = sum(len(night.jobs) for night in nights)
     mean = sum(least) / max(1, len(least))
-    return Result(scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told, tuple(covered))
+    return Result(
+        scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told, tuple(covered)
+    )
 
 
 def _bounds(night: Night) -> list[float | None]:

@@ -12,6 +12,7 @@ from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
+from orchestrator.policy.planner.stints import Sight
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -168,16 +169,12 @@ def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed(
     """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
     shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
-    found = observed.pace(
-        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW
-    )
+    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
     assert found.hazard < 0.01
 
 
 def test_a_job_that_was_over_between_two_looks_tells_a_speed_without_the_start() -> None:
     shards = [night_of(20 - day, 600, 600.0) for day in range(20)]
-    found = observed.pace(
-        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW
-    )
+    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
