@@ -182,7 +182,9 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
     whole = sum(weight for _, weight in speeds.nights)
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
     off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights)
-    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / (_PRIOR_NIGHTS + whole) * (1 + 1 / whole)
+    counted = _PRIOR_NIGHTS + whole
+    # Of so few nights neither the mean nor the spread is sure: about that of Student's distribution.
+    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / counted * (1 + 1 / whole) * (1 + 2 / counted)
     variance += (1.0 - speeds.alike) * _UNLIKE**2
     count = len(speeds.nights)
     rate = math.exp(mean) * speeds.hours[now.hour] / a_row
