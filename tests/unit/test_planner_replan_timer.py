@@ -336,7 +336,7 @@ def test_a_rescue_that_comes_a_little_late_is_better_than_next_to_no_chance(minu
 
 
 def test_a_reroute_that_would_come_too_late_does_not_put_off_the_next_look() -> None:
-    """Where nothing holds, the likeliest reroute may lie behind the deadline; what changes meanwhile is still seen."""
+    """Where nothing holds, the likeliest reroute may be behind the deadline; changes until then are still seen."""
     slow = paced("gpu", "0.0006", 0.117, spread=0.3)
     for minutes in range(1, 230, 5):
         now = at(minutes / 60)
