@@ -13,7 +13,7 @@ from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.submit import budget
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.stored import job, shard
 
 PENDING, SUBMITTED, ENDED, COLLECTED = (
