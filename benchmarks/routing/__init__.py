@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from benchmarks.routing.coverage import added, spelled_coverage
 from benchmarks.routing.scenarios import SCENARIOS
 from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run, spelled, together
 from benchmarks.routing.unseen import UNSEEN
@@ -51,7 +52,8 @@ def _table(result: Result) -> str:
     rows = "".join(
         f"  {row.policy:28}{row.in_time:>10.2%}{row.cost:>19.3f}x{row.late_hours:>17.2f}\n" for row in result.rows
     )
-    return head + rows + spelled(result.told) + "".join(f"  loses: {text}\n" for text in result.lost)
+    told = spelled(result.told) + spelled_coverage(result.coverage)
+    return head + rows + told + "".join(f"  loses: {text}\n" for text in result.lost)
 
 
 def _summary(results: Sequence[Result]) -> str:
@@ -64,4 +66,5 @@ def _summary(results: Sequence[Result]) -> str:
         f"cost {cost:.3f}x the clairvoyant's, the mean over scenarios (goal {GOAL_COST}x); "
         f"goals not reached in {', '.join(lost) or 'none'}\n"
         f"what was told, at submission and four later looks:\n{spelled(together(results))}"
+        f"{spelled_coverage(added(result.coverage for result in results))}"
     )

@@ -7,10 +7,11 @@ of these by the product's own functions: where its knowledge is wrong, so is thi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from benchmarks.routing.coverage import Coverage, Foreseen, added, coverage
 from benchmarks.routing.night import BatchNight, LaneNight, Night
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
@@ -32,6 +33,7 @@ from orchestrator.policy.planner import (
     replan,
 )
 from orchestrator.policy.planner.orders import lying, to_reroute
+from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200
@@ -53,6 +55,8 @@ class Ours:
         self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._foreseen: list[Foreseen] = []
+        self.coverage: list[Coverage] = added(())
 
     # --- a look
 
@@ -66,12 +70,17 @@ class Ours:
             actions: list[Action] = [Send(route.backend, route.rows) for route in planned.routes]
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
+            self._foreseen += books.foreseen(actions)
             return Look(actions, 60.0, planned.chance)
         decision = replan(books.open, books.options, books.terms, books.now)
-        return Look([*books.actions(decision)], (decision.next_look - books.now).total_seconds(), decision.chance)
+        actions = [*books.actions(decision)]
+        self._foreseen += books.foreseen(actions)
+        return Look(actions, (decision.next_look - books.now).total_seconds(), decision.chance)
 
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember the night's shards, and how far jobs were when."""
+        self.coverage = added((self.coverage, coverage(self._foreseen, shards)))
+        self._foreseen.clear()
         begin = begin_of(night)
         for sent in shards:
             if sent.sent is not None:
@@ -97,9 +106,9 @@ class Ours:
 
     # --- what it remembers
 
-    def sight(self, backend: str, books: _Books) -> observed.Sight:
+    def sight(self, backend: str, books: _Books) -> Sight:
         """What was seen of a backend, this night's last."""
-        return observed.Sight(
+        return Sight(
             backend,
             [*self._shards[backend], *books.shards[backend]],
             [*self._progress[backend], *books.progress[backend]],
@@ -109,7 +118,7 @@ class Ours:
         """What earlier nights tell of a lane."""
         key = (books.view.night.number, sync, books.view.job.name)
         if key not in self._speeds:
-            past = observed.Sight(sync, self._shards[sync], self._progress[sync])
+            past = Sight(sync, self._shards[sync], self._progress[sync])
             self._speeds[key] = observed.speeds(past, books.view.job.name, books.now)
         return self._speeds[key]
 
@@ -213,6 +222,19 @@ class _Books:
                 else:
                     waiting -= rows
 
+    def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
+        """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
+        there, name = dict(self.open.paced), self.view.job.name
+        by_name = {option.backend: option for option in self.options}
+        for send in actions:
+            if isinstance(send, Send):
+                option = by_name[send.backend]
+                p50, p95 = (
+                    self.view.now + seconds_of(option, send.rows + there.get(send.backend, 0), chance)
+                    for chance in (0.5, 0.95)
+                )
+                yield Foreseen(name, send.backend, send.backend in self._paced, self.view.now, p50, p95)
+
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
         cancel = observed.leaving(sight.shards, self.now)
@@ -284,6 +306,13 @@ def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a lane as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
     return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
+
+
+def seconds_of(option: Option, rows: int, chance: float) -> float:
+    """How long so many rows take there, with this chance."""
+    if isinstance(option, BatchOption):
+        return option.turnaround.within(chance)
+    return option.pace.seconds_for(rows, chance)
 
 
 def _cost(price: float) -> Cost:

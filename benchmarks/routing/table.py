@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from benchmarks.routing.coverage import Coverage, added
 from benchmarks.routing.night import Job, Night, Score, clairvoyant
 from benchmarks.routing.ours import Ours
 from benchmarks.routing.rules import rules
@@ -57,6 +58,7 @@ class Result:
     least: float
     rows: tuple[Row, ...]
     told: tuple[Told, ...]
+    coverage: tuple[Coverage, ...]
 
     @property
     def ours(self) -> Row:
@@ -109,14 +111,17 @@ def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False) -> Re
     bounds = [_bounds(night) for night in nights]
     policies: Sequence[Policy] = (Ours(),) if alone else (Ours(), *rules(nights[0]))
     rows, told = [], ()
+    covered: list[Coverage] = []
     for policy in policies:
-        lived = list(_live(policy, scenario, nights, bounds))
+        lived = list(_live(policy, scenario, nights, bounds, covered))
         rows.append(_row(policy.name, [one for one in lived if one.least is not None]))
         told = told or tuple(reliability(lived))
     least = [each for night in bounds for each in night if each is not None]
     jobs = sum(len(night.jobs) for night in nights)
     mean = sum(least) / max(1, len(least))
-    return Result(scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told)
+    return Result(
+        scenario.name, scenario.about, seed, count, jobs, len(least), mean, tuple(rows), told, tuple(covered)
+    )
 
 
 def _bounds(night: Night) -> list[float | None]:
@@ -127,14 +132,22 @@ def _bounds(night: Night) -> list[float | None]:
 
 
 def _live(
-    policy: Policy, scenario: Scenario, nights: Sequence[Night], bounds: Sequence[list[float | None]]
+    policy: Policy,
+    scenario: Scenario,
+    nights: Sequence[Night],
+    bounds: Sequence[list[float | None]],
+    covered: list[Coverage],
 ) -> list[Lived]:
+    """The jobs of all nights; what ours told of routes is added to `covered`."""
     found = []
+    homes = [policy]
     for night, least in zip(nights, bounds, strict=True):
         if scenario.forgets and isinstance(policy, Ours):
-            policy = Ours()
-        scores = World(night).live(policy)
+            homes.append(Ours())
+        scores = World(night).live(homes[-1])
         found += [Lived(job, score, each) for job, score, each in zip(night.jobs, scores, least, strict=True)]
+    if isinstance(policy, Ours):
+        covered[:] = added(home.coverage for home in homes if isinstance(home, Ours))
     return found
 
 

@@ -53,6 +53,7 @@ LATEST = timedelta(hours=1)
 """So long after the intent an unanswered create may still have been carried out."""
 UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
 UNTAGGED = "has as many rows and was made then; whether it is ours shows when its results can be read"
+UNREAD = "the list shows a batch that cannot be read, such as one without an id: it may be the one that is looked for"
 GONE = (404, 410)
 _BATCHES = "/v1/messages/batches"
 _RESULTS = "results:"
@@ -184,8 +185,9 @@ class AnthropicBatches:
 
     def _read_list(self, since: datetime) -> tuple[list[_Batch], str | None]:
         """The account's batches of about that time, and why others may be there that were not seen."""
-        listing, found = Listing(), list[_Batch]()
-        for number, page in enumerate(self._pages()):
+        listing, found, unread = Listing(), list[_Batch](), list[object]()
+        earliest = since - FURTHEST_OFF
+        for number, page in enumerate(self._pages(unread)):
             if number >= FIND_PAGES and not listing.newest_first:
                 return found, (
                     f"the first {number * PAGE:,} batches of the account are not listed newest first: whether "
@@ -194,10 +196,9 @@ class AnthropicBatches:
             found += page
             for batch in page:
                 listing.see(batch.created_at)
-            earliest = since - FURTHEST_OFF
             if listing.newest_first and all(one.created_at and one.created_at < earliest for one in page):
                 break
-        return found, None
+        return found, UNREAD if any(_may_be_since(entry, earliest) for entry in unread) else None
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided = self._read_list(since)
@@ -221,7 +222,7 @@ class AnthropicBatches:
         for page in self._pages():
             yield from map(_remote, page)
 
-    def _pages(self) -> Iterator[list[_Batch]]:
+    def _pages(self, unread: list[object] | None = None) -> Iterator[list[_Batch]]:
         after: str | anthropic.Omit = anthropic.omit
         seen: set[Hashable] = set()
         more = True
@@ -229,7 +230,7 @@ class AnthropicBatches:
             with self._translated("list batches"):
                 answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
                 told = lenient.decode(answer.http_response.content)
-                listed = lenient.readable(lenient.entries(told, is_first=not seen), _batch)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), _batch, unread)
             found = lenient.unseen(listed, lambda one: (one.id, one.created_at), seen)
             if not found:
                 return
@@ -358,6 +359,14 @@ def _is_of_then(batch: _Batch, since: datetime, skew: timedelta | None) -> bool:
     if skew is None:
         return abs(off) <= FURTHEST_OFF
     return skew - FIND_SLACK <= off <= skew + LATEST
+
+
+def _may_be_since(entry: object, earliest: datetime) -> bool:
+    """Whether an entry that cannot be read may be a batch that was made since then."""
+    if not (told := lenient.mapping(entry)):
+        return False
+    created_at = lenient.time(told.get("created_at"))
+    return created_at is None or created_at >= earliest
 
 
 def _result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:

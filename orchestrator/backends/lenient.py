@@ -136,14 +136,21 @@ def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Ha
     return list(found.values())
 
 
-def readable(found: Sequence[object], convert: Callable[[object], Read]) -> list[Read]:
-    """The entries that can be read: another program's may be of any shape. Raises ValueError where none can."""
+def readable(
+    found: Sequence[object], convert: Callable[[object], Read], unread: list[object] | None = None
+) -> list[Read]:
+    """The entries that can be read: another program's may be of any shape. The others are added to `unread`.
+
+    Raises ValueError where none can.
+    """
     known, problem = list[Read](), None
     for one in found:
         try:
             known.append(convert(one))
         except ValueError as error:
             problem = error if one is not None else problem
+            if unread is not None:
+                unread.append(one)
     if problem is not None and not known:
         raise problem
     return known

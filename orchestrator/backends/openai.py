@@ -116,8 +116,11 @@ class OpenAIBatches:
         return made
 
     def find(self, intent: Intent) -> Sighting:
-        found, undecided, is_blank = self._search(lambda batch: batch.shard == intent.shard, intent.since)
+        unread: list[object] = []
+        found, undecided, is_blank = self._search(lambda batch: batch.shard == intent.shard, intent.since, unread)
         if not found:
+            if any(read.shard_of(entry) == intent.shard for entry in unread):
+                undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
             return Sighting(undecided=undecided, is_blank=is_blank)
         # What is over without an answer is no batch to go on with where there is a better one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
@@ -131,13 +134,13 @@ class OpenAIBatches:
         return Sighting(found[0]) if found else Sighting(undecided=undecided)
 
     def _search(
-        self, is_wanted: Callable[[RemoteBatch], bool], since: datetime
+        self, is_wanted: Callable[[RemoteBatch], bool], since: datetime, unread: list[object] | None = None
     ) -> tuple[list[RemoteBatch], str | None, bool]:
         """The batches of the list that are wanted, why others may be there that were not seen, and whether the list
-        has none at all."""
+        has none at all. Entries that cannot be read are added to `unread`."""
         earliest, found = since - FIND_SLACK, list[RemoteBatch]()
         listing = read.Listing()
-        for number, page in enumerate(self._batch_pages()):
+        for number, page in enumerate(self._batch_pages(unread)):
             if number >= FIND_PAGES and not listing.newest_first:
                 told = (
                     f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
@@ -159,11 +162,15 @@ class OpenAIBatches:
         for page in self._pages("list files", lambda after: self._api.files(PAGE, after), read.remote_file):
             yield from page
 
-    def _batch_pages(self) -> Iterator[list[RemoteBatch]]:
-        return self._pages("list batches", lambda after: self._api.batches(PAGE, after), read.remote_batch)
+    def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
+        return self._pages("list batches", lambda after: self._api.batches(PAGE, after), read.remote_batch, unread)
 
     def _pages(
-        self, what: str, fetch: Callable[[str | None], Answer], convert: Callable[[object], Ours]
+        self,
+        what: str,
+        fetch: Callable[[str | None], Answer],
+        convert: Callable[[object], Ours],
+        unread: list[object] | None = None,
     ) -> Iterator[list[Ours]]:
         after: str | None = None
         seen: set[Hashable] = set()
@@ -171,7 +178,7 @@ class OpenAIBatches:
         while more:
             with self._translated(what):
                 told = fetch(after).json()
-                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert, unread)
             found = lenient.unseen(listed, _identity, seen)
             if not found:
                 return

@@ -91,12 +91,17 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
         output_file_id=lenient.name(told.get("output_file_id")),
         error_file_id=lenient.name(told.get("error_file_id")),
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
-        shard=lenient.name(lenient.mapping(told.get("metadata")).get(SHARD_KEY)),
+        shard=shard_of(told),
         # Nothing is counted before the file has been read.
         rows=lenient.count(counts.get("total")) or None,
         created_at=lenient.time(told.get("created_at")),
         over_at=next((at for end in _ENDS if (at := lenient.time(told.get(f"{end}_at"))) is not None), None),
     )
+
+
+def shard_of(told: object) -> str | None:
+    """The shard whose id a batch carries, also one that is otherwise unreadable."""
+    return lenient.name(lenient.mapping(lenient.mapping(told).get("metadata")).get(SHARD_KEY))
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:

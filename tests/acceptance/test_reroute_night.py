@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.emulator.client import Emulator
-from tests.emulator.driving import jsonl
 from tests.support.cli import CONFIG, Orch, Process, kill_group
-from tests.support.hostedjob import HOUR, KEY, USUAL, cost_of, plain, settings_of, write_toml
+from tests.support.hostedjob import HOUR, KEY, USUAL, cost_of, settings_of, write_toml
 from tests.support.process import upstreams, wait_until
+from tests.support.realnights import rescue_at, rows_file
 
 SPEED = 600.0
 """Ten minutes a second: a kept deadline leaves the machine a few seconds of its own."""
@@ -40,21 +40,6 @@ def night(provider: Emulator, run_orch: Orch, tmp_path: Path) -> Iterator[dict[s
         told = {"openai": settings_of(provider, "openai", poll_seconds=1), "gpu": local}
         write_toml(run_orch.home / CONFIG, told)
         yield {**provider.environment, "OPENAI_KEY": KEY}
-
-
-def rows_file(folder: Path, name: str) -> str:
-    path = folder / f"{name}.jsonl"
-    lines = plain(ROWS)
-    for line in lines:
-        line["body"]["messages"][-1]["content"] += f" ({name})"
-    path.write_bytes(jsonl(lines))
-    return str(path)
-
-
-def rescue_at(found: dict[str, Any]) -> datetime | None:
-    """When a job's batch is brought home at the latest, as it is told now; None where that is at once."""
-    reroute = found["outlook"]["reroute"]
-    return None if reroute is None else datetime.fromisoformat(reroute["at"])
 
 
 @dataclass
@@ -85,9 +70,9 @@ def stalled(provider: Emulator, run_orch: Orch, night: dict[str, str], tmp_path:
         return json.loads(run_orch(*arguments, "--json", env=night, timeout=WAIT).stdout)
 
     # What the engine does in an hour of this clock is learned first.
-    orch("run", rows_file(tmp_path, "before"), "--backend", "gpu", "--quiet")
+    orch("run", rows_file(tmp_path, "before", ROWS), "--backend", "gpu", "--quiet")
     provider.settings(turnaround_s=[25 * HOUR, 25 * HOUR])
-    job_file = rows_file(tmp_path, "tonight")
+    job_file = rows_file(tmp_path, "tonight", ROWS)
     plan = orch("plan", job_file, "--deadline", "8h")
     assert [route["backend"] for route in plan["routes"]] == ["openai"]
     assert plan["reroute"]["to"] == ["gpu"]
@@ -155,7 +140,7 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
         def orch(*arguments: str) -> Any:
             return json.loads(run_orch(*arguments, "--json", env=environment, timeout=WAIT).stdout)
 
-        job_file = rows_file(tmp_path, "tonight")
+        job_file = rows_file(tmp_path, "tonight", ROWS)
         job = orch("submit", job_file, "--deadline", "12m")["job"]
         running = run_orch.start("run", job_file, "--quiet", env=environment)
         wait_until(lambda: reroutes(orch("status", job)), WAIT)
@@ -183,7 +168,7 @@ class Dying:
 
     def run(self, *terms: str) -> tuple[int, dict[str, Any]]:
         """Run a job whose engine dies once it has the rows: the exit status, and the job in full."""
-        path = rows_file(self.folder, "tonight")
+        path = rows_file(self.folder, "tonight", ROWS)
         job = self.orch("submit", path, *terms)["job"]
         running = self.run_orch.start("run", path, "--quiet", env=self.environment)
         wait_until(lambda: [one for one in self.orch("status", job)["shards"] if one["batch_id"]], WAIT)

@@ -7,12 +7,14 @@ import logging
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.backends import DoctorCheck, inline
+from orchestrator.backends import DoctorCheck, Intent, Sighting, inline
+from orchestrator.backends.anthropic import UNREAD
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -194,6 +196,21 @@ def test_a_list_that_does_not_end_by_itself_ends(tmp_path: Path) -> None:
     with answering(page, tmp_path) as (desk, running):
         assert [found.id for found in desk.backend.batches()] == ["msgbatch_1"]
         assert len(running.asked) == 2
+
+
+@pytest.mark.parametrize("made", ["2026-12-01T00:00:00Z", None])
+def test_a_batch_that_the_list_shows_without_an_id_is_not_taken_for_absent(made: str | None, tmp_path: Path) -> None:
+    """Whose it is cannot be told, and to submit the rows again may pay them twice; one of another day is not ours."""
+    since = datetime(2026, 12, 1, tzinfo=UTC)
+
+    def shown(*entries: Json | None) -> Sighting:
+        theirs = batch(id="msgbatch_7", created_at="2026-11-20T00:00:00Z")
+        data = [theirs, *entries]
+        with answering(Answer({"data": data, "has_more": False}), tmp_path) as (desk, _):
+            return desk.backend.find(Intent("s.001", 2, since, tmp_path / "none.jsonl", lambda _: None))
+
+    assert shown(batch(id=None, created_at="2026-11-20T00:00:00Z"), None, {}) == Sighting()
+    assert shown(batch(id=None, created_at=made)).undecided == UNREAD
 
 
 def test_results_are_read_in_pieces(tmp_path: Path) -> None:

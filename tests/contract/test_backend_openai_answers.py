@@ -195,6 +195,21 @@ def test_find_does_not_say_that_there_is_none_where_it_cannot_know() -> None:
     assert "not listed newest first" in seen.undecided
 
 
+@pytest.mark.parametrize("spoiled", [{"id": None}, {"id": ""}, {"id": {"value": "batch_9"}}])
+def test_a_batch_of_ours_that_the_list_shows_without_an_id_is_not_taken_for_absent(spoiled: dict[str, Any]) -> None:
+    """To submit its rows again would pay them twice. Others' entries of any shape are left alone."""
+    theirs = {**at(0, 8), **spoiled, "metadata": {"orch_shard": "another.001"}}
+
+    def shown(*entries: Any) -> Sighting:
+        return found_in(lambda _: Answer({"object": "list", "data": list(entries), "has_more": False}))[0]
+
+    assert shown(at(0, 1), theirs, {**at(0, 7), **spoiled, "metadata": None}) == Sighting()
+    seen = shown(at(0, 1), theirs, {**at(0, 9, **OURS), **spoiled})
+    assert seen.batch is None
+    assert seen.undecided is not None
+    assert "cannot be read" in seen.undecided
+
+
 def test_trap_a0_a_list_that_does_not_say_whether_there_is_more() -> None:
     with answering(listing([[at(0, 1)], [at(-1, 2)]], has_more=False)) as (backend, _):
         assert [found.id for found in backend.batches()] == ["batch_1", "batch_2"]

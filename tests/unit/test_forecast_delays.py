@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.policy.forecast import Wait, longest
+from orchestrator.policy.forecast import Wait, beyond, longest
 
 AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 
@@ -56,3 +56,22 @@ def test_a_share_of_slow_ones_is_kept_in_mind() -> None:
 def test_figures_that_are_none_are_left_out() -> None:
     odd = [*waits(150.0, 150.0), Wait(AT, math.nan), Wait(AT, math.inf)]
     assert longest(odd, assumed=600.0, at=AT) == pytest.approx(longest(waits(150.0, 150.0), assumed=600.0, at=AT))
+
+
+def test_the_longest_of_a_few_is_not_the_longest_there_is() -> None:
+    """How many of those to come are longer than what was told: about one in twenty."""
+    chance = random.Random(2)
+    longer = {True: 0, False: 0}
+    nights = 1_000
+    for _ in range(nights):
+        seen = waits(*(chance.lognormvariate(math.log(1_800.0), 0.5) for _ in range(8)))
+        comes = chance.lognormvariate(math.log(1_800.0), 0.5)
+        for smoothed in longer:
+            longer[smoothed] += comes > longest(seen, assumed=600.0, at=AT, chance=0.95, smoothed=smoothed)
+    assert longer[True] <= 0.08 * nights < 0.1 * nights < longer[False]
+
+
+def test_what_was_never_seen_may_come() -> None:
+    few = waits(1_500.0, 1_700.0, 2_800.0)
+    assert beyond(1.5 * 2_800.0, few, assumed=600.0, at=AT) > 0.0
+    assert beyond(1.5 * 2_800.0, waits(*[1_800.0] * 30), assumed=600.0, at=AT) == 0.0

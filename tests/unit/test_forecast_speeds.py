@@ -217,3 +217,47 @@ def test_a_first_night_is_unsure_until_it_runs() -> None:
     assert cold.spread == 1.0
     assert warm.rate == pytest.approx(7.0, rel=0.2)
     assert warm.spread < 0.3
+
+
+# --- standstills
+
+
+def test_a_night_that_stood_still_tells_no_speed_but_an_outage() -> None:
+    """A few rows between two refusals are no rate: the piece that has them was mostly a standstill."""
+    stated = Assumed(4.0, 0.35, "stated")
+    refused = night(lambda hour: 0.12 if 1.0 <= hour < 1.08 else 0.0, 1, hours=2.0)
+    told = pace(learn(refused, NIGHT), stated, now=NIGHT)
+    assert told.rate == pytest.approx(4.0)
+    assert told.hazard > 10 * pace(learn([], NIGHT), stated, now=NIGHT).hazard
+    assert told.outage > 0.5 * HOUR
+
+
+def test_what_borders_on_a_standstill_does_not_make_an_engine_slow() -> None:
+    """Refusals begin and end in the middle of what was watched."""
+
+    def rate(days: int, hour: float) -> float:
+        step = round(hour * 12) % 6
+        return {0: 0.0, 1: 3.0, 5: 3.2}.get(step, 5.0)
+
+    assert usual(nights(rate, 12)).rate == pytest.approx(5.0, rel=0.05)
+
+
+# --- what is told comes true
+
+
+@pytest.mark.parametrize("many", [4, 12, 30])
+@pytest.mark.parametrize("spread", [0.1, 0.3])
+def test_by_its_p95_it_is_done_on_nineteen_nights_of_twenty(many: int, spread: float) -> None:
+    """Over two thousand nights of engines that differ from night to night and move within each."""
+    chance = random.Random(f"{many} {spread}")
+    by_p50 = by_p95 = 0
+    homes = 400
+    for _ in range(homes):
+        mean = chance.lognormvariate(0.0, 1.0)
+        levels = [mean * chance.lognormvariate(0.0, spread) for _ in range(many + 1)]
+        told = usual(nights(lambda days, hour, levels=levels: levels[days], many, hours=2.0))  # type: ignore[misc]
+        took = 5_000 * mean / levels[0]
+        by_p50 += took <= told.seconds_for(5_000 * mean)
+        by_p95 += took <= told.seconds_for(5_000 * mean, 0.95)
+    assert 0.4 * homes <= by_p50 <= 0.6 * homes
+    assert by_p95 >= 0.9 * homes

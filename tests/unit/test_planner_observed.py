@@ -12,6 +12,7 @@ from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
+from orchestrator.policy.planner.stints import Sight
 from tests.unit.test_planner import batch
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -36,6 +37,12 @@ def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
 
 
 # --- cancels
+
+
+def test_a_provider_of_which_no_cancel_was_seen_may_take_far_longer() -> None:
+    often = [cancelled(timedelta(days=day), 2 * MINUTE) for day in range(1, 20)]
+    unknown, known = (observed.slips(seen, NOW, 600.0) for seen in ([], often))
+    assert unknown > 0.05 > 0.01 > known
 
 
 def test_one_long_cancel_is_not_learned_for_good() -> None:
@@ -168,16 +175,26 @@ def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed(
     """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
     shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
-    found = observed.pace(
-        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW
-    )
+    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
     assert found.hazard < 0.01
 
 
 def test_a_job_that_was_over_between_two_looks_tells_a_speed_without_the_start() -> None:
     shards = [night_of(20 - day, 600, 600.0) for day in range(20)]
-    found = observed.pace(
-        observed.Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW
-    )
+    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
+
+
+def test_shards_that_were_done_in_turn_are_one_stretch_and_no_standstill() -> None:
+    """Sent at once and done one after the other; of nights so long ago that nothing else is kept of them."""
+    shards = []
+    for ago in range(15, 3, -1):
+        sent = NOW - timedelta(days=ago)
+        for place in range(4):
+            one = night_of(ago, 2_000, 250.0 * (place + 1))
+            shards.append(replace(one, id=ShardId(f"{ago}.{place}"), submitted_at=sent))
+    sight = Sight("gpu", shards)
+    found = observed.pace(sight, observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
+    assert found.rate == pytest.approx(8.0, rel=0.1)
+    assert found.hazard < 0.02

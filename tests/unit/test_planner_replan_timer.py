@@ -330,3 +330,30 @@ def test_a_rescue_that_comes_a_little_late_is_better_than_next_to_no_chance(minu
     decision = replan(Open(running=running(8000)), OPTIONS, TERMS, TERMS.deadline - timedelta(minutes=minutes))
     assert decision.cancel == ("b0",)
     assert decision.chance < 0.1
+
+
+# --- looks, and outages that end
+
+
+def test_a_reroute_that_would_come_too_late_does_not_put_off_the_next_look() -> None:
+    """Where nothing holds, the likeliest reroute may be behind the deadline; changes until then are still seen."""
+    slow = paced("gpu", "0.0006", 0.117, spread=0.3)
+    for minutes in range(1, 230, 5):
+        now = at(minutes / 60)
+        found = replan(Open(running=running(1500, 1500)), [OPTIONS[0], slow], TERMS, now)
+        left = (TERMS.deadline - now).total_seconds()
+        assert (found.next_look - now).total_seconds() <= max(30.0, left / 8)
+
+
+def test_an_outage_that_is_over_long_before_the_deadline_is_no_failure() -> None:
+    """Refusals of ten minutes every half hour: they matter where there is no time for them."""
+
+    def told(hours: float, outage: float) -> float:
+        steady = paced("flex", "0.0006", 4.0, spread=0.1)
+        flex = replace(steady, pace=replace(steady.pace, hazard=2.0, outage=outage))
+        return replan(Open(paced=(("flex", 4000),)), [flex], TERMS, at(4.0 - hours)).chance
+
+    assert told(3.8, 600.0) > 0.99
+    assert told(3.8, 600.0) > told(1.0, 600.0) > told(0.4, 600.0)
+    assert told(3.8, 600.0) > told(3.8, 3600.0) > told(3.8, 36_000.0)
+    assert told(3.8, 360_000.0) < 0.7

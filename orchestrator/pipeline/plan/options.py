@@ -23,6 +23,7 @@ from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Assumed, Lengths
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, SynchronousOption, observed
+from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.quota import Learned
 from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
@@ -81,7 +82,7 @@ class Prospects:
         self._now = now
         self._down = down
         self._memory = memory
-        self._seen: dict[str, observed.Sight] = {}
+        self._seen: dict[str, Sight] = {}
         self._seen_lengths: dict[tuple[str, str], dict[int, int]] = {}
         self._densities: dict[tuple[str, str], float] = {}
 
@@ -166,11 +167,11 @@ class Prospects:
             objection=objection or unpriced,
         )
 
-    def _sight(self, name: str) -> observed.Sight:
+    def _sight(self, name: str) -> Sight:
         if name not in self._seen:
             own = isinstance(self._config.backends[name], LocalBackend | SyncBackend)
             progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
-            self._seen[name] = observed.Sight(name, self._store.shards.sent_to(name), progress)
+            self._seen[name] = Sight(name, self._store.shards.sent_to(name), progress)
         return self._seen[name]
 
     @cached_property
@@ -284,7 +285,7 @@ class Prospects:
         """What a row is of work, in tokens."""
         if not self.rows:
             return 0.0
-        return sum(one.rows * observed.work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
+        return sum(one.rows * work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
 
     @cached_property
     def _each(self) -> float:
@@ -315,7 +316,7 @@ class ObservationMemory:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[datetime, forecast.Speeds]] = {}
 
-    def of(self, sight: observed.Sight, series: str, now: datetime) -> forecast.Speeds:
+    def of(self, sight: Sight, series: str, now: datetime) -> forecast.Speeds:
         """What is known of a backend for a job file."""
         at, speeds = self._known.get((sight.backend, series), (None, None))
         if at is None or speeds is None or now - at >= FRESH or now < at:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.model import Job, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.policy.planner.observed import done, unfinished
+from orchestrator.policy.planner.stints import done, unfinished
 from orchestrator.store import Store
 
 EVERY = timedelta(minutes=1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
 from orchestrator.policy.forecast.paces import Pace
-from orchestrator.policy.forecast.speeds import Assumed, Speeds, Stint, learn, pace
+from orchestrator.policy.forecast.speeds import Assumed, Speeds, learn, pace
+from orchestrator.policy.forecast.stints import Stint
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import NormalDist
@@ -18,6 +18,10 @@ _PRIOR_SPREAD = 0.6
 _HALF_LIFE = 30.0 * DAY
 _FADE = 0.93
 """What each newer one leaves of the weight of those before it."""
+_KERNEL = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
+"""A normal spread of one, in as many marks."""
+_PRIOR_SEEN = 2.0
+"""What the assumed spread weighs beside that of what was seen."""
 _ALONE = 3.0
 """What took more than so many times as long as any other is believed that far, until it happens again."""
 
@@ -30,13 +34,17 @@ class Wait:
     seconds: float
 
 
-def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99) -> float:
+def longest(
+    seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99, smoothed: bool = False
+) -> float:
     """What such a wait does not exceed with this chance, in seconds.
 
     A quantile of what was seen, recent ones first, mixed with what is `assumed` to be the longest. A single one that
-    stands out counts only so far, and all of them fade, so nothing is learned for good.
+    stands out counts only so far, and all of them fade, so nothing is learned for good. Where it is `smoothed`, the
+    longest that was seen is not taken for the longest there is: for waits that differ widely, of which few are seen.
     """
-    marks = _marks(seen, assumed, at)
+    known = _weighed(seen, assumed, at)
+    marks = _marks(_smoothed(known) if smoothed else known, assumed, len(known))
     bound = chance * sum(weight for _, weight in marks)
     so_far = 0.0
     for seconds, weight in marks:
@@ -47,15 +55,27 @@ def longest(seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float
 
 
 def beyond(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
-    """P(such a wait takes longer than this)."""
-    marks = _marks(seen, assumed, at)
+    """P(such a wait takes longer than this), where the longest that was seen is not the longest there is."""
+    known = _weighed(seen, assumed, at)
+    marks = _marks(_smoothed(known), assumed, len(known))
     return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)
 
 
-def _marks(seen: Sequence[Wait], assumed: float, at: datetime) -> list[tuple[float, float]]:
-    """How long it may take, each with its weight, the shortest first."""
-    known = _weighed(seen, assumed, at)
-    return sorted([*_prior(assumed, _PRIOR / (1.0 + len(known) / 2.0)), *known])
+def _marks(known: Iterable[tuple[float, float]], assumed: float, count: int) -> list[tuple[float, float]]:
+    """How long it may take, each with its weight, the shortest first, where so many were seen."""
+    return sorted([*_prior(assumed, _PRIOR / (1.0 + count / 2.0)), *known])
+
+
+def _smoothed(known: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """The same, each spread out as far as so few tell of those to come."""
+    if not known:
+        return
+    whole = sum(weight for _, weight in known)
+    mean = sum(weight * math.log(seconds) for seconds, weight in known) / whole
+    off = sum(weight * (math.log(seconds) - mean) ** 2 for seconds, weight in known)
+    spread = math.sqrt((_PRIOR_SEEN * _PRIOR_SPREAD**2 + off) / (_PRIOR_SEEN + whole)) * len(known) ** -0.2
+    for seconds, weight in known:
+        yield from ((seconds * math.exp(spread * step), weight / len(_KERNEL)) for step in _KERNEL)
 
 
 def _prior(assumed: float, weight: float) -> list[tuple[float, float]]:

@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from itertools import zip_longest
 
 from orchestrator.core.durations import HOUR, MINUTE
 from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
+from orchestrator.policy.forecast.stints import (
+    HALF,
+    WELL,
+    NightSeen,
+    Stint,
+    coarse,
+    in_work,
+    median,
+    night_of,
+    quantile,
+)
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10
@@ -29,12 +39,6 @@ _RARE_FADE = 0.97
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
 _OUTLYING, _LEAST_SCALE = 2.5, 0.1
-_WELL = 0.7
-"""A night's rate is what it reaches in this part of its time, or more: it may have been dead for half of it."""
-_HALF = 0.5
-"""Below this part of a night's rate it is out."""
-_WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
-_WINDOW_ROWS = 10.0
 _PRIOR_PIECES, _MOST_PIECES = 4.0, 6.0
 _HAZARDS = tuple(2e-5 * 2.0**step for step in range(18))
 _RARE = 0.9
@@ -52,36 +56,6 @@ _STILL_ROWS, _STILL_SECONDS = 20.0, 2 * MINUTE
 
 _FORGIVEN = timedelta(minutes=20)
 """What stood still when it was seen last, so long ago, may be well again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stint:
-    """A stretch of time in which an engine had rows of ours, and what it did in it.
-
-    `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
-    those that are asked about.
-    """
-
-    begin: datetime
-    end: datetime
-    rows: float
-    tokens: float = 0.0
-    alike: float = 1.0
-
-    @property
-    def seconds(self) -> float:
-        """How long it was."""
-        return (self.end - self.begin).total_seconds()
-
-    @property
-    def work(self) -> float:
-        """What was done, in tokens where they are counted, else in rows."""
-        return self.tokens or self.rows
-
-    @property
-    def rate(self) -> float:
-        """Work a second."""
-        return self.work / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +102,24 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     """What the stints of earlier nights tell, in their order, none over another."""
     counted = any(one.tokens > 0 for one in stints) and all(one.tokens > 0 for one in stints if one.rows > 0)
     nights: dict[date, list[Stint]] = defaultdict(list)
-    for one in _in_work(stints, 0.0, counted=counted):
-        if one.seconds > 0 and _night(one.begin) < _night(now):
-            nights[_night(one.begin)].append(one)
-    past = [_coarse(nights[night]) for night in sorted(nights, reverse=True)]
+    for one in in_work(stints, 0.0, counted=counted):
+        if one.seconds > 0 and night_of(one.begin) < night_of(now):
+            nights[night_of(one.begin)].append(one)
+    past = [coarse(nights[night]) for night in sorted(nights, reverse=True)]
     hours = _hours(past)
-    told = [found for stints_of in past if (found := _Told.of(stints_of, hours)).rate > 0]
-    rates, bad = _levels(told)
+    told = [NightSeen.of(stints_of, hours) for stints_of in past]
+    well = [one for one in told if one.rate > 0]
+    rates, bad = _levels(well)
     weighed = sum(weight for _, weight in rates)
-    alike = sum(one.alike * weight for one, (_, weight) in zip(told, rates, strict=True)) / weighed if told else 1.0
-    speeds = Speeds(tuple(rates), hours, _drift(told), alike=alike, counted=counted)
-    for newer, (night, is_bad) in enumerate(zip(told, bad, strict=True)):
-        speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=is_bad)
+    alike = sum(one.alike * weight for one, (_, weight) in zip(well, rates, strict=True)) / weighed if well else 1.0
+    speeds = Speeds(tuple(rates), hours, _drift(well), alike=alike, counted=counted)
+    is_bad = iter(bad)
+    for newer, night in enumerate(told):
+        speeds = _with(speeds, night, _RARE_FADE**newer, is_bad=night.rate > 0 and next(is_bad))
     return speeds
 
 
-def _with(speeds: Speeds, told: _Told, weight: float, *, is_bad: bool = False) -> Speeds:
+def _with(speeds: Speeds, told: NightSeen, weight: float, *, is_bad: bool = False) -> Speeds:
     """The same with the outages of one more night; a bad one was an outage as a whole."""
     return replace(
         speeds,
@@ -152,13 +128,6 @@ def _with(speeds: Speeds, told: _Told, weight: float, *, is_bad: bool = False) -
         out=speeds.out + weight * (sum(seconds for seconds, _ in told.outages) + is_bad * told.hours * HOUR),
         over=speeds.over + weight * sum(ended for _, ended in told.outages),
     )
-
-
-def _in_work(stints: Sequence[Stint], a_row: float, *, counted: bool) -> list[Stint]:
-    """Stints with their work in one unit: tokens where they are counted, else rows."""
-    if counted:
-        return [one if one.tokens or not one.rows else replace(one, tokens=one.rows * a_row) for one in stints]
-    return [replace(one, tokens=0.0) if one.tokens else one for one in stints]
 
 
 def pace(
@@ -176,9 +145,9 @@ def pace(
     `assumed` is in rows a second; `today` are the stints of the night so far.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
-    tonight = _in_work([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
+    tonight = in_work([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
     if tonight:
-        speeds = _with(speeds, _Told.of(_coarse(tonight), speeds.hours), 1.0)
+        speeds = _with(speeds, NightSeen.of(coarse(tonight), speeds.hours), 1.0)
     usual = _usual(speeds, assumed, now, a_row, ahead, start)
     work, rows, seconds = _recent(tonight, now)
     if seconds <= 0:
@@ -213,7 +182,9 @@ def _usual(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead:
     whole = sum(weight for _, weight in speeds.nights)
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / whole
     off = sum(weight * (math.log(rate) - mean) ** 2 for rate, weight in speeds.nights)
-    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / (_PRIOR_NIGHTS + whole) * (1 + 1 / whole)
+    counted = _PRIOR_NIGHTS + whole
+    # Of so few nights neither the mean nor the spread is sure: about that of Student's distribution.
+    variance = (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + off) / counted * (1 + 1 / whole) * (1 + 2 / counted)
     variance += (1.0 - speeds.alike) * _UNLIKE**2
     count = len(speeds.nights)
     rate = math.exp(mean) * speeds.hours[now.hour] / a_row
@@ -254,53 +225,7 @@ def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]
 # --- learning
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A night: its rate while it was well, hours in which it was, outages (seconds, whether each ended), and how far
-    the rates of its pieces are from its own."""
-
-    rate: float
-    hours: float
-    alike: float
-    outages: tuple[tuple[float, bool], ...]
-    apart: tuple[float, ...]
-
-    @staticmethod
-    def of(stints: Sequence[Stint], hours: Sequence[float]) -> _Told:
-        """A night of stints, its hours made alike."""
-        rates = [(one.rate / hours[one.begin.hour], one) for one in stints]
-        level = _quantile([(rate, one.seconds) for rate, one in rates], _WELL)
-        well = [(rate, one) for rate, one in rates if rate >= _HALF * level and rate > 0]
-        seconds = sum(one.seconds for _, one in well)
-        if not seconds:
-            return _Told(0.0, 0.0, 1.0, (), ())
-        rate = sum(rate * one.seconds for rate, one in well) / seconds
-        alike = sum(one.alike * one.seconds for _, one in well) / seconds
-        return _Told(rate, seconds / HOUR, alike, _runs(rates, _HALF * level), _apart(well, rate))
-
-
-def _runs(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
-    """How long each outage was, and whether it was seen to end."""
-    found: list[tuple[float, bool]] = []
-    out = 0.0
-    for rate, one in rates:
-        if rate < bound:
-            out += one.seconds
-        elif out:
-            found.append((out, True))
-            out = 0.0
-    if out:
-        found.append((out, False))
-    return tuple((seconds, ended) for seconds, ended in found if seconds >= _WINDOW - 1.0)
-
-
-def _apart(well: Sequence[tuple[float, Stint]], rate: float) -> tuple[float, ...]:
-    """How far the rates of its pieces are from that of the night."""
-    pieces = [math.log(each / rate) for each, one in well if one.seconds >= _WINDOW - 1.0]
-    return tuple(pieces) if len(pieces) > 1 else ()
-
-
-def _drift(told: Sequence[_Told]) -> float:
+def _drift(told: Sequence[NightSeen]) -> float:
     """How far rates move in a night: the spread of its pieces."""
     off, count = _PRIOR_PIECES * ASSUMED_DRIFT**2, _PRIOR_PIECES
     for newer, one in enumerate(told):
@@ -312,28 +237,28 @@ def _drift(told: Sequence[_Told]) -> float:
     return max(LEAST_SPREAD, math.sqrt(off / count))
 
 
-def _levels(told: Sequence[_Told]) -> tuple[list[tuple[float, float]], list[bool]]:
+def _levels(told: Sequence[NightSeen]) -> tuple[list[tuple[float, float]], list[bool]]:
     """The rate of each night, newest first, with its weight; what is far off counts as far as it may. And which
     nights were bad: far slower than the others."""
     if not told:
         return [], []
     weights = [_FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike) for newer, one in enumerate(told)]
     logs = [math.log(one.rate) for one in told]
-    middle = _median(list(zip(logs, weights, strict=True)))
-    apart = _median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])
+    middle = median(list(zip(logs, weights, strict=True)))
+    apart = median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])
     reach = _OUTLYING * max(_LEAST_SCALE, 1.4826 * apart)
     rates = [
         (math.exp(min(max(log, middle - reach), middle + reach)), weight)
         for log, weight in zip(logs, weights, strict=True)
     ]
-    return rates, [log < middle - max(reach, -math.log(_HALF)) for log in logs]
+    return rates, [log < middle - max(reach, -math.log(HALF)) for log in logs]
 
 
 def _hours(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
     """By how much each hour of the day differs from the others of its night, where several nights say so."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for newer, stints in enumerate(nights):
-        level = _quantile([(one.rate, one.seconds) for one in stints], _WELL)
+        level = quantile([(one.rate, one.seconds) for one in stints], WELL)
         by_hour: dict[int, list[Stint]] = defaultdict(list)
         for one in stints:
             by_hour[one.begin.hour].append(one)
@@ -350,50 +275,7 @@ def _hours(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
 def _factor(seen: Sequence[tuple[float, float]]) -> float:
     if len(seen) < 2:
         return 1.0
-    effect = _median(list(seen))
+    effect = median(list(seen))
     count = sum(weight for _, weight in seen)
     effect *= count / (count + 0.5)
     return math.exp(effect) if abs(effect) >= _PLAIN else 1.0
-
-
-def _coarse(stints: Sequence[Stint]) -> list[Stint]:
-    """The same in pieces long enough to tell a pause from chance."""
-    seconds, rows = sum(one.seconds for one in stints), sum(one.rows for one in stints)
-    window = min(_LONGEST_WINDOW, max(_WINDOW, _WINDOW_ROWS * seconds / rows if rows else _WINDOW))
-    found: list[Stint] = []
-    piece: list[Stint] = []
-    length = 0.0
-    for one, after in zip_longest(stints, stints[1:]):
-        piece.append(one)
-        length += one.seconds
-        if length >= window - 1.0 or after is None or after.begin - one.end > timedelta(minutes=1):
-            found.append(_joined(piece, length))
-            piece, length = [], 0.0
-    return found
-
-
-def _joined(piece: Sequence[Stint], seconds: float) -> Stint:
-    if len(piece) == 1:
-        return piece[0]
-    alike = sum(one.alike * one.seconds for one in piece) / seconds
-    end = piece[0].begin + timedelta(seconds=seconds)
-    return Stint(piece[0].begin, end, sum(one.rows for one in piece), sum(one.tokens for one in piece), alike)
-
-
-def _median(weighed: Iterable[tuple[float, float]]) -> float:
-    return _quantile(weighed, 0.5)
-
-
-def _quantile(weighed: Iterable[tuple[float, float]], part: float) -> float:
-    """The value that this part of the weight does not exceed; 0 of none."""
-    marks = sorted(weighed)
-    bound, so_far = part * sum(weight for _, weight in marks), 0.0
-    for value, weight in marks:
-        so_far += weight
-        if so_far >= bound:
-            return value
-    return 0.0
-
-
-def _night(at: datetime) -> date:
-    return (at - timedelta(hours=12)).date()

@@ -23,6 +23,8 @@ DETECTED = 600.0
 TURN = 60.0
 """Seconds for a look or two, until it shows that an option does not do the last of its rows."""
 NEGLIGIBLE = 1e-5
+MOST_OUTAGES = 16
+"""An engine with more outages than that until the deadline is taken not to make it."""
 Rows = tuple[int, ...]
 """Rows by synchronous option, in the order of the capacity."""
 
@@ -153,7 +155,7 @@ class Capacity:
                 continue
             if place < fallback and self._secured(lows, burden, held, a, fallback, place):
                 exposed = min(exposed, max(0.0, ends + DETECTED - self.horizon))
-            found += 1.0 - math.exp(-sync.hazard * exposed)
+            found += _outlasts(max(0.0, self.horizon - ends), sync.hazard * exposed, sync.option.pace.outage)
         for claim in self.claims:
             if claim.source in cause or claim.chance <= NEGLIGIBLE or self._sync(claim.source):
                 continue
@@ -321,6 +323,21 @@ def capacity(
             OptionCapacity(option, float(option.cost.p50), pace.rate, low, pace.ahead, pace.start, pace.hazard / HOUR)
         )
     return Capacity(tuple(sync_options), horizon, target, claims, finishes)
+
+
+def _outlasts(spare: float, outages: float, length: float) -> float:
+    """P(outages together take more than the `spare` seconds), where so many are to be expected, each of which lasts
+    for `length` on the mean: a compound Poisson sum."""
+    stretch, found = spare / length, 0.0
+    many = in_time = math.exp(-outages)
+    ends, term = 0.0, math.exp(-stretch)
+    for count in range(1, MOST_OUTAGES):
+        # P(so many of them outlast it) is that of fewer ends than that in the time.
+        ends, term = ends + term, term * stretch / count
+        many *= outages / count
+        in_time += many
+        found += many * ends
+    return min(1.0, found + max(0.0, 1.0 - in_time))
 
 
 def _fattened(tail: float) -> float:

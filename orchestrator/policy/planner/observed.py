@@ -6,18 +6,18 @@ All of it is derived from the times that shards carry, so it holds after a crash
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from orchestrator.core.durations import MINUTE
-from orchestrator.core.model import Job, JobId, ProgressSample
+from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
-from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Stint, Turnaround, Wait
+from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
 from orchestrator.policy.planner.batch_shares import BatchShare
+from orchestrator.policy.planner.stints import Sight, starts_of, stints_of, unfinished
 from orchestrator.policy.planner.values import SLIPS, BatchOption, Claim
 
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
@@ -30,31 +30,16 @@ SILENT_AFTER = 15 * MINUTE
 """A provider that has not answered for so long is silent: batches are looked at more often than that."""
 LET_GO = 2 * MINUTE
 """Seconds until rows are free that are at a silent provider: nobody waits for more than its last word."""
-OUTPUT_WEIGHT = 8.0
-"""How much more work a token of an answer is than one of a prompt."""
-GAP = timedelta(minutes=15)
-"""Between two looks that are further apart nobody knows what happened."""
-ENOUGH_LEFT = 0.3
-"""The part of what was done between two looks that has to be left then."""
 TODAY = timedelta(hours=12)
 """What is longer ago is another night."""
+NEVER_SEEN = 0.05
+"""P(a cancel takes far longer than planned) at a provider where none was seen; with each that was, the less."""
 SURE, LIKELY = 0.99, 0.95
 """What a finish, and a cancel or a start, do not exceed as they are planned."""
 FAR = 1.5
 """What takes so many times as long as planned comes too late."""
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-_OVER = frozenset(status for status in BatchStatus if status.is_final)
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
-    and the progress of jobs there, oldest first."""
-
-    backend: str
-    shards: Sequence[Shard]
-    progress: Sequence[ProgressSample] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +61,6 @@ def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
         return job.deadline_at <= mine.deadline_at
 
     return frozenset(job.id for job in jobs if job.id != mine.id and is_first(job))
-
-
-def done(shard: Shard) -> int:
-    """How many of a shard's rows its backend has done, as far as it says: what a batch that was cut short leaves is
-    told as failed."""
-    cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
-    failed = 0 if shard.provider_status in cut else shard.provider_failed
-    return shard.provider_completed + failed
-
-
-def unfinished(shard: Shard, rows: int) -> int:
-    """How many of a shard's open rows its backend has not done yet, as far as it says.
-
-    Of a batch that is over and whose answers are waited for, none is here.
-    """
-    return rows if waits_for_answers(shard) else max(0, rows - done(shard))
-
-
-def waits_for_answers(shard: Shard) -> bool:
-    """Whether a batch is over at its backend, and its files are not here, or not whole."""
-    return shard.held is not None and shard.provider_status in _OVER
 
 
 # --- batches
@@ -130,12 +94,13 @@ def leaving(shards: Sequence[Shard], now: datetime) -> float:
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
     """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
-    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY)
+    return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     """P(it takes far longer than so many seconds)."""
-    return SLIPS + forecast.beyond(FAR * seconds, _cancels(shards), assumed=ASSUMED_CANCEL, at=now)
+    seen = _cancels(shards)
+    return SLIPS + NEVER_SEEN / (1 + len(seen)) + forecast.beyond(FAR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
 
 
 def _cancels(shards: Sequence[Shard]) -> list[Wait]:
@@ -202,21 +167,8 @@ def _finish(rows: int) -> float:
 
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
     """From the time that rows are sent until the first is done, where nothing else was there: the engine loads."""
-    waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in _starts(sight) if first is not None]
+    waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in starts_of(sight) if first is not None]
     return forecast.longest(waits, assumed=assumed, at=now, chance=LIKELY)
-
-
-def _starts(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
-    """When rows came to an engine that had none, and when the first of them was done."""
-    busy_until: datetime | None = None
-    for shard in sight.shards:
-        sent = shard.submitted_at
-        if sent is None:
-            continue
-        if busy_until is None or sent > busy_until:
-            yield sent, shard.first_at
-        over = shard.ended_at or datetime.max.replace(tzinfo=UTC)
-        busy_until = over if busy_until is None else max(busy_until, over)
 
 
 # --- paces
@@ -256,121 +208,9 @@ def pace(
     )
 
 
-def work_of(input_tokens: float, output_tokens: float) -> float:
-    """Tokens of a row as the time they take of an engine."""
-    return input_tokens + OUTPUT_WEIGHT * output_tokens
-
-
 def _still_to_start(there: Sequence[Shard], start: float, now: datetime) -> float:
     sent = min((shard.submitted_at for shard in there if shard.submitted_at is not None), default=now)
     return max(0.0, start - (now - sent).total_seconds())
-
-
-def stints_of(
-    sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
-) -> list[Stint]:
-    """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
-    by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
-    for one in sight.progress:
-        if since is None or one.at >= since:
-            by_job[one.job_id].append(one)
-    of_job: dict[JobId, list[Shard]] = defaultdict(list)
-    for shard in sight.shards:
-        if since is None or (shard.ended_at or now) >= since:
-            of_job[shard.job_id].append(shard)
-    found: list[Stint] = []
-    for job_id, samples in by_job.items():
-        shards = of_job.get(job_id, [])
-        if live := _live(shards, samples, now):
-            samples = [*samples, live]
-        found += _of_samples(samples, series)
-    found = _while_working(merged(found), sight, start, now)
-    idle = {sent for sent, _ in _starts(sight)}
-    for job_id, shards in of_job.items():
-        if len(by_job.get(job_id, ())) < 3:
-            found += _of_shards(shards, idle, start)
-    return merged(found)
-
-
-def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
-    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
-    pauses = [
-        (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
-        for sent, first in _starts(sight)
-    ]
-    found, at = [], 0
-    for one in stints:
-        while at < len(pauses) and pauses[at][1] <= one.begin:
-            at += 1
-        if at == len(pauses) or pauses[at][0] >= one.end:
-            found.append(one)
-        elif one.rows <= 0 and pauses[at][1] < one.end:
-            found.append(replace(one, begin=max(one.begin, pauses[at][1])))
-    return found
-
-
-def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime) -> ProgressSample | None:
-    """How far a job is at this moment, where it runs there."""
-    if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
-        return None
-    last = samples[-1]
-    rows = sum(done(shard) for shard in shards)
-    fed = sum(shard.provider_input_tokens for shard in shards)
-    told = sum(shard.provider_output_tokens for shard in shards)
-    left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
-    return ProgressSample(
-        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
-        max(told, last.output_tokens),
-    )  # fmt: skip
-
-
-def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stint]:
-    """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
-    for a, b in pairwise(samples):
-        rows = max(0, b.done - a.done)
-        if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
-            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
-            yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
-
-
-def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
-    """The same of a job that was over between two looks, by its shards: it is no slower than that.
-
-    What was sent to an engine that was `idle` waited for its start; where it took little longer, it tells of that
-    alone.
-    """
-    most = max((shard.rows for shard in shards), default=0)
-    for shard in shards:
-        sent, end, rows = shard.submitted_at, shard.ended_at, done(shard)
-        if sent is None or end is None or not rows or 2 * rows < most:
-            continue
-        begin = sent + timedelta(seconds=start) if sent in idle else sent
-        if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
-            yield Stint(begin, end, rows, work_of(shard.provider_input_tokens, shard.provider_output_tokens))
-
-
-def merged(stints: Iterable[Stint]) -> list[Stint]:
-    """Stints of several jobs as those of the engine: what ran at once is added up."""
-    ordered = sorted(stints, key=lambda one: one.begin)
-    if all(a.end <= b.begin for a, b in pairwise(ordered)):
-        return ordered
-    marks = sorted({at for one in ordered for at in (one.begin, one.end)})
-    found: list[Stint] = []
-    running: list[Stint] = []
-    rest = iter(ordered)
-    coming = next(rest, None)
-    for begin, end in pairwise(marks):
-        while coming is not None and coming.begin <= begin:
-            running.append(coming)
-            coming = next(rest, None)
-        running = [one for one in running if one.end > begin]
-        if running:
-            seconds = (end - begin).total_seconds()
-            rows = sum(one.rows * seconds / one.seconds for one in running)
-            tokens = sum(one.tokens * seconds / one.seconds for one in running)
-            alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
-            found.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
-    return found
 
 
 # --- what comes later

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from orchestrator.core.shards import Shard
-from orchestrator.policy.planner.observed import AHEAD, unfinished, waits_for_answers
+from orchestrator.policy.planner.observed import AHEAD
+from orchestrator.policy.planner.stints import unfinished, waits_for_answers
 from orchestrator.policy.planner.values import Claim, Decision, Open, Running
 
 OVERDUE = 0.5

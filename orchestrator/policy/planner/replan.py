@@ -93,7 +93,9 @@ def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
 
 def _look(candidate: CandidatePlan, ours: Capacity) -> float:
     """Seconds until the next look: well before anything would have to be done as things stand."""
-    due = ours.horizon / 8 if candidate.reroute_after is None else candidate.reroute_after / 3
+    due = ours.horizon / 8
+    if candidate.reroute_after is not None:
+        due = min(due, candidate.reroute_after / 3)
     if any(candidate.held):
         due = min(due, ours.slack(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) / 2)
         if candidate.fallback > 1:

@@ -1,0 +1,85 @@
+"""Whether routes are done when it was told: how many orders ended by the p50 and the p95 that were told for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.routing.world import Sent
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What was told of rows of a job that were sent to a backend `at`: seconds of the night, infinite for never."""
+
+    job: str
+    backend: str
+    is_paced: bool
+    at: float
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Orders to one kind of route whose end is known, or known to be behind the mark: how many, and within it."""
+
+    route: str
+    known50: int = 0
+    by_p50: int = 0
+    known95: int = 0
+    by_p95: int = 0
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(
+            self.route, self.known50 + other.known50, self.by_p50 + other.by_p50, self.known95 + other.known95,
+            self.by_p95 + other.by_p95,
+        )  # fmt: skip
+
+
+ROUTES = ("synchronous option", "batch")
+
+
+def coverage(foreseen: Iterable[Foreseen], shards: Sequence[Sent]) -> list[Coverage]:
+    """What was told in a night, held against how its shards ended, by kind of route."""
+    found = {route: Coverage(route) for route in ROUTES}
+    for told in foreseen:
+        sent = [one for one in shards if (one.job, one.backend, one.created) == (told.job, told.backend, told.at)]
+        if sent:
+            route = ROUTES[0] if told.is_paced else ROUTES[1]
+            found[route] += _settled(told, sent, route)
+    return list(found.values())
+
+
+def _settled(told: Foreseen, sent: Sequence[Sent], route: str) -> Coverage:
+    """One that was cut short would have ended later than that: it tells of a mark that had passed by then."""
+    cut = [one for one in sent if one.rerouted is not None or one.ended is None]
+    end = max(_until(one) for one in sent)
+    known50, known95 = (not cut or end > mark for mark in (told.p50, told.p95))
+    in_p50, in_p95 = (not cut and end <= mark for mark in (told.p50, told.p95))
+    return Coverage(route, int(known50), int(in_p50), int(known95), int(in_p95))
+
+
+def _until(one: Sent) -> float:
+    if one.rerouted is not None:
+        return one.rerouted
+    return math.inf if one.ended is None else one.ended
+
+
+def added(many: Iterable[Sequence[Coverage]]) -> list[Coverage]:
+    """Those of several nights or scenarios as one."""
+    total = [Coverage(route) for route in ROUTES]
+    for found in many:
+        total = [one + other for one, other in zip(total, found, strict=True)] if found else total
+    return total
+
+
+def spelled_coverage(found: Sequence[Coverage]) -> str:
+    """A line for each kind of route: told, ended by the p50 and by the p95."""
+    lines = []
+    for one in found:
+        if one.known95:
+            p50 = f"{one.by_p50 / one.known50:.1%} by the p50" if one.known50 else "none known at the p50"
+            lines.append(f"  {one.route}: {one.known95:,} orders, {p50}, {one.by_p95 / one.known95:.1%} by the p95\n")
+    return "".join(lines)

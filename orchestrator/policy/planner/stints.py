@@ -1,0 +1,196 @@
+"""Where shards are, and the stretches in which engines worked on them: shards and progress in, stints out. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from orchestrator.core.model import JobId, ProgressSample
+from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.wire import BatchStatus
+from orchestrator.policy.forecast import Stint
+
+OUTPUT_WEIGHT = 8.0
+"""How much more work a token of an answer is than one of a prompt."""
+GAP = timedelta(minutes=15)
+"""Between two looks that are further apart nobody knows what happened."""
+ENOUGH_LEFT = 0.3
+"""The part of what was done between two looks that has to be left then."""
+_OVER = frozenset(status for status in BatchStatus if status.is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a home has seen of one backend: the newest shards that were sent there, of every job and the latest last,
+    and the progress of jobs there, oldest first."""
+
+    backend: str
+    shards: Sequence[Shard]
+    progress: Sequence[ProgressSample] = ()
+
+
+def done(shard: Shard) -> int:
+    """How many of a shard's rows its backend has done, as far as it says: what a batch that was cut short leaves is
+    told as failed."""
+    cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
+    failed = 0 if shard.provider_status in cut else shard.provider_failed
+    return shard.provider_completed + failed
+
+
+def unfinished(shard: Shard, rows: int) -> int:
+    """How many of a shard's open rows its backend has not done yet, as far as it says.
+
+    Of a batch that is over and whose answers are waited for, none is here.
+    """
+    return rows if waits_for_answers(shard) else max(0, rows - done(shard))
+
+
+def waits_for_answers(shard: Shard) -> bool:
+    """Whether a batch is over at its backend, and its files are not here, or not whole."""
+    return shard.held is not None and shard.provider_status in _OVER
+
+
+def starts_of(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
+    """When rows came to an engine that had none, and when the first of them was done."""
+    busy_until: datetime | None = None
+    for shard in sight.shards:
+        sent = shard.submitted_at
+        if sent is None:
+            continue
+        if busy_until is None or sent > busy_until:
+            yield sent, shard.first_at
+        over = shard.ended_at or datetime.max.replace(tzinfo=UTC)
+        busy_until = over if busy_until is None else max(busy_until, over)
+
+
+def work_of(input_tokens: float, output_tokens: float) -> float:
+    """Tokens of a row as the time they take of an engine."""
+    return input_tokens + OUTPUT_WEIGHT * output_tokens
+
+
+def stints_of(
+    sight: Sight, series: str, start: float, now: datetime, *, since: datetime | None = None
+) -> list[Stint]:
+    """When a backend had rows (since then), and how many it did, by looks at it; in order, none over another."""
+    by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
+    for one in sight.progress:
+        if since is None or one.at >= since:
+            by_job[one.job_id].append(one)
+    of_job: dict[JobId, list[Shard]] = defaultdict(list)
+    for shard in sight.shards:
+        if since is None or (shard.ended_at or now) >= since:
+            of_job[shard.job_id].append(shard)
+    found: list[Stint] = []
+    for job_id, samples in by_job.items():
+        shards = of_job.get(job_id, [])
+        if live := _live(shards, samples, now):
+            samples = [*samples, live]
+        found += _of_samples(samples, series)
+    found = _while_working(merged(found), sight, start, now)
+    idle = {sent for sent, _ in starts_of(sight)}
+    unseen = [one for job_id, shards in of_job.items() if len(by_job.get(job_id, ())) < 3 for one in shards]
+    return merged([*found, *_of_shards(unseen, idle, start)])
+
+
+def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
+    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
+    pauses = [
+        (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
+        for sent, first in starts_of(sight)
+    ]
+    found, at = [], 0
+    for one in stints:
+        while at < len(pauses) and pauses[at][1] <= one.begin:
+            at += 1
+        if at == len(pauses) or pauses[at][0] >= one.end:
+            found.append(one)
+        elif one.rows <= 0 and pauses[at][1] < one.end:
+            found.append(replace(one, begin=max(one.begin, pauses[at][1])))
+    return found
+
+
+def _live(shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime) -> ProgressSample | None:
+    """How far a job is at this moment, where it runs there."""
+    if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
+        return None
+    last = samples[-1]
+    rows = sum(done(shard) for shard in shards)
+    fed = sum(shard.provider_input_tokens for shard in shards)
+    told = sum(shard.provider_output_tokens for shard in shards)
+    left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
+    return ProgressSample(
+        last.job_id, last.series, last.backend, now, max(rows, last.done), left, max(fed, last.input_tokens),
+        max(told, last.output_tokens),
+    )  # fmt: skip
+
+
+def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stint]:
+    """The stretches between looks in which it had enough to do: the last few rows do not say how fast it is."""
+    for a, b in pairwise(samples):
+        rows = max(0, b.done - a.done)
+        if a.at < b.at <= a.at + GAP and a.left and b.left >= ENOUGH_LEFT * rows:
+            work = work_of(b.input_tokens - a.input_tokens, b.output_tokens - a.output_tokens)
+            yield Stint(a.at, b.at, rows, max(0.0, work), float(a.series == series))
+
+
+def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
+    """The same of jobs that were over between two looks, by their shards: it is no slower than that.
+
+    Shards that were there together are one stretch: nobody knows in which order they were done. What was sent to an
+    engine that was `idle` waited for its start; where it took little longer, it tells of that alone.
+    """
+    together: list[list[Shard]] = []
+    until = datetime.min.replace(tzinfo=UTC)
+    over = [shard for shard in shards if shard.submitted_at and shard.ended_at and done(shard)]
+    for shard in sorted(over, key=_sent):
+        if together and _sent(shard) < until:
+            together[-1].append(shard)
+        else:
+            together.append([shard])
+        until = max(until, _ended(shard))
+    rows = [sum(map(done, group)) for group in together]
+    for group, many in zip(together, rows, strict=True):
+        if 2 * many < max(rows):
+            continue
+        sent, end = _sent(group[0]), max(map(_ended, group))
+        begin = sent + timedelta(seconds=start) if sent in idle else sent
+        if (end - begin).total_seconds() > max(1.0, (begin - sent).total_seconds()):
+            work = sum(work_of(one.provider_input_tokens, one.provider_output_tokens) for one in group)
+            yield Stint(begin, end, many, work)
+
+
+def _sent(shard: Shard) -> datetime:
+    assert shard.submitted_at is not None
+    return shard.submitted_at
+
+
+def _ended(shard: Shard) -> datetime:
+    assert shard.ended_at is not None
+    return shard.ended_at
+
+
+def merged(stints: Iterable[Stint]) -> list[Stint]:
+    """Stints of several jobs as those of the engine: what ran at once is added up."""
+    ordered = sorted(stints, key=lambda one: one.begin)
+    if all(a.end <= b.begin for a, b in pairwise(ordered)):
+        return ordered
+    marks = sorted({at for one in ordered for at in (one.begin, one.end)})
+    found: list[Stint] = []
+    running: list[Stint] = []
+    rest = iter(ordered)
+    coming = next(rest, None)
+    for begin, end in pairwise(marks):
+        while coming is not None and coming.begin <= begin:
+            running.append(coming)
+            coming = next(rest, None)
+        running = [one for one in running if one.end > begin]
+        if running:
+            seconds = (end - begin).total_seconds()
+            rows = sum(one.rows * seconds / one.seconds for one in running)
+            tokens = sum(one.tokens * seconds / one.seconds for one in running)
+            alike = sum(one.alike * one.rows for one in running) / max(1e-9, sum(one.rows for one in running))
+            found.append(Stint(begin, end, rows, tokens, min(1.0, alike)))
+    return found
