@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import ANTHROPIC, PROFILES, BatchLimits, Profile, profile_of, with_limits
+from orchestrator.backends.profiles import (
+    ANTHROPIC,
+    PROFILES,
+    BatchLimits,
+    Profile,
+    profile_of,
+    with_limits,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from orchestrator.settings.backends import Backend as AnyBackend

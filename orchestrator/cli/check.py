@@ -26,7 +26,8 @@ from orchestrator.engine.in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.policy.requests import ENDPOINT, resolve_model
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.store.glance import Glance
 
 
-class Settings:
+class CommandSettings:
     """Settings and home of one command."""
 
     def __init__(self, place: Place) -> None:
@@ -75,7 +75,7 @@ class Settings:
         return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
 
 
-class Context(Settings):
+class Context(CommandSettings):
     """Settings, home and store of one command."""
 
     def __init__(self, place: Place, store: Store) -> None:
@@ -103,7 +103,7 @@ class Context(Settings):
         if not detail.shards:
             return {}
         from orchestrator.pipeline.plan.routes import models_of
-        from orchestrator.policy.requests import resolve_model
+        from orchestrator.policy.model_names import resolve_model
 
         try:
             models = models_of(self.config, detail.line.job)
@@ -170,7 +170,7 @@ def opened(place: Place | None = None) -> Iterator[Context]:
 @contextmanager
 def ready() -> Iterator[Context]:
     """The same for a command that needs all settings: what is wrong with them is told before a database is made."""
-    settings = Settings(locate())
+    settings = CommandSettings(locate())
     config = settings.config
     with opened(settings.place) as context:
         context.use(config)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.context import Context, Settings, opened
+from orchestrator.cli.context import CommandSettings, Context, opened
 from orchestrator.cli.failures import CommandInterrupted
 from orchestrator.cli.options import fail_on_option
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
@@ -71,9 +71,11 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
     _say_engine(settings, schedules)
 
 
-def _looked(look: Callable[[Settings, Store | Glance], tuple[Lines, Schedules]]) -> tuple[Settings, Lines, Schedules]:
+def _looked(
+    look: Callable[[CommandSettings, Store | Glance], tuple[Lines, Schedules]],
+) -> tuple[CommandSettings, Lines, Schedules]:
     """What is seen at a glance where that will do, else by the store."""
-    settings = Settings(locate())
+    settings = CommandSettings(locate())
     with suppress(CannotGlance), glance(settings.place.database_url, settings.place.database_timeout) as seen:
         return settings, *look(settings, seen)
     with opened() as context:
@@ -93,7 +95,7 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
     return 1 if detail.line.state is JobState.FAILED else 0
 
 
-def _say_engine(settings: Settings, schedules: Schedules) -> None:
+def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     """Whether an engine runs, and when the next night is."""
     from orchestrator.engine.in_force import differences
     from orchestrator.engine.lock import running_engine

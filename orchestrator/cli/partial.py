@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.cli.context import Context, say_keys
 from orchestrator.cli.rows import WrittenRows, form_of, style_of, write_lines
 from orchestrator.core.model import Job
-from orchestrator.engine.lanes import hosted_handle, own_handle
+from orchestrator.engine.handles import hosted_handle, own_handle
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
 from orchestrator.pipeline import checks_of

@@ -42,7 +42,7 @@ MOST_SUBJECT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class JobProblem:
     """What keeps a job from going on, and since when; one of another `code` is another problem."""
 
     code: str
@@ -57,7 +57,7 @@ class Standstill:
     `notices` are what it has to tell besides.
     """
 
-    jobs: Mapping[str, Problem]
+    jobs: Mapping[str, JobProblem]
     servers: Mapping[str, Mapping[str, Any]]
     notices: Sequence[Notice] = ()
 

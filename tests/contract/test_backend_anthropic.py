@@ -18,7 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import BATCH_GONE, BatchOrder, DoctorCheck, Intent, RemoteBatch, Sighting, inline
+from orchestrator.backends import (
+    BATCH_GONE,
+    BatchOrder,
+    DoctorCheck,
+    Intent,
+    RemoteBatch,
+    Sighting,
+    inline,
+)
 from orchestrator.backends.anthropic import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import lenient
-from orchestrator.backends.anthropic import _batch, _remote
+from orchestrator.backends import anthropic_read, lenient
 from orchestrator.backends.openai_read import remote_batch, remote_file
 from orchestrator.core.wire import BatchStatus
 
@@ -113,7 +112,11 @@ def test_an_answer_about_another_batch_is_none() -> None:
 
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=8))
 def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str, Any]) -> None:
-    for read in (lambda: remote_batch(told), lambda: remote_file(told), lambda: _remote(_batch(told))):
+    for read in (
+        lambda: remote_batch(told),
+        lambda: remote_file(told),
+        lambda: anthropic_read.remote_batch(anthropic_read.read_batch(told)),
+    ):
         try:
             found = read()
         except ValueError:

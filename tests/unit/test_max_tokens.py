@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.types import Document
-from orchestrator.policy.requests import (
-    AUTO_AT_MOST,
-    BoundOf,
-    Builder,
-    Built,
-    bound_from,
-    too_large,
-    written_bound,
-)
+from orchestrator.policy.max_tokens import AUTO_AT_MOST, BoundOf, bound_from, written_bound
+from orchestrator.policy.request_limits import too_large
+from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.job_file import load
 from orchestrator.settings.job_spec import JobSpec, Task
 

@@ -13,7 +13,10 @@ import pytest
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
-from orchestrator.policy.results import Answer, FoundLine, NotExecuted, OutputCheck, RowRefusal
+from orchestrator.policy.answer_text import Answer, answer_of
+from orchestrator.policy.merged_rows import batch_row, merged_row
+from orchestrator.policy.output_check import OutputCheck
+from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import is_passing
 
 USAGE = {
@@ -258,7 +261,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("body", "answer"), TEXTS.values(), ids=TEXTS.keys())
 def test_the_text_of_an_answer(body: dict[str, Any], answer: Answer) -> None:
-    assert results.answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
+    assert answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
 
 
 CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
@@ -330,7 +333,7 @@ def finished(**facts: Any) -> FinishedRow:
 
 
 def merged(row: FinishedRow, line: dict[str, Any] | None, check: OutputCheck | None = None) -> dict[str, Any]:
-    raw = results.merged_row(row, None if line is None else json.dumps(line).encode(), check)
+    raw = merged_row(row, None if line is None else json.dumps(line).encode(), check)
     assert b"\n" not in raw
     return dict(json.loads(raw))
 
@@ -389,13 +392,13 @@ def test_a_merged_row_without_an_answer_has_an_error_and_no_output(line: dict[st
 
 def test_a_row_of_a_batch_file_is_openais_line_without_our_own_additions() -> None:
     line = answered(chat("yes"), orch={"upstream": "u"})
-    found = json.loads(results.batch_row(finished(), json.dumps(line).encode()))
+    found = json.loads(batch_row(finished(), json.dumps(line).encode()))
     assert found == answered(chat("yes"))
 
 
 def test_a_row_of_a_batch_file_without_a_line_is_told_as_an_error() -> None:
     row = finished(state=RequestState.CANCELLED, result=None)
-    assert json.loads(results.batch_row(row, None)) == {
+    assert json.loads(batch_row(row, None)) == {
         "id": "batch_req_7",
         "custom_id": "a",
         "response": None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import InputError
-from orchestrator.policy.requests import too_large
+from orchestrator.policy.request_limits import too_large
 
 MAX_ERRORS = 20
 

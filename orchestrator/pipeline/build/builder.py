@@ -29,7 +29,9 @@ from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, DocumentMemory, Made, Sweep, chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
-from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, variables
+from orchestrator.policy.cache_keys import line_cache_key
+from orchestrator.policy.request_limits import bounds
+from orchestrator.policy.requests import Builder, Built, variables
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of

@@ -46,7 +46,7 @@ BAD_TEMPLATE = "template"
 
 
 @dataclass(slots=True)
-class Problem:
+class ValidationProblem:
     """Why documents would fail: `message` is that of the first of them, and `first` names some of `documents`."""
 
     code: str
@@ -79,7 +79,7 @@ class ValidatedFile:
     kind: JobKind
     documents: int
     requests: int
-    problems: Sequence[Problem]
+    problems: Sequence[ValidationProblem]
     warnings: Sequence[str]
     ignored: Mapping[str, Any] | None = None
 
@@ -92,9 +92,9 @@ class _Read:
 
     documents: int = 0
     requests: int = 0
-    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    problems: dict[tuple[str, str], ValidationProblem] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, Problem] = field(default_factory=dict)
+    failed: dict[str, ValidationProblem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     ignored: Ignored = field(default_factory=Ignored)
@@ -104,10 +104,10 @@ class _Read:
         key = code, re.sub(r"\d+", "#", message)
         if key not in self.problems and len(self.problems) == MOST_KINDS:
             key = code, ""
-        found = self.problems.setdefault(key, Problem(code, message))
+        found = self.problems.setdefault(key, ValidationProblem(code, message))
         if not found.first or found.first[-1] != document:
             found.add(document)  # once, however many tasks it fails
-        self.failed.setdefault(task, Problem(code, message)).add(document)
+        self.failed.setdefault(task, ValidationProblem(code, message)).add(document)
 
 
 def check_file(
@@ -208,7 +208,7 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
             yield _mistake(path, ("tasks", index, "prompt"), text, why)
 
 
-def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[Problem]) -> InputError:
+def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[ValidationProblem]) -> InputError:
     return InputError(
         f"{text}: {'; '.join(map(str, why))}", file=path, line=line_of(place, lines_of(path)), field=spell(place)
     )

@@ -32,8 +32,8 @@ from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
+from orchestrator.policy.output_check import OutputCheck
 from orchestrator.policy.requests import custom_id
-from orchestrator.policy.results import OutputCheck
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_spec import JobSpec

@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
-from orchestrator.policy import results
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.merged_rows import batch_row, merged_row
+from orchestrator.policy.output_check import OutputCheck
 
 MAX_OPEN = 64
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -77,11 +77,7 @@ def lines(
             if not row.state.is_final and partial:
                 continue
             line = reader.read(row)
-            yield (
-                results.batch_row(row, line)
-                if style == "batch"
-                else results.merged_row(row, line, checks.get(row.task))
-            )
+            yield (batch_row(row, line) if style == "batch" else merged_row(row, line, checks.get(row.task)))
     finally:
         reader.close()
 

@@ -21,7 +21,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
 from orchestrator.policy.budgets import BudgetStanding, Period
-from orchestrator.policy.requests import resolve_model
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.backends import LocalBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store

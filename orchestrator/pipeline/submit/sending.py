@@ -38,7 +38,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
-from orchestrator.policy.requests import resolve_model, with_model
+from orchestrator.policy.model_names import resolve_model, with_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

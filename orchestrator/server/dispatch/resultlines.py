@@ -12,7 +12,9 @@ import msgspec
 from orchestrator.core import wire
 from orchestrator.core.wire import ErrorObject
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.records import BatchOptions
 
+IN_DOUBT = "It was sent before and got no answer, so it may be billed all the same."
 _encode = msgspec.json.encode
 MAX_MESSAGE = 16_384
 """Characters of an upstream's error message that are kept."""
@@ -44,6 +46,19 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wi
         _encode({"code": code, "message": message}),
         _extension(orch),
     )
+
+
+def unfinished_line(
+    custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
+) -> bytes:
+    """The result line of a row that its batch ends without: it may have used an upstream for `seconds` all the same.
+
+    `doubts` is how often it was sent to an upstream that bills, without an answer.
+    """
+    orch = None
+    if options.provenance and (seconds or doubts):
+        orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
+    return error_line(custom_id, code, f"{message} {IN_DOUBT}" if doubts else message, orch)
 
 
 def _extension(orch: wire.Provenance | None) -> bytes:

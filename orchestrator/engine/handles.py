@@ -1,4 +1,4 @@
-"""Backends as lanes: what orch.toml says of each, opened."""
+"""Handles on backends: what orch.toml says of each, opened."""
 
 from __future__ import annotations
 
