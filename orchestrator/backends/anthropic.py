@@ -85,7 +85,7 @@ class AnthropicBatches:
         return f"key:{sha256(self._key.encode()).hexdigest()[:12]}"
 
     def upload(self, path: Path, name: str) -> str:
-        """Translate an input file, beside it. Raises InputError for a line that is no request, and JobFilesError."""
+        """Translate an input file, beside it. Raises InputError where a line is not a request, or JobFilesError."""
         left_out = inline.translate_file(path, name.removesuffix(".jsonl"), self._max_tokens)
         if left_out:
             fields = ", ".join(f"{field} ({rows:,} rows)" for field, rows in sorted(left_out.items()))

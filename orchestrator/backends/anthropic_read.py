@@ -58,7 +58,7 @@ def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
     if name is None and asked is not None and "processing_status" in found:
         name = asked
     if name is None:
-        raise ValueError("the answer is no batch")
+        raise ValueError("the answer is not a batch")
     if asked is not None and name != asked:
         raise ValueError(f"the answer is about {name[:100]}")
     counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
@@ -98,7 +98,7 @@ def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) ->
 
 
 def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
-    """A line of the results in OpenAI's shape, and the file it belongs to; what is no row stays as it is."""
+    """A line of the results in OpenAI's shape, and the file it belongs to; what is not a row stays as it is."""
     try:
         row = decode_row(line)
     except wire.JSON_ERRORS:

@@ -157,7 +157,7 @@ class OpenAIBatches:
         found, undecided, is_blank = self._search(lambda batch: batch.shard == intent.shard, intent.since)
         if not found:
             return Sighting(undecided=undecided, is_blank=is_blank)
-        # What is over without an answer is no batch to go on with where there is a better one.
+        # What is over without an answer is not a batch to go on with where there is a better one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
         if self.retrieve(first.id) is None:
             told = f"the list shows batch {first.id} of this shard, and nothing is known of it by that id yet"
@@ -341,7 +341,7 @@ def _copied(client: openai.OpenAI, **options: Any) -> openai.OpenAI:
 
 
 def _json(answer: _Raw) -> Any:
-    """Raises ValueError for what is no JSON."""
+    """Raises ValueError for what is not JSON."""
     return lenient.decode(answer.http_response.content)
 
 

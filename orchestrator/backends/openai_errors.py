@@ -21,7 +21,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError)
-"""What the client raises for an answer that is no JSON, or of another shape: it reads them without a check."""
+"""What the client raises for an answer that is not JSON, or of another shape: it reads them without a check."""
 
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _COLLECTIONS = ("/files", "/batches", "/models")

@@ -132,7 +132,8 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{host} is no address to listen at: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{host} is not an address to listen on: {why}") from error
     try:
         return socket.create_server(address, family=family)
     except OSError as error:
@@ -176,7 +177,7 @@ class _Webhooks:
         except openai.InvalidWebhookSignatureError as error:
             return self._refuse(backend, str(error))
         except (ValueError, TypeError):
-            # A header that is missing or not ASCII, a body that is no UTF-8.
+            # A header that is missing or not ASCII, a body that is not UTF-8.
             return self._refuse(backend, "it is not of the form that signed events have")
         self._believe(backend, request.headers["webhook-id"], bytes(body))
         return Response()

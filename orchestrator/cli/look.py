@@ -168,7 +168,7 @@ def fetch(
     from orchestrator.pipeline.finish.output_check import writing
 
     if form == "parquet" and output is None:
-        raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
+        raise UsageError("--format parquet: is not text for stdout", hint="-o FILE names a file")
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)

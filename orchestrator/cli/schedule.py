@@ -71,7 +71,7 @@ def add(
         _meant("--cron", lambda: nights.check_cron(cron))
     length = _meant("--grace", lambda: nights.length(grace))
     if name is not None and not re.fullmatch(NAMES, name):
-        raise UsageError(f"--name: {name!r} is no name", hint="letters, digits, - and _, 64 of them at most")
+        raise UsageError(f"--name: {name!r} is not a name", hint="letters, digits, - and _, 64 of them at most")
     if deadline is not None:
         _meant("--deadline", lambda: nights.check_deadline(deadline))
     with opened() as context:

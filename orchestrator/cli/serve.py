@@ -54,7 +54,7 @@ class _Url(click.ParamType[str]):
         except ValueError:
             is_sound = False
         if not is_sound:
-            self.fail(f"{value!r} is no http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
         if parts.username or parts.password:
             self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
         return str(value).rstrip("/")
@@ -78,7 +78,7 @@ class _Gpus(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         names = [name.strip() for name in str(value).split(",")]
         if not all(name.isdecimal() and len(name) < 6 for name in names):
-            self.fail(f"{value!r} is no list of GPUs such as 0,1", param, ctx)
+            self.fail(f"{value!r} is not a list of GPUs such as 0,1", param, ctx)
         return tuple(map(int, names))
 
 

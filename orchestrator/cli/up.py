@@ -33,7 +33,7 @@ class _Address(click.ParamType[tuple[str, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
         if found is None or int(found[3]) > 65535:
-            self.fail(f"{value!r} is no address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
+            self.fail(f"{value!r} is not an address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
         return found[1] or found[2], int(found[3])
 
 

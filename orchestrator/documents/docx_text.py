@@ -73,7 +73,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise ExtractionError(
-            DocumentProblem.UNREADABLE, "The file is damaged or is no Word document; save it anew, or exclude it."
+            DocumentProblem.UNREADABLE, "The file is damaged or is not a Word document; save it again, or exclude it."
         ) from error
     return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
 

@@ -1,7 +1,7 @@
 """What may be believed of a batch that was acknowledged: that it is gone, that its answers exist, that its files are
 whole. Pure.
 
-One answer is no proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
+One answer is not proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
 read. What is taken for gone or missing is asked for again and paid twice if it turns up after all; so each claim
 needs several answers over some time, and each wait has an end.
 """

@@ -14,7 +14,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 
 WORTH_TELLING = 5 * MINUTE
-"""Seconds below which a delay is no cause."""
+"""A delay of fewer seconds is not named as a cause."""
 BEGINS = (
     EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
 )  # fmt: skip

@@ -79,14 +79,14 @@ def zone_of(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
-        raise InputError(f"{name!r} is no time zone; {tip}") from None
+        raise InputError(f"{name!r} is not a time zone; {tip}") from None
 
 
 def length(text: str) -> timedelta:
     """A length of time such as 90m or 6h. Raises InputError."""
     seconds = seconds_of(text) or 0.0
     if not 0 < seconds <= LOOK_BACK.total_seconds():
-        raise InputError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
+        raise InputError(f"{text!r} is not a length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
     return timedelta(seconds=seconds)
 
 
@@ -109,13 +109,13 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
         given = datetime.fromisoformat(text)
         return given.astimezone(UTC) if given.tzinfo else _instant(given, zone)
     except ValueError:
-        raise InputError(f"{text!r} is no deadline of a night; write 06:00 or 8h") from None
+        raise InputError(f"{text!r} is not a deadline of a night; write 06:00 or 8h") from None
 
 
 def check_deadline(text: str) -> None:
     """Whether a deadline can hold for every night. Raises InputError."""
     if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
-        raise InputError(f"{text!r} is no deadline for every night; write 06:00, or 8h from when the night is due")
+        raise InputError(f"{text!r} is not a deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 
 
@@ -229,7 +229,7 @@ def _trigger(cron: str) -> CronTrigger:
     try:
         return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
     except ValueError as error:
-        raise InputError(f"{cron!r} is no cron expression: {error}") from None
+        raise InputError(f"{cron!r} is not a cron expression: {error}") from None
 
 
 def _weekdays(field: str) -> str:
@@ -240,7 +240,7 @@ def _weekdays(field: str) -> str:
     for item in field.lower().split(","):
         found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
         if found is None:
-            raise ValueError(f'"{item}" is no day of the week; write mon-fri, sat,sun or 1-5')
+            raise ValueError(f'"{item}" is not a day of the week; write mon-fri, sat,sun or 1-5')
         one, begins, ends, step = found.groups()
         first = _weekday(one or begins or "0")
         # `sun` ends a range as 7, so that fri-sun is three days.
@@ -256,7 +256,7 @@ def _weekday(text: str) -> int:
         return _WEEKDAYS.index(text)
     if re.fullmatch("[0-7]", text):
         return int(text)
-    raise ValueError(f'"{text}" is no day of the week; write mon-fri, sat,sun or 1-5')
+    raise ValueError(f'"{text}" is not a day of the week; write mon-fri, sat,sun or 1-5')
 
 
 def verdict(

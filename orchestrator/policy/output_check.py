@@ -41,7 +41,7 @@ class OutputCheck:
                 return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
             if answer.finish_reason == "content_filter":
                 return _WITHHELD
-            return "invalid_json", f"the answer is no JSON: {error}"
+            return "invalid_json", f"the answer is not JSON: {error}"
         wrong = self._check.problem(value, len(answer.text))
         return None if wrong is None else ("schema_mismatch", wrong)
 

@@ -31,7 +31,7 @@ _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """One line of a result file; `line` is None where it is no result line."""
+    """One line of a result file; `line` is None where it is not a result line."""
 
     span: Span
     line: wire.ResultLine | None
@@ -144,7 +144,7 @@ def outcome(seq: int, kind: str, found: FoundLine, check: OutputCheck | None) ->
     except wire.JSON_ERRORS:
         if line.error is not None:
             return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
-        bad = "invalid_response", "the answer's body is no JSON object"
+        bad = "invalid_response", "the body is not a JSON object"
         return _ended(seq, kind, found, answers.AnswerHead(), bad, response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
@@ -232,7 +232,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
 
 
 def _error_in(body: msgspec.Raw) -> Any:
-    """What a body that is no answer says; some put nothing but a text there."""
+    """What a body that is not an answer says; some put nothing but a text there."""
     try:
         said = msgspec.json.decode(body)
     except wire.JSON_ERRORS:

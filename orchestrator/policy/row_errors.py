@@ -185,7 +185,7 @@ BAD_ANSWERS = {
         "look at the document; another provider may judge it differently",
     ),
     "empty_answer": ("the model answered with nothing", "another model, if it happens often"),
-    "invalid_json": ("the task has a schema, and the answer is no JSON", "another model, or a simpler schema"),
+    "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
 }
 """What may be wrong with an answer that came and was paid for: why, and what to do, by the row's error code."""

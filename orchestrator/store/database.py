@@ -47,7 +47,7 @@ class Database:
 
     @property
     def path(self) -> Path | None:
-        """The database's file, None where it is no file."""
+        """The database's file, None where it is not a file."""
         return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ def _parsed(text: str) -> URL:
     except (exc.ArgumentError, ValueError):
         # The text is not told: a password is often what made it unreadable.
         raise StorageError(
-            "the database's address is no URL", hint="such as postgresql://user:password@host:5432/name"
+            "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None
 
 

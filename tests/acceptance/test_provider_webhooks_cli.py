@@ -150,8 +150,8 @@ NAMED = 'webhook_secret_env = "CLOUD_WEBHOOK_SECRET"\n'
 USAGE = {
     "no backend has a secret": ("", ENV, "127.0.0.1:0", "no backend has a secret that its webhooks are checked with"),
     "its variable is not set": (NAMED, {}, "127.0.0.1:0", "the environment variable CLOUD_WEBHOOK_SECRET is not set"),
-    "no address": (NAMED, ENV, "8090", "'8090' is no address such as 127.0.0.1:8090"),
-    "a host that leads nowhere": (NAMED, ENV, "no such host:8090", "no such host is no address to listen at"),
+    "no address": (NAMED, ENV, "8090", "'8090' is not an address such as 127.0.0.1:8090"),
+    "a host that leads nowhere": (NAMED, ENV, "no such host:8090", "no such host is not an address to listen on"),
 }
 
 

@@ -102,7 +102,7 @@ def test_storage_and_backends_have_codes_of_their_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     (home / "home").mkdir()
-    (home / "home" / "orch.db").write_text("this is no database" * 100)
+    (home / "home" / "orch.db").write_text("this is not a database" * 100)
     code, error, _ = told(capsys, "status")
     assert (code, error["code"], error["exit_code"]) == (4, "storage", 4)
     busy = error_json(BackendBusy("later", status=429, code="rate_limit_exceeded", hint="wait"))

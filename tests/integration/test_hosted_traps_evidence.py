@@ -1,4 +1,4 @@
-"""One answer is no proof: batches that are not known for a while, files that come late, grow or break off."""
+"""One answer is not proof: batches that are not known for a while, files that come late, grow or break off."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_trap_a6_an_input_file_that_the_provider_cannot_find_is_uploaded_again(d
     job = desk.run(plain(3))
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.provider.calls("upload") == {200: 2}
-    assert desk.attempts(job)["r0"] == 1, "it is no row's fault"
+    assert desk.attempts(job)["r0"] == 1, "it is not a row's fault"
 
 
 @pytest.mark.parametrize("code", ["invalid_url", "url_mismatch"])

@@ -1,4 +1,4 @@
-"""Limits, quotas and accounts of hosted backends, through the whole pipeline: capacity is no failure."""
+"""Limits, quotas and accounts of hosted backends, through the whole pipeline: capacity is not a failure."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_trap_1_26_an_output_file_that_is_cut_in_its_last_line_loses_that_row_al
     job = desk.run(plain(5))
     assert desk.ends(job) == all_are("succeeded", 5)
     assert [batch["rows"] for batch in desk.batches()] == [5, 1]
-    assert "1 lines that are no result" in desk.events(job, "collected")[0]
+    assert "1 lines that are not a result" in desk.events(job, "collected")[0]
 
 
 def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> None:

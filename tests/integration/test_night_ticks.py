@@ -279,7 +279,7 @@ def test_what_cannot_be_run_here_is_told_once_and_keeps_no_other(night: Nights) 
     told = night.tick(hours=1)
     assert [line.split(":")[0] for line in told] == ["a", "b"]
     assert "waits for an engine under the settings it was made with: /elsewhere/orch.toml" in told[0]
-    assert "cannot be run: 'Mars/Olympus' is no time zone" in told[1]
+    assert "cannot be run: 'Mars/Olympus' is not a time zone" in told[1]
     assert night.tick(hours=1) == []
     assert [line.split(",")[0] for line in night.tick(hours=2)] == ["letters", "letters"]
     assert [one.schedule_id for one in night.store.schedules.nights()] == ["letters-1"]

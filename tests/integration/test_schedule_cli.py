@@ -118,10 +118,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         "give --cron, or --after and the schedule that this one follows",
     ),
     "a zone": (("--tz", "Europe/Berln"), "--tz: .* did you mean Europe/Berlin"),
-    "a grace": (("--grace", "60d"), "--grace: '60d' is no length of time up to 31d"),
-    "a deadline for one night": (("--deadline", "2026-12-01"), "--deadline: .* is no deadline for every night"),
-    "a name": (("--name", "my letters"), "--name: 'my letters' is no name"),
-    "a budget": (("--budget", "much"), "'much' is no amount of dollars"),
+    "a grace": (("--grace", "60d"), "--grace: '60d' is not a length of time up to 31d"),
+    "a deadline for one night": (("--deadline", "2026-12-01"), "--deadline: .* is not a deadline for every night"),
+    "a name": (("--name", "my letters"), "--name: 'my letters' is not a name"),
+    "a budget": (("--budget", "much"), "'much' is not an amount of dollars"),
     "a rule": (("--misfire", "panic"), "'panic' is not one of 'run', 'skip'"),
 }
 
@@ -152,7 +152,7 @@ def test_warnings_and_unreadable_documents_are_told_and_do_not_keep_it(desk: Des
 def test_a_job_file_whose_deadline_is_of_one_night_needs_another(desk: Desk) -> None:
     desk.file.write_text(JOB + "deadline: 2026-12-01T06:00\n", encoding="utf-8")
     _, err = desk("schedule", "add", str(desk.file), *BERLIN, code=2)
-    assert f"{desk.file}: deadline: '2026-12-01T06:00' is no deadline for every night" in err
+    assert f"{desk.file}: deadline: '2026-12-01T06:00' is not a deadline for every night" in err
     assert "--deadline" in err
     assert desk.add("--deadline", "06:00")["deadline"] == "06:00"
 

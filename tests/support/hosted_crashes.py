@@ -283,7 +283,7 @@ class Run:
         )
 
     def _step(self, pipeline: Pipeline, job: Job) -> bool:
-        """One step as the engine does it: what keeps a job from going on is no end of it."""
+        """One step as the engine does it: what keeps a job from going on is not an end of it."""
         try:
             return pipeline.advance(job)
         except StateConflict as conflict:

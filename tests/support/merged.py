@@ -64,7 +64,7 @@ def lines() -> list[bytes]:
     return [
         line(0, json.dumps(ANSWER)),
         line(1, "Ann writes.\r\n=1+1", task="gist", carried_from="letters-0", cost=Decimal(0)),
-        line(2, "no JSON", state="failed", error_code="invalid_json", error_message="the answer is no JSON"),
+        line(2, "no JSON", state="failed", error_code="invalid_json", error_message="the answer is not JSON"),
         line(3, None, state="expired", error_code="batch_expired", error_message="late", answered_by=None),
         line(4, json.dumps({"topic": "x", "pages": 2**70, "more": 1})),
         line(5, "", task="gist", state="failed", error_code="empty_answer", error_message="nothing"),

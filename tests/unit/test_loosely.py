@@ -63,7 +63,7 @@ ERRORS: dict[str, tuple[Any, list[tuple[str, str, int | None]]]] = {
     "a map of codes": ({"invalid_request": "no"}, [("invalid_request", "no", None)]),
     "within more": ({"data": {"errors": [ERROR]}}, [("invalid_request", "no", 2)]),
     "an error in an object": ({"error": ERROR}, [("invalid_request", "no", 2)]),
-    "a line that is no number": ([{**ERROR, "line": "two"}], [("invalid_request", "no", None)]),
+    "a line that is not a number": ([{**ERROR, "line": "two"}], [("invalid_request", "no", None)]),
     "a line as text": ([{**ERROR, "line": "2"}], [("invalid_request", "no", 2)]),
     "none": (None, []),
     "an empty list": ({"object": "list", "data": []}, []),
@@ -106,7 +106,7 @@ def test_an_answer_about_another_batch_is_none() -> None:
         with pytest.raises(ValueError, match="the answer is"):
             remote_batch(told, "batch_1")
     assert remote_batch({"status": "completed"}, "batch_1").id == "batch_1", "one that does not say is taken for it"
-    with pytest.raises(ValueError, match="the answer is no batch"):
+    with pytest.raises(ValueError, match="the answer is not a batch"):
         remote_batch({"status": "completed"})
 
 

@@ -43,8 +43,8 @@ def folder(tmp_path: Path) -> Path:
     ("name", "told"),
     [
         ("", "is a folder"), ("/", "is a folder"), ("to-folder", "is a folder"),
-        ("file/x.jsonl", "file is no folder"), ("nowhere/x.jsonl", "there is no such folder"),
-        ("fifo", "is no regular file"), ("/dev/null", "is no regular file"),
+        ("file/x.jsonl", "file is not a folder"), ("nowhere/x.jsonl", "there is no such folder"),
+        ("fifo", "is not a regular file"), ("/dev/null", "is not a regular file"),
         ("in.jsonl", "is the file that the job is made of"), ("to-in", "is the file that the job is made of"),
         ("x" * 300, "File name too long"), ("x" * 250, "File name too long"), ("circle", "symbolic links"),
     ],

@@ -277,4 +277,4 @@ def test_too_few_rows_for_the_only_way() -> None:
     planned = plan(10, [batch(min_rows=100)], terms(8), NOW)
     assert planned.routes == ()
     assert planned.verdict.reason == "no backend takes a batch of as few rows as 10"
-    assert refused(planned) == {"openai": "10 rows are no batch; one has 100 or more"}
+    assert refused(planned) == {"openai": "10 rows are not a batch; one has 100 or more"}

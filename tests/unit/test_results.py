@@ -114,7 +114,7 @@ FAILURES = {
     # `vllm run-batch`: a null body, the error beside it, as an object or as a string.
     "vllm, an object": (answered(None, 404, error={"error": {"message": "m", "code": 404}}), "http_404", "m"),
     "vllm, a string": (answered(None, 400, error="stream mode"), "http_400", "stream mode"),
-    "an answer that is a list": (answered([1]), "invalid_response", "the answer's body is no JSON object"),
+    "an answer that is a list": (answered([1]), "invalid_response", "the body is not a JSON object"),
     "NUL, which Postgres does not take": (refused({"message": "a\0b", "code": "c\0"}), "c\ufffd", "a\ufffdb"),
     # Trap: rows with `status_code` 0.
     "status_code 0": (answered({"x": 1}, 0), "http_0", NOTHING),
@@ -126,9 +126,9 @@ FAILURES = {
     "a body in a string, an answer": (answered(json.dumps(chat("yes")), 500), "http_500", NOTHING),
     "a body that is a text": (answered("Bad Gateway", 418), "http_418", "Bad Gateway"),
     "a body that is half of one": (answered('{"error": {"mess', 422), "http_422", NOTHING),
-    "an answer that is a text": (answered("Bad Gateway"), "invalid_response", "the answer's body is no JSON object"),
+    "an answer that is a text": (answered("Bad Gateway"), "invalid_response", "the body is not a JSON object"),
     # Trap: a response with a null body.
-    "response with a null body": (answered(None), "invalid_response", "the answer's body is no JSON object"),
+    "response with a null body": (answered(None), "invalid_response", "the body is not a JSON object"),
     "null body, an error beside it": (answered(None, error={"code": "c", "message": "m"}), "c", "m"),
     "null body, a text beside it": (answered(None, error="went wrong"), "error", "went wrong"),
     # Trap: an error that is a plain string.
@@ -278,16 +278,16 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
     "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer ended at max_tokens"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
-    "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is no JSON: "),
+    "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is not JSON: "),
     "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), "invalid_json", "the answer is no"),
-    "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is no JSON"),
+    "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is not JSON"),
     "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer ended at max_tokens"),
     "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
     "a field missing": (SCHEMA, Answer("{}", "stop", False), "schema_mismatch", "the answer: 'months' is a required"),
     "another type": (SCHEMA, Answer('{"months": "x"}', "stop", False), "schema_mismatch", "months: 'x' is not"),
     "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer ended at"),
-    "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is no JSON: maximum"),
-    "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is no JSON"),
+    "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is not JSON: maximum"),
+    "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is not JSON"),
     "a schema without end": ({"$ref": "#"}, Answer("1", "stop", False), "schema_mismatch", "the answer is nested"),
 }  # fmt: skip
 

@@ -233,11 +233,11 @@ def test_without_settings_nothing_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("results = 90", "results: 90 is no time such as"),
-        ('results = "3 months"', "results: '3 months' is no window such as"),
-        ('max_bytes = "lots"', "max_bytes: 'lots' is no size such as 500MB, 50GB or 2TB"),
-        ("max_bytes = true", "max_bytes: True is no size"),
-        ("min_free = 0", "min_free: 0 is no size"),
+        ("results = 90", "results: 90 is not a time such as"),
+        ('results = "3 months"', "results: '3 months' is not a window such as"),
+        ('max_bytes = "lots"', "max_bytes: 'lots' is not a size such as 500MB, 50GB or 2TB"),
+        ("max_bytes = true", "max_bytes: True is not a size"),
+        ("min_free = 0", "min_free: 0 is not a size"),
         ("keep_last = 0", "keep_last: "),
         ('results = "90d"\njobs = "30d"', "jobs is shorter than results"),
     ],

@@ -88,7 +88,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "a pattern for a text that does not fit": (
         {"pattern": "[ab]*a[ab]{900}c"}, json.dumps("ab" * 1_000_000), "takes too long|does not match",
     ),
-    "a format": ({"format": "email"}, '"nobody"', None),  # says what it is, and is no check
+    "a format": ({"format": "email"}, '"nobody"', None),  # says what it is, and is not a check
 }  # fmt: skip
 
 

@@ -85,7 +85,7 @@ _NAMES = {
     "released": "go on in another batch",
     "duplicates": "lines for rows that had one already",
     "unknown": "lines of unknown custom_ids",
-    "broken": "lines that are no result",
+    "broken": "lines that are not a result",
 }
 
 
@@ -123,7 +123,7 @@ class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
-    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
+    refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
     `rerouted`, which were rerouted for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """

@@ -100,9 +100,9 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
     if not target.parent.exists():
         return "there is no such folder", "make it, or name another file"
     if not target.parent.is_dir():
-        return f"{target.parent} is no folder", "name another file"
+        return f"{target.parent} is not a folder", "name another file"
     if target.exists() and not target.is_file():
-        return "is no regular file", "name another file; `orch fetch` without -o writes to stdout"
+        return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
         return "is the file that the job is made of", "name another file"
     _beside(target).exists()  # raises OSError where the name is too long
@@ -129,7 +129,7 @@ def write(path: Path, merged: Iterable[bytes]) -> int:
     try:
         target = _resolved(path)
         if target.exists() and not target.is_file():
-            raise StorageError(f"cannot write {path}: it is no regular file")
+            raise StorageError(f"cannot write {path}: it is not a regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
         with _claimed(_beside(target)) as file:
             return _fill(file, merged, target)

@@ -216,7 +216,7 @@ def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, BinaryIO]]:
             yield archive, file
     except tarfile.TarError as error:
         raise InputError(
-            f"is no backup, or is cut: {error}", file=path, hint="`orch backup FILE` makes one"
+            f"is not a backup, or is truncated: {error}", file=path, hint="`orch backup FILE` makes one"
         ) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
@@ -227,13 +227,13 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
         source = archive.extractfile(LABEL)
         return msgspec.json.decode(source.read() if source else b"", type=Label)
     except (KeyError, msgspec.MsgspecError):
-        raise InputError(f"has no {LABEL}: it is no backup, or is cut", file=path) from None
+        raise InputError(f"has no {LABEL}: it is not a backup, or is truncated", file=path) from None
 
 
 def _broken_lines(
     folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
 ) -> Iterable[str]:
-    """The lines that rows point to and that are no JSON."""
+    """The lines that rows point to and that are not JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
         for shard, kind, span in store.removals.result_lines(found.label.home):
@@ -243,4 +243,4 @@ def _broken_lines(
             try:
                 msgspec.json.decode(line)
             except msgspec.MsgspecError as error:
-                yield f"{name}: the line at {span.offset:,} is no result: {error}"
+                yield f"{name}: the line at {span.offset:,} is not a result: {error}"

@@ -293,7 +293,7 @@ def stints_of(
 
 
 def _while_working(stints: Sequence[Stint], sight: Sight, start: float, now: datetime) -> list[Stint]:
-    """The stints without those in which the engine started: that is no speed. One that does not come stands still."""
+    """The stints without those in which the engine started, which say nothing of its speed."""
     pauses = [
         (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
         for sent, first in _starts(sight)
@@ -334,7 +334,7 @@ def _of_samples(samples: Sequence[ProgressSample], series: str) -> Iterator[Stin
 
 
 def _of_shards(shards: Sequence[Shard], idle: Collection[datetime], start: float) -> Iterator[Stint]:
-    """The same of a job that was over between two looks, by its shards: it is no slower than that.
+    """The same of a job that was over between two looks, by its shards: it is not slower than that.
 
     What was sent to an engine that was `idle` waited for its start; where it took little longer, it tells of that
     alone.

@@ -200,7 +200,7 @@ def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
     sends = [send for bet in candidate.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
     for sync, rows in zip(ours.sync_options, candidate.new, strict=True):
         sends += _taken(pool, rows, sync.option.backend, from_end=True)
-    # What stays where it is after all is no move.
+    # Rows that stay where they are have not moved.
     return [send for send in sends if send.source != send.backend]
 
 

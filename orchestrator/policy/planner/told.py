@@ -100,7 +100,7 @@ def _against(
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {dollars(cost.p95)}, which is over the budget of {dollars(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:
-        return f"{rows:,} rows are no batch; one has {option.min_rows:,} or more"
+        return f"{rows:,} rows are not a batch; one has {option.min_rows:,} or more"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
         return "may not be done at all (p95)" if p95 is None else f"would be done by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:

@@ -79,7 +79,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_body(reply: Reply) -> bytes:
-    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are no JSON are translated."""
+    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are not JSON are translated."""
     body = _ErrorBody()
     with contextlib.suppress(*wire.JSON_ERRORS):
         body = msgspec.json.decode(reply.body, type=_ErrorBody)

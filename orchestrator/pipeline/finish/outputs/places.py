@@ -63,7 +63,7 @@ def check_address(address: str, field: str) -> None:
     try:
         get_filesystem_class(parts.scheme)
     except ValueError:
-        raise UsageError(f"{field}: {parts.scheme}:// is no storage that fsspec knows") from None
+        raise UsageError(f"{field}: {parts.scheme}:// is not a storage that fsspec supports") from None
     except ImportError as error:
         extra = "pip install 'orch-batch[s3]'" if parts.scheme in ("s3", "s3a") else str(error)
         raise UsageError(f"{field}: what writes to {parts.scheme}:// is not installed", hint=extra) from None
@@ -182,7 +182,7 @@ def _target(place: Path) -> Path:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if target.exists() and not target.is_file():
-        raise OSError(errno.ENXIO, "it is no regular file")
+        raise OSError(errno.ENXIO, "it is not a regular file")
     return target
 
 
