@@ -81,9 +81,9 @@ def require_own(context: Context, place: str | Path, option: str = "-o", *, over
     """Raises UsageError where an option names a file that orch did not write, and nobody says that it may go."""
     if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
         return
-    if not may_overwrite(f"{place} is there already, and orch did not write it"):
+    if not may_overwrite(f"{place} already exists, and orch did not write it"):
         raise UsageError(
-            f"{option} {place}: is there already, and orch did not write it",
+            f"{option} {place}: already exists, and orch did not write it",
             hint="--force overwrites it; or name another file",
         )
 

@@ -99,7 +99,7 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
         try:
             return due_at + timedelta(seconds=seconds)
         except OverflowError:
-            raise InputError(f"{text!r} is further away than a calendar reaches") from None
+            raise InputError(f"{text!r} is too far away") from None
     local = due_at.astimezone(zone).replace(tzinfo=None)
     try:
         if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):

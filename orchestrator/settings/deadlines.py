@@ -17,7 +17,7 @@ def deadline_at(text: str, now: datetime) -> datetime:
     try:
         return _instant(text, now)
     except OverflowError:
-        raise ValueError(f"{text!r} is further away than a calendar reaches") from None
+        raise ValueError(f"{text!r} is too far away") from None
 
 
 def _instant(text: str, now: datetime) -> datetime:

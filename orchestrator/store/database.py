@@ -160,7 +160,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"the folder {folder} cannot be made: {error.strerror}",
+            f"the folder {folder} cannot be created: {error.strerror}",
             hint="set ORCH_HOME to a folder you may write",
         ) from error
 

@@ -211,7 +211,7 @@ def test_trap_a0_a_list_of_another_shape_is_an_error_that_says_so(body: Any) -> 
         said = outcome(lambda: list(backend.batches()))[1]
         assert outcome(lambda: list(backend.files()))[0] is BackendError
     assert "answers as no Batch API does" in said.message
-    assert said.hint == "is base_url right?"
+    assert said.hint == "check base_url"
 
 
 ACME = Answer({"data": []}, headers={"openai-organization": "acme"})

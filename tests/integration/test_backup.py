@@ -200,7 +200,7 @@ def test_a_cleared_job_and_one_that_is_built_lack_nothing(years: Years, target: 
 
 def test_a_backup_never_overwrites(years: Years, target: Path) -> None:
     target.write_text("dear")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         make(years, target)
     assert target.read_text() == "dear"
 

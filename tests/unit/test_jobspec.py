@@ -172,7 +172,7 @@ BAD = {
     "a clock that has no such time": (GOOD + "deadline: 25:00\n", ":9: deadline: '25:00' is not a time of day"),
     "a deadline beyond the calendar": (
         GOOD + "deadline: 99999999d\n",
-        ":9: deadline: '99999999d' is further away than a calendar reaches",
+        ":9: deadline: '99999999d' is too far away",
     ),
     "a budget below zero": (GOOD + "budget: -1\n", ":9: budget: Input should be greater than or equal to 0"),
     "a budget in words": (GOOD + "budget: lots\n", ":9: budget: Input should be a valid decimal"),

@@ -110,7 +110,7 @@ def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
     assert told(cost_lines(report("legal"), width - 1))[2].split() == " ".join(cells[0][:3] + cells[0][4:]).split()
     said = told(cost_lines(report("legal"), 42))
     assert said[2].split() == "job rows paid list saved wasted".split(), "what matters is never left out"
-    assert "no room here for: in, cached, out, per document, per 1k tokens" in " ".join(said)
+    assert "no room for: in, cached, out, per document, per 1k tokens" in " ".join(said)
     assert max(map(len, said)) <= 42
 
 

@@ -74,7 +74,7 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
     if _within(PROBE_SECONDS, str(place), lambda: is_foreign(store, job.home, job.series, place)):
         raise OutputError(
             OutputFault.EXISTS,
-            f"output: {place} is there already, and orch did not write it",
+            f"output: {place} already exists, and orch did not write it",
             hint="move it away, name another file, or say that it may go: --force, or `overwrite: true` in `output`",
         )
 

@@ -70,7 +70,7 @@ def make(
     done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
-        raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
+        raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
     label = Label(now.replace(microsecond=0), __version__, home.identity(), store.removals.has_file)

@@ -143,7 +143,7 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         for column in Table(name, MetaData(), autoload_with=tx).columns
     }
     if not there.keys() >= set(KEY):
-        raise OutputError(OutputFault.DIFFERS, "it is there already, and no table of rows")
+        raise OutputError(OutputFault.DIFFERS, "it already exists, and does not hold rows")
     quote = tx.dialect.identifier_preparer.quote_identifier
     for column in wanted:
         kind = column.type.compile(tx.dialect)
