@@ -51,8 +51,8 @@ from orchestrator.core.errors import OrchError
 log = logging.getLogger(__name__)
 PAGE = 100
 FIND_PAGES = 50
-UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
-UNTAGGED = "has as many rows and was made then; whether it is ours shows when its results can be read"
+UNDECIDED = "matches in rows and time; whether it is ours will show when it has ended"
+UNTAGGED = "matches in rows and time; whether it is ours will show when its results can be read"
 GONE = (404, 410)
 _BATCHES = "/v1/messages/batches"
 

@@ -110,7 +110,7 @@ def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
 def remote_batch(batch: AnthropicBatch) -> RemoteBatch:
     counts, ended = batch.counts or dict.fromkeys(_COUNTS, 0), batch.has_ended
     if ended and batch.is_archived:
-        gone = LineProblem(BATCH_GONE, "its results are not kept any longer")
+        gone = LineProblem(BATCH_GONE, "its results are no longer kept")
         return RemoteBatch(
             batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
         )

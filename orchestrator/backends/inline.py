@@ -72,7 +72,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
             sent.write(b"]}")
     except OSError as error:
         raise JobFilesError(
-            f"cannot translate {path}: {error.strerror}", hint="make room, then run it again"
+            f"cannot translate {path}: {error.strerror}", hint="free disk space, then run it again"
         ) from error
     return left_out
 

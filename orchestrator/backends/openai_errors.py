@@ -63,7 +63,7 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 def _of_answer(error: openai.APIStatusError, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status_code, code_of(error), asked_pause(error.response.headers)
     if status == _INSUFFICIENT_STORAGE:
-        return StorageError(message, hint="make room, then run the same command again")
+        return StorageError(message, hint="free disk space, then run the same command again")
     if is_account(status, code, str(error.type)):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)

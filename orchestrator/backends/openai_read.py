@@ -167,5 +167,5 @@ def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"
-    found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines are kept by the one here"
+    found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines follow the clock here"
     return DoctorCheck("clock", False, found)

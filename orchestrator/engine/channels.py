@@ -169,7 +169,7 @@ def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Ch
 def _variable(name: str, environ: Mapping[str, str], what: str) -> str:
     value = environ.get(name, "").strip()
     if not value:
-        raise UsageError(f"the environment variable {name} is not set, which holds {what}")
+        raise UsageError(f"the environment variable {name} is not set; it must hold {what}")
     return value
 
 

@@ -226,7 +226,7 @@ class Pipeline:
             self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False
-        self._note(job, EventKind.RESCUED, f"its rows are rerouted: {reason}", shard)
+        self._note(job, EventKind.RESCUED, f"rows rerouted: {reason}", shard)
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:

@@ -221,7 +221,7 @@ def _trigger(cron: str) -> CronTrigger:
         )
     if fields[2] != "*" and fields[4] != "*":
         raise InputError(
-            f"{cron!r} names a day of the month and a day of the week, and programs differ in what that means: "
+            f"{cron!r} names a day of the month and a day of the week, which cron implementations read differently: "
             "make a schedule for each"
         )
     from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
@@ -246,7 +246,7 @@ def _weekdays(field: str) -> str:
         # `sun` ends a range as 7, so that fri-sun is three days.
         last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
         if last < first:
-            raise ValueError(f'"{item}" ends before it begins; the week goes from sun or mon')
+            raise ValueError(f'"{item}" ends before it begins; a week begins with sun or mon')
         names += _WEEKDAYS[first : last + 1 : int(step or 1)]
     return ",".join(dict.fromkeys(names))
 
@@ -277,23 +277,23 @@ def verdict(
     late, found_late = now - one.at, found_at - one.at
     if one.key != newest.key and one.at < newest.at:
         return NightVerdict(
-            NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run"
+            NightState.MISSED, f"not started before the night of {newest.name} was due: only the newest is run"
         )
     if late >= schedule.grace:
         waited = f", waiting for {running}" if running else ""
         limit = duration(schedule.grace.total_seconds())
         return NightVerdict(
-            NightState.MISSED, f"not begun {_told(late)} after its time{waited}; the grace is {limit}"
+            NightState.MISSED, f"not started {_told(late)} after it was due{waited}; the grace is {limit}"
         )
     if deadline is not None and deadline <= now:
-        return NightVerdict(NightState.MISSED, f"not begun when its deadline passed, {_told(late)} after its time")
+        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_told(late)} after it was due")
     if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
-        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late, and the schedule skips such nights")
+        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late; the schedule skips late nights")
     if running is not None:
         if schedule.overlap is Overlap.SKIP:
-            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still going")
+            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
         return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
-    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"begun {_told(late)} late")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_told(late)} late")
 
 
 def _told(late: timedelta) -> str:

@@ -28,17 +28,17 @@ class OutputCheck:
             if answer.has_other:
                 return None
             if answer.finish_reason == "length":
-                return "truncated", "the answer ended at max_tokens before it began; raise max_tokens"
+                return "truncated", "the answer reached max_tokens before it began; raise max_tokens"
             if answer.finish_reason == "content_filter":
                 return "content_filter", "the provider's content filter withheld the answer"
-            return "empty_answer", "the model answered with nothing"
+            return "empty_answer", "the model returned an empty answer"
         if self._check is None:
             return _WITHHELD if answer.finish_reason == "content_filter" else None
         try:
             value = msgspec.json.decode(answer.text)
         except wire.JSON_ERRORS as error:
             if answer.finish_reason == "length":
-                return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
+                return "truncated", "the answer reached max_tokens before its JSON was complete; raise max_tokens"
             if answer.finish_reason == "content_filter":
                 return _WITHHELD
             return "invalid_json", f"the answer is not JSON: {error}"

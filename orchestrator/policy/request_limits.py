@@ -43,9 +43,9 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
     }
     for name, limit in limits.items():
         if url not in WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
-            return f"body.{name}", f"must be {MAX_TOKENS:,} at most"
+            return f"body.{name}", f"must be at most {MAX_TOKENS:,}"
     if url not in WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
-        return "body.n", f"times the most tokens of an answer must be {MAX_TOKENS:,} at most"
+        return "body.n", f"times max_tokens must be at most {MAX_TOKENS:,}"
     return None
 
 

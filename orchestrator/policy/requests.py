@@ -133,7 +133,7 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
         question = prompt.render({"answers": list(answers)})
         system = None if task.system is None else template(task.system).render({})
     except TemplateProblem as problem:
-        return "template", f"the prompt cannot be made of the parts' answers: {problem.message}"
+        return "template", f"the prompt cannot be rendered from the parts' answers: {problem.message}"
     if "answers" not in prompt.variables:
         told = "\n".join(f"<answer>\n{answer}\n</answer>" for answer in answers)
         question = f"<answers>\n{told}\n</answers>\n\n{question}"
@@ -227,7 +227,7 @@ class Builder:
             try:
                 made = self._requests(question, document, content, cleaned)
             except TemplateProblem as error:
-                problem = ("template", f"the prompt cannot be made for this document: {error.message}")
+                problem = ("template", f"the prompt cannot be rendered for this document: {error.message}")
                 made = [self._failed(question, document.key, content, problem)]
             yield from made
 

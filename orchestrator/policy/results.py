@@ -166,13 +166,13 @@ def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
 
 def ambiguous(seq: int, told: str) -> Outcome:
     """The outcome of a row that may be meant by lines with another row's id."""
-    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing is guessed"
+    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 
 
 def unrecognised(seq: int, told: str) -> Outcome:
-    """The outcome of a row whose batch came back with ids that no row has."""
-    message = f"none of its batch's results has an id that was sent; one has {told!r}: asking again would cost again"
+    """The outcome of a row whose batch came back with unknown ids."""
+    message = f"none of its batch's results has an id that was sent (one has {told!r}); a retry would be billed again"
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
@@ -181,7 +181,7 @@ def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, ref
     # Where the status says that it may pass, no word of the provider's may hide it.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
-    message = refused.message or "the backend gave neither an answer nor the reason"
+    message = refused.message or "the backend gave neither an answer nor a reason"
     return _ended(seq, kind, found, head, (code, message), refused.status)
 
 

@@ -94,7 +94,7 @@ def _exchange(store: Store, home: Home, job: Job, found: FoundRow, lines: Result
     try:
         merged = msgspec.json.decode(merged_row(row, result, checks_of(job).get(row.task)))
     except RecursionError:
-        gone.append("the answer is nested too deeply to be read; --raw gives it as it came")
+        gone.append("the answer is nested too deeply to be read; --raw shows it as received")
         merged = msgspec.json.decode(merged_row(row, None, None))
     return Exchange(row, request, result, merged, tuple(gone))
 

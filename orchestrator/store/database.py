@@ -36,7 +36,7 @@ class Database:
                 return
             if version is not None and version > HEAD:
                 raise StorageError(
-                    f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
+                    f"the database is at version {version}, newer than this orch supports", hint="upgrade orch"
                 )
             self._migrate()
 
@@ -226,9 +226,9 @@ _ADVICE = (
     ("failed to resolve host", "correct ORCH_DATABASE_URL"),
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
-    ("disk is full", "make room on the disk and run the command again; nothing is lost"),
-    ("disk I/O", "see whether the disk is full or failing, then run the command again; nothing is lost"),
+    ("disk is full", "free some disk space and run the command again; nothing is lost"),
+    ("disk I/O", "check whether the disk is full or failing, then run the command again; nothing is lost"),
     ("malformed", "the file is damaged; restore it from a backup"),
-    ("not a database", "the file is something else; move it away or set ORCH_HOME elsewhere"),
+    ("not a database", "the file is not a database; move it away or set ORCH_HOME elsewhere"),
     ("No module named 'psycopg'", "install the driver:  pip install 'orch-batch[postgres]'"),
 )

@@ -82,7 +82,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         orch.close()
 
 
-TO_DO = "correct these lines and run the same command again; nothing was sent"
+TO_DO = "fix these lines and run the same command again; nothing was sent"
 BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     "not-json": (
         jsonl([row("a"), b"{broken", row("b"), b"nope"]),
@@ -112,11 +112,11 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "more-tokens-than-any-answer-has": (
         jsonl([row("a", max_tokens=2**63), row("b", max_tokens=2**31)]),
-        ["FILE:1: body.max_tokens: must be 2,147,483,647 at most", "FILE:2: body.max_tokens: must be 2,147,483,647"],
+        ["FILE:1: body.max_tokens: must be at most 2,147,483,647", "FILE:2: body.max_tokens: must be 2,147,483,647"],
     ),
     "more-answers-of-them": (
         jsonl([row("a", max_completion_tokens=2**30, n=2)]),
-        ["FILE:1: body.n: times the most tokens of an answer must be 2,147,483,647 at most"],
+        ["FILE:1: body.n: times max_tokens must be at most 2,147,483,647"],
     ),
     "one-line-of-50-mb": (
         jsonl([row("a"), row("big", "x" * 50_000_000)]),
@@ -231,7 +231,7 @@ COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "a-folder": (["FOLDER"], 2, ["FOLDER: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)"]),
     "backend": (["GOOD", "--backend", "gpu"], 2, ["--backend gpu: there is no such backend in ", "known: local"]),
     "deadline": (["GOOD", "--deadline", "soon"], 2, ["--deadline: 'soon' is not a deadline; write 8h"]),
-    "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has passed already", "give a later one"]),
+    "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has already passed", "give a later one"]),
     "budget": (["GOOD", "--budget", "much"], 2, ["'much' is not an amount of dollars"]),
 }
 

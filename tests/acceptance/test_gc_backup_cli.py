@@ -95,7 +95,7 @@ def test_old_files_go_and_a_full_disk_is_told(
     write_batch_file(tmp_path / "rows.jsonl", 5)
     refused = run_orch("run", str(tmp_path / "rows.jsonl"))
     assert refused.returncode == 4
-    assert "and 1000.0 TB are to stay free" in refused.stderr
+    assert "and 1000.0 TB must stay free" in refused.stderr
     assert "hint: `orch gc --dry-run` shows what may go" in refused.stderr
     assert len(list((orch_home / "jobs").iterdir())) == 2
 

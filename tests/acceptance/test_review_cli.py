@@ -62,7 +62,7 @@ def test_a_full_stdout_is_a_storage_error(done: tuple[Orch, str]) -> None:
     [
         (".", "is a folder"), ("/", "is a folder"), ("in.jsonl/x", "is not a folder"),
         ("no/x", "there is no such folder"), ("/dev/null", "is not a regular file"),
-        ("in.jsonl", "is the file that the job is made of"),
+        ("in.jsonl", "is the job's own input file"),
         ("x" * 300, "File name too long"),
     ],
 )  # fmt: skip

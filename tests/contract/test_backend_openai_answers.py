@@ -258,7 +258,7 @@ def test_doctor_knows_models_of_a_backend() -> None:
     assert found["batches"] == (True, "can be listed, as key:c871f067542d")
     assert found["model gpt-5-nano"] == (True, "is there")
     assert found["model gpt-5-nana"] == (False, "is not there; near to it: gpt-5-nano, gpt-5-mini")
-    assert checks("azure")["model gpt-5-nana"] == (True, "is a deployment's name, which no list tells")
+    assert checks("azure")["model gpt-5-nana"] == (True, "is a deployment's name, which cannot be listed")
     assert checks(models=error(403))["models"][0] is False
 
 

@@ -141,7 +141,7 @@ def test_a_column_of_another_type_is_named(url: str) -> None:
     put(merged.lines())
     schema = {"type": "object", "properties": {"pages": {"type": "string"}}}
     spec = {**merged.job().spec, "tasks": [{**merged.TASKS[0], "schema": schema}]}
-    told = "its column facts_pages is BIGINT, and would have to be TEXT"
+    told = "its column facts_pages is BIGINT, and must be TEXT"
     with pytest.raises(StorageError, match=told) as raised:
         put([merged.line(0, '{"pages": "three"}')], merged.job("letters-2", spec=spec))
     assert "another name" in str(raised.value)

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "no option": (["status", "--nothing"], {"code": "bad_usage", "exit_code": 2}),
     "no command": (["nothing"], {"code": "bad_usage", "exit_code": 2}),
     "an option's value": (["run", "x.yaml", "--limit", "0"], {"code": "bad_usage", "exit_code": 2}),
-    "no argument": (["cancel"], {"code": "bad_usage", "hint": "`orch cancel --help` shows how it is used"}),
+    "no argument": (["cancel"], {"code": "bad_usage", "hint": "see `orch cancel --help`"}),
     "no report": (["report", "cost", "--by", "moon"], {"code": "bad_usage"}),
     "no schedule": (["schedule", "run", "none"], {"code": "bad_usage", "hint": "known: none"}),
 }  # fmt: skip

@@ -169,7 +169,7 @@ def test_trap_a5_result_files_that_went_away_before_they_were_read_are_asked_for
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert [batch["rows"] for batch in desk.batches()] == [3, 3]
-    assert "3 go on in another batch" in desk.events(job, "collected")[0]
+    assert "3 continue in another batch" in desk.events(job, "collected")[0]
     assert "its output file is no longer at the backend" in desk.events(job, "collected")[0]
     assert set(desk.attempts(job).values()) == {2}
 

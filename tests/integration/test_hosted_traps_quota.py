@@ -100,7 +100,7 @@ def test_trap_1_19_token_limit_exceeded_is_waited_out_and_burns_no_attempt(desk:
     [held] = desk.held(job)
     assert re.fullmatch(
         r"queued behind quota: the backend has no room for more of this model now \(nothing of ours there\); "
-        r"tried again after 00:\d\d UTC",
+        r"retried after 00:\d\d UTC",
         held,
     )
     desk.finish(job)
@@ -145,7 +145,7 @@ def test_trap_a8_batches_an_hour_are_counted_before_the_provider_says_no(desk: D
     job = desk.submit(plain(5))
     desk.settle(job)
     assert len(desk.batches()) == 2
-    assert desk.held(job) == ["queued behind quota: 2 batches may be made in an hour, and they were"] * 3
+    assert desk.held(job) == ["queued behind quota: hourly limit of 2 batches reached"] * 3
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 5)
     assert desk.provider.calls("create") == {200: 5}

@@ -160,7 +160,7 @@ def test_a_job_file_whose_deadline_is_of_one_night_needs_another(desk: Desk) -> 
 def test_a_name_is_taken_once(desk: Desk) -> None:
     desk.add()
     _, err = desk("schedule", "add", str(desk.file), *BERLIN, code=2)
-    assert "there is a schedule letters already" in err
+    assert "there is already a schedule letters" in err
     assert desk.add("--name", "again")["name"] == "again"
     assert [one["name"] for one in desk.json("schedule", "list")] == ["again", "letters"]
 

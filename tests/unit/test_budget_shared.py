@@ -116,10 +116,10 @@ def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, 
     return BudgetStanding(budget(**terms), NOVEMBER, Decimal(spent), Decimal(flying), unbounded)  # type: ignore[arg-type]
 
 
-UNKNOWN = "c-1.001 is in flight, and its answers have no bound"
+UNKNOWN = "c-1.001 is in flight, and its answers have no limit"
 HELD = (
     "this batch may cost up to $20.0001, and of the $100 of budget legal for the month $50.0000 are spent and up to "
-    "$30.0000 in flight; it goes on as batches settle for less, or when the budget renews at 2026-12-01 00:00"
+    "$30.0000 in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
 )
 ROOM = {
     "it fits exactly": (standing("50", "30"), "20", None),
@@ -137,7 +137,7 @@ def test_a_batch_goes_when_all_that_flies_fits(stands: BudgetStanding, wanted: s
 
 
 def test_a_batch_that_fits_into_no_period_is_refused() -> None:
-    told = r"up to \$50\.0100, which is more than the \$100 of budget legal for the month, stopped at 50% ever allows"
+    told = r"up to \$50\.0100, more than the \$100 of budget legal for the month, stopped at 50% ever allows"
     with pytest.raises(RefusedError, match=told):
         budgets.no_room(standing(stop_at=0.5), Decimal("50.01"))
 

@@ -313,28 +313,28 @@ SKIP, WAIT = {"misfire": Misfire.SKIP}, {"overlap": Overlap.WAIT}
 VERDICTS: dict[str, tuple[str, dict[str, Any], NightState, str]] = {
     "on time": ("11-21 22:00", {}, NightState.RUNNING, "on time"),
     "a few minutes are nothing": ("11-21 22:15", {"terms": SKIP}, NightState.RUNNING, "on time"),
-    "late, and run": ("11-22 03:00", {}, NightState.RUNNING, "begun 5 h late"),
+    "late, and run": ("11-22 03:00", {}, NightState.RUNNING, "started 5 h late"),
     "late, and skipped": ("11-22 03:00", {"terms": SKIP}, NightState.SKIPPED, "found 5 h late"),
     "found in time, begun late: not what is skipped": (
-        "11-22 03:00", {"terms": SKIP, "found_at": DUE_AT}, NightState.RUNNING, "begun 5 h late"),
-    "past the grace": ("11-22 04:00", {}, NightState.MISSED, "not begun 6 h after its time; the grace is 6 h"),
+        "11-22 03:00", {"terms": SKIP, "found_at": DUE_AT}, NightState.RUNNING, "started 5 h late"),
+    "past the grace": ("11-22 04:00", {}, NightState.MISSED, "not started 6 h after it was due; the grace is 6 h"),
     "past the grace, whatever the rule": ("11-22 04:00", {"terms": SKIP}, NightState.MISSED, "the grace is 6 h"),
-    "before the deadline": ("11-22 03:00", {"deadline": utc("2026-11-22 03:01")}, NightState.RUNNING, "begun"),
+    "before the deadline": ("11-22 03:00", {"deadline": utc("2026-11-22 03:01")}, NightState.RUNNING, "started"),
     "past the deadline": (
-        "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "its deadline passed, 5 h after"),
+        "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "not started by its deadline, 5 h after"),
     "another night has come": (
         "11-22 03:00", {"newest": DueNight(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
-        "not begun when the night of 2026-11-22 came: only the newest"),
+        "not started before the night of 2026-11-22 was due: only the newest"),
     "another run of the day has come": (
         "11-21 23:00", {"newest": DueNight(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
-        "not begun when the night of 2026-11-21 23:00 came"),
+        "not started before the night of 2026-11-21 23:00 was due"),
     "a clock set back": ("11-21 21:00", {}, NightState.RUNNING, "on time"),
     "a job still going": ("11-21 22:00", {"running": "j-1"}, NightState.SKIPPED, "job j-1 of the same file"),
     "a job still going, and waited for": (
         "11-22 03:00", {"running": "j-1", "terms": WAIT, "found_at": DUE_AT}, NightState.DUE, "waits for job j-1"),
     "waited for too long": (
         "11-22 04:00", {"running": "j-1", "terms": WAIT, "found_at": DUE_AT}, NightState.MISSED,
-        "not begun 6 h after its time, waiting for j-1"),
+        "not started 6 h after it was due, waiting for j-1"),
 }  # fmt: skip
 
 

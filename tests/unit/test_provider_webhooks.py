@@ -266,9 +266,9 @@ def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest
     reasons = (
         "Webhook timestamp is too old",
         "The given webhook signature does not match the expected signature",
-        "it is not of the form that signed events have",
+        "it is not a signed event",
     )
-    refused = [f"a webhook for cloud was refused: {reason} (others like it are not told)" for reason in reasons]
+    refused = [f"a webhook for cloud was rejected: {reason} (others like it are not logged)" for reason in reasons]
     assert told == [*refused, "cloud tells batch.completed of batch batch_1"]
     for secret in (SECRET, SECRET.removeprefix("whsec_"), headers["webhook-signature"], "what-nobody-is-to-read"):
         assert secret not in caplog.text
@@ -346,7 +346,7 @@ def test_secrets_are_those_of_the_backends_that_name_one(tmp_path: Path) -> None
 
 
 SECRETS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
-    "none is named": ({"one": None}, {}, "no backend has a secret"),
+    "none is named": ({"one": None}, {}, "no backend has a webhook secret"),
     "it is not set": ({"one": "ONE"}, {}, "the environment variable ONE is not set.* of one"),
     "it is empty": ({"one": "ONE"}, {"ONE": " \n"}, "the environment variable ONE is not set"),
     "another's is not set": ({"one": "ONE", "two": "TWO"}, {"ONE": PLAIN}, "TWO is not set.* of two"),

@@ -82,7 +82,7 @@ def test_what_a_reader_must_know_is_said() -> None:
         )
     )
     for words in (
-        "openai:gpt-5-nano stands in", "≈$1.00 in a batch (≈ estimated", "wasted: rows that failed",
+        "openai:gpt-5-nano stands in", "≈$1.00 in a batch (≈ estimated", "wasted: failed rows",
         "$1.00 of the cost is for sends that brought no answer", "once in the total", "foreseen: by the plans",
     ):  # fmt: skip
         assert words in told
@@ -126,7 +126,7 @@ def test_the_forecast_table_says_whether_to_trust_them() -> None:
     assert said[4].split() == "output openai m 3 1 100% 100% 0.50 × p50 too few".split()
     assert said[-2:] == [
         "cost openai m: too hopeful: 0 of 10 kept within the p95, where 10 should",
-        "output openai m: too few to tell: 3 of the 10 it takes",
+        "output openai m: too few to judge: 3 of the 10 needed",
     ]
 
 

@@ -89,7 +89,7 @@ def _outcome(line: dict[str, Any], check: OutputCheck | None = None, kind: str =
     return found
 
 
-NOTHING = "the backend gave neither an answer nor the reason"
+NOTHING = "the backend gave neither an answer nor a reason"
 FAILURES = {
     "a request refused": (refused({"message": "too long", "code": "context_length"}), "context_length", "too long"),
     "refused without a code": (refused({"message": "no", "code": None}), "http_400", "no"),
@@ -267,8 +267,8 @@ def test_the_text_of_an_answer(body: dict[str, Any], answer: Answer) -> None:
 CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "text": (None, Answer("yes", "stop", False), None, ""),
     "text that was cut": (None, Answer("ye", "length", False), None, ""),
-    "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model answered with nothing"),
-    "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model answered with nothing"),
+    "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model returned an empty answer"),
+    "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model returned an empty answer"),
     "refused": (None, Answer(None, "stop", False, "I may not."), "refusal", "the model refused: I may not."),
     "refused under a schema": (SCHEMA, Answer(None, "stop", False, "No."), "refusal", "the model refused: No."),
     "withheld": (None, Answer("", "content_filter", False), "content_filter", "the provider's content filter"),
@@ -276,12 +276,12 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "JSON withheld": (SCHEMA, Answer('{"mon', "content_filter", False), "content_filter", "the provider's content"),
     "whole JSON, then withheld": (SCHEMA, Answer('{"months": 1}', "content_filter", False), None, ""),
     "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
-    "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer ended at max_tokens"),
+    "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer reached max_tokens"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
     "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is not JSON: "),
     "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), "invalid_json", "the answer is no"),
     "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is not JSON"),
-    "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer ended at max_tokens"),
+    "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer reached max_tokens"),
     "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
     "a field missing": (SCHEMA, Answer("{}", "stop", False), "schema_mismatch", "the answer: 'months' is a required"),
     "another type": (SCHEMA, Answer('{"months": "x"}', "stop", False), "schema_mismatch", "months: 'x' is not"),

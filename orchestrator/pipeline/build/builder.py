@@ -109,8 +109,8 @@ class BuildReport:
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "answered before for other jobs"),
             (self.twins, "the same as another row"),
-            (self.trimmed_tokens, "tokens cleaned out of documents"),
-            (self.later, "made later of the answers to parts, and not in the forecast"),
+            (self.trimmed_tokens, "tokens removed by cleaning"),
+            (self.later, "created later from the answers to parts, not included in the forecast"),
         )
         return [f"{number:,} {words}" for number, words in told if number]
 
@@ -217,7 +217,7 @@ def build(
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}",
-            hint="make room, then run the same command again; nothing is lost",
+            hint="free disk space, then run the same command again; nothing is lost",
         ) from error
     memory.flush()
     if report.requests >= MANY:
@@ -296,10 +296,10 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
             break
         known.add(row.custom_id)
     return InputError(
-        f"the document {row.document} is named by two sources",
+        f"the document {row.document} is in two sources",
         file=job.source,
         field="documents",
-        hint="give the sources `include` or `exclude` patterns that do not overlap",
+        hint="change `include` or `exclude` of the sources so that they do not overlap",
     )
 
 

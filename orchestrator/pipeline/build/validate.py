@@ -199,7 +199,7 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
-        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be asked", why)
+        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be used", why)
         return
     for index, task in enumerate(spec.tasks):
         if task.id in never:
@@ -227,7 +227,7 @@ def _wrong_gold(
             f"none of its {len(known):,} known answers is of a document that is there, such as {known[0].document!r}",
             file=file,
             field="document",
-            hint=f"a document is called as in the results: {near[0]}" if near else None,
+            hint=f"write document names as in the results: {near[0]}" if near else None,
         )
     tasks, told = {task.id: task for task in spec.tasks}, set[str]()
     for one in known:
@@ -245,7 +245,7 @@ def _never_right(one: Gold, task: Task) -> str | None:
     if isinstance(one.expect, str):
         return None
     if schema is None:
-        return f"expects fields of {task.id!r}, whose answers are texts: it has no schema"
+        return f"expects fields of {task.id!r}, which has no schema: its answers are plain text"
     if schema.get("additionalProperties") is False and "properties" in schema:
         strange = sorted(one.expect.keys() - schema["properties"].keys())
         if strange:
@@ -267,7 +267,7 @@ def _routed(config: Config, job: Job) -> None:
 
 def _of_backends(config: Config) -> Iterator[str]:
     if not config.backends:
-        yield f"no backend is configured ({config.path or 'there is no orch.toml'}): nothing can run it yet"
+        yield f"no backend is configured ({config.path or 'there is no orch.toml'}): there is nothing to run it on"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
@@ -301,5 +301,5 @@ def _warnings(spec: JobSpec) -> Iterator[str]:
         if places_text_late(task):
             yield (
                 f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "
-                "reads a document once a task instead of once; leave {{ text }} out and it goes first"
+                "reads each document once per task instead of once; leave {{ text }} out to put it first"
             )

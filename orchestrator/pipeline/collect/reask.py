@@ -43,7 +43,7 @@ def reask_rows(
     try:
         spans = _written(path, home, shard, failed)
     except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
     store.escalations.reask_rows(shard, [settled for _, settled in failed], spans, now)
 
 

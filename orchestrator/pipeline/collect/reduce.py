@@ -82,5 +82,5 @@ def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
     return spans

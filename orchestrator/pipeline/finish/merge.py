@@ -37,7 +37,7 @@ class ResultLines:
         file.seek(span.offset)
         line = file.read(span.length)
         if len(line) < span.length:
-            raise StorageError(f"the result file {file.name} is cut: it ends before the line of {row.custom_id!r}")
+            raise StorageError(f"the result file {file.name} is truncated before the line of {row.custom_id!r}")
         return line
 
     def _file(self, shard: str, kind: str) -> BinaryIO:
@@ -98,13 +98,13 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
     if target.is_dir():
         return "is a folder", "name a file in it"
     if not target.parent.exists():
-        return "there is no such folder", "make it, or name another file"
+        return "there is no such folder", "create it, or name another file"
     if not target.parent.is_dir():
         return f"{target.parent} is not a folder", "name another file"
     if target.exists() and not target.is_file():
         return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
-        return "is the file that the job is made of", "name another file"
+        return "is the job's own input file", "name another file"
     _beside(target).exists()  # raises OSError where the name is too long
     return None
 
@@ -134,7 +134,7 @@ def write(path: Path, merged: Iterable[bytes]) -> int:
         with _claimed(_beside(target)) as file:
             return _fill(file, merged, target)
     except OSError as error:
-        hint = "make room, then run it again" if error.errno in NO_ROOM else None
+        hint = "free disk space, then run it again" if error.errno in NO_ROOM else None
         raise StorageError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 

@@ -72,7 +72,7 @@ def make(
     if target.exists():
         raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
     if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
+        raise UsageError(f"{target}: there is no such folder", hint="create it, or name another file")
     label = Label(now.replace(microsecond=0), __version__, home.identity(), store.removals.has_file)
     stage = home.root / f"{STAGE}{uuid.uuid4().hex}"
     with gc_lock(home):
@@ -83,7 +83,7 @@ def make(
                 _pack(stage, file, found, progress)
         except OSError as error:
             raise StorageError(
-                f"cannot write {target}: {error.strerror or error}", hint="make room, or name a file elsewhere"
+                f"cannot write {target}: {error.strerror or error}", hint="free some space, or name a file elsewhere"
             ) from error
         finally:
             shutil.rmtree(stage, ignore_errors=True)

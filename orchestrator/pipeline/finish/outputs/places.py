@@ -25,11 +25,11 @@ PROBE = ".orch-check"
 """How the name of an object ends that a probe writes to a storage, and removes."""
 _HINTS = {
     OutputFault.NOT_A_FILE: "name a file",
-    OutputFault.NOT_FOUND: "make it, or name another place",
+    OutputFault.NOT_FOUND: "create it, or name another place",
     OutputFault.NO_PERMISSION: "give yourself the right to write there, or name another place",
-    OutputFault.NO_ROOM: "make room, or name another place",
-    OutputFault.UNREACHABLE: "see that it is there and answers",
-    OutputFault.FAILED: "see that it is there and its keys are set",
+    OutputFault.NO_ROOM: "free some space, or name another place",
+    OutputFault.UNREACHABLE: "check that it exists and responds",
+    OutputFault.FAILED: "check that it exists and its keys are set",
 }
 
 
