@@ -261,7 +261,7 @@ class Run:
         return None
 
     def _job(self, store: Store) -> Job:
-        """The job as the command finds it, or makes it; one that is over is not started again, as the command would."""
+        """The job as the command finds or makes it; one that is over is not started again."""
         if (known := store.jobs.newest()) and known[0].built_at is not None:
             return known[0]
         options = intake.Options()

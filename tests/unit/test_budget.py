@@ -133,4 +133,4 @@ def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None
     found = budget.used_up(
         job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
-    assert "stopping costs" in str(found)
+    assert "stopping now costs" in str(found)

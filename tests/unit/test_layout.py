@@ -82,8 +82,8 @@ def test_a_column_that_has_no_room_is_named() -> None:
     assert shown(table(columns, rows, 50)) == [
         "job                        state        cost",
         "a-long-name-of-a-job-1234  completed  $12.00",
-        "no room for: created (use a wider",
-        "terminal, or --json)",
+        "no room for: created (use a wider terminal, or",
+        "--json)",
     ]
     assert shown(table(columns, [("a", "completed", "—", "—")], 20))[:2] == ["job  state", "a    completed"]
 

@@ -269,7 +269,7 @@ def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest
         "it is not a signed event",
     )
     refused = [f"a webhook for cloud was rejected: {reason} (others like it are not logged)" for reason in reasons]
-    assert told == [*refused, "cloud tells batch.completed of batch batch_1"]
+    assert told == [*refused, "cloud reports batch.completed of batch batch_1"]
     for secret in (SECRET, SECRET.removeprefix("whsec_"), headers["webhook-signature"], "what-nobody-is-to-read"):
         assert secret not in caplog.text
 

@@ -83,7 +83,7 @@ def test_what_a_reader_must_know_is_said() -> None:
     )
     for words in (
         "openai:gpt-5-nano stands in", "≈$1.00 in a batch (≈ estimated", "wasted: failed rows",
-        "$1.00 of the cost is for sends that brought no answer", "once in the total", "foreseen: by the plans",
+        "$1.00 of the cost is for sends without an answer", "once in the total", "forecast: by the plans",
     ):  # fmt: skip
         assert words in told
 

@@ -285,7 +285,7 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
     "a field missing": (SCHEMA, Answer("{}", "stop", False), "schema_mismatch", "the answer: 'months' is a required"),
     "another type": (SCHEMA, Answer('{"months": "x"}', "stop", False), "schema_mismatch", "months: 'x' is not"),
-    "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer ended at"),
+    "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer reached"),
     "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is not JSON: maximum"),
     "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is not JSON"),
     "a schema without end": ({"$ref": "#"}, Answer("1", "stop", False), "schema_mismatch", "the answer is nested"),

@@ -75,9 +75,9 @@ HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     ),
     "a large number and a small divisor": ({"multipleOf": 0.25}, "1" + "0" * 400, None),
     "a number that floats do not hold": ({"multipleOf": 0.3}, "1" + "0" * 4000, "is not a multiple"),
-    "a number of a hundred thousand digits": ({"type": "integer"}, "9" * 100_000, "no JSON"),
-    "an exponent": ({"type": "number"}, "1e999999999", "no JSON"),
-    "nested a hundred thousand deep": ({"type": "array"}, "[" * 100_000 + "]" * 100_000, "no JSON"),
+    "a number of a hundred thousand digits": ({"type": "integer"}, "9" * 100_000, "not JSON"),
+    "an exponent": ({"type": "number"}, "1e999999999", "not JSON"),
+    "nested a hundred thousand deep": ({"type": "array"}, "[" * 100_000 + "]" * 100_000, "not JSON"),
     "nested as deep as Python goes": ({"type": "array"}, "[" * 900 + "]" * 900, "deeper than 100 levels"),
     "nested as deep as it may be": ({"type": "array"}, "[" * 100 + "]" * 100, None),
     "many errors in many alternatives": (

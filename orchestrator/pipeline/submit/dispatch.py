@@ -115,7 +115,7 @@ class Dispatch:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
         watched = self._work.polls.of(shard, self._work.now())
-        admission = sending.SendConditions(
+        admission = sending.AdmissionCheck(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),

@@ -119,7 +119,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class SendConditions:
+class AdmissionCheck:
     """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
     the question to the intent.
 
@@ -141,7 +141,7 @@ def submit(
     handle: BackendHandle,
     models: Models,
     watched: PolledShard,
-    admission: SendConditions,
+    admission: AdmissionCheck,
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
