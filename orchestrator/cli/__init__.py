@@ -5,7 +5,7 @@ Exit codes: 0 done, 1 failed rows or a failed job, 2 usage or bad input, 3 refus
 
 from __future__ import annotations
 
-import gc
+import gc as collector  # `orchestrator.cli.gc` is a command
 import importlib
 import os
 import sys
@@ -21,7 +21,7 @@ from orchestrator.core.errors import OrchError
 
 # Imports make a hundred thousand objects that live to the end: collecting among them costs a quick command a tenth
 # of its time. `root` turns collection on again before a command does its work.
-gc.disable()
+collector.disable()
 
 COMMANDS = {
     "init": ("init", "Write an orch.toml and a job.yaml to start from."),
@@ -87,7 +87,7 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="orch")
 def root() -> None:
     """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
-    gc.enable()
+    collector.enable()
 
 
 def main(argv: list[str] | None = None) -> None:

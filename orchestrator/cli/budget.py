@@ -9,7 +9,8 @@ import click
 from orchestrator.cli.context import opened
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
-from orchestrator.policy.budgets import BudgetStanding, dollars
+from orchestrator.core.money import amount, money
+from orchestrator.policy.budgets import BudgetStanding
 
 
 @click.command()
@@ -53,10 +54,10 @@ def standing_json(standing: BudgetStanding) -> dict[str, Any]:
 def _show(standing: BudgetStanding) -> None:
     terms, until = standing.budget, standing.period.renews
     whose = "all jobs" if terms.tag is None else f"jobs tagged {terms.tag}"
-    share = f"{standing.share:.0%} of {dollars(terms.amount)}"
+    share = f"{standing.share:.0%} of {amount(terms.amount)}"
     show(f"{terms.name}: {standing.mark}, {share} for the {terms.period} until {until}, {whose}")
     show(
-        f"  ${standing.spent:.4f} spent, up to ${standing.in_flight:.4f} in flight, ${standing.left:.4f} left"
+        f"  {money(standing.spent)} spent, up to {money(standing.in_flight)} in flight, {money(standing.left)} left"
         + (f" (nothing is sent above {terms.stop_at:.0%})" if terms.stop_at != 1 else "")
     )
     if standing.unbounded:

@@ -19,6 +19,7 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.model import JobKind, scope_words
+from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told as told_ignored
@@ -145,7 +146,7 @@ def _examine() -> Iterator[Found]:
         models = _models(config, name)
         match backend:
             case LocalBackend():
-                price = "idle, free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+                price = per_hour(backend.cost_per_hour)
                 yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
                 for url in backend.upstreams:
                     yield _examine_upstream(name, url, backend.api_key_env)[0]

@@ -10,7 +10,8 @@ from orchestrator.cli.layout import Cell, Column, Line, StyledText, pairs, sente
 from orchestrator.core.durations import duration
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
-from orchestrator.reports.words import STATE_STYLE, money, tokens
+from orchestrator.core.money import money
+from orchestrator.reports.words import STATE_STYLE, tokens
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Cost, Outlook, Plan, Refusal, Route

@@ -11,8 +11,9 @@ from orchestrator.cli.console import Screen, View, err, text_line
 from orchestrator.cli.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.cli.terminal import width_of
 from orchestrator.core.durations import duration
+from orchestrator.core.money import money
 from orchestrator.reports.status import JobDetail, RateWindow
-from orchestrator.reports.words import STATE_STYLE, money, tokens
+from orchestrator.reports.words import STATE_STYLE, tokens
 
 PLAIN_SECONDS = 10.0
 DRAW_SECONDS = 0.1

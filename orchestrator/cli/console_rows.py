@@ -9,8 +9,9 @@ from typing import Any
 
 from orchestrator.cli.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.core.durations import duration, moment_words
+from orchestrator.core.money import money
 from orchestrator.reports.exchanges import Exchange
-from orchestrator.reports.words import money, tokens
+from orchestrator.reports.words import tokens
 
 _ROW_STYLE = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow"}
 

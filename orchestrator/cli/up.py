@@ -17,11 +17,11 @@ from orchestrator.cli.running import interruptible
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
 from orchestrator.core.interrupts import Interrupted
+from orchestrator.core.money import money
 from orchestrator.engine.lock import engine_lock
 from orchestrator.engine.loop import Engine
 from orchestrator.engine.scheduler import Scheduler
 from orchestrator.pipeline.gc import sweep
-from orchestrator.reports.words import money
 from orchestrator.settings.config import Config
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,17 @@ from itertools import islice
 
 from orchestrator.documents import files, tables
 from orchestrator.documents.files import DocumentFile
+from orchestrator.documents.kinds import CONTAINERS
+from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.tables import TableFile
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    Picture,
+    Render,
+    UnreadableDocument,
+)
 
 BATCH_ROWS = 200
 BATCH_BYTES = 100_000
@@ -25,7 +34,52 @@ Plain = tuple[object, ...]
 
 def file(*about: object) -> Iterator[list[Plain]]:
     """The document of a `DocumentFile`, or its problem."""
-    yield [_plain(files.read(DocumentFile(*about)))]  # type: ignore[arg-type]
+    given = DocumentFile(*about)  # type: ignore[arg-type]
+    plugin = None if given.plugin is None else Plugin(*given.plugin)
+    render = None if given.render is None else Render(*given.render)
+    yield [_plain(files.read(given._replace(plugin=plugin, render=render)))]
+
+
+def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
+    """What `parts.documents` gives, some at a time; at last the problem of the file itself, if it has one."""
+    from orchestrator.documents import parts as parts_of
+
+    file = TableFile(*about)  # type: ignore[arg-type]
+    batch: list[Plain] = []
+    size = 0
+    try:
+        for found in parts_of.documents(_with_plugins(file), wanted, begin, end):
+            if isinstance(found, Document | UnreadableDocument):
+                batch.append(_plain(found))
+                size += found.size or 0
+            else:
+                batch.append(tuple(found))
+            if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
+                yield batch
+                batch, size = [], 0
+    except ExtractionError as error:
+        batch.append(_plain(unreadable(file.key, error)))
+    except OSError as error:
+        batch.append(_plain(unreadable(file.key, files.io_problem(error))))
+    if batch:
+        yield batch
+
+
+def part_keys(*about: object) -> Iterator[list[str]]:
+    """The keys of the parts of a file, some at a time."""
+    from orchestrator.documents import parts as parts_of
+
+    try:
+        found = parts_of.keys(_with_plugins(TableFile(*about)))  # type: ignore[arg-type]
+        while batch := list(islice(found, BATCH_ROWS)):
+            yield batch
+    except (ExtractionError, OSError):
+        return
+
+
+def _with_plugins(file: TableFile) -> TableFile:
+    render = None if file.render is None else Render(*file.render)
+    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins), render=render)
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
@@ -60,13 +114,22 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """The keys of a `TableFile`'s rows, some at a time. What is wrong with the table is told when it is read."""
+    """The keys of all documents of a `TableFile`, some at a time. What is wrong with it is told when it is read."""
+    file = TableFile(*about)  # type: ignore[arg-type]
     try:
-        found = tables.keys(TableFile(*about))  # type: ignore[arg-type]
+        found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
         while batch := list(islice(found, BATCH_ROWS)):
             yield batch
     except (ExtractionError, OSError):
         return
+
+
+def _keys_of_parts(file: TableFile) -> Iterator[str]:
+    """Which documents there are, only reading them tells."""
+    from orchestrator.documents import parts as parts_of
+
+    found = parts_of.documents(_with_plugins(file))
+    return (one.key for one in found if isinstance(one, Document | UnreadableDocument))
 
 
 def columns(*about: object) -> Iterator[tuple[str, ...]]:
@@ -86,13 +149,15 @@ def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
     if isinstance(found, Document):
-        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields)
+        pictures = tuple(map(tuple, found.pictures))
+        return found.key, found.name, found.text, found.digest, found.size, dict(found.fields), pictures
     return found.key, found.name, found.code.value, found.message, found.size
 
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:
     """What a worker meant."""
-    if len(found) == 6:
-        return Document(*found)  # type: ignore[arg-type]
+    if len(found) == 7:
+        pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
+        return Document(*found[:6], pictures)  # type: ignore
     key, name, code, message, size = found
     return UnreadableDocument(key, name, DocumentProblem(code), message, size)  # type: ignore[arg-type]

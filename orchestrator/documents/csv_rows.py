@@ -6,7 +6,8 @@ import csv
 import itertools
 from collections.abc import Iterator, Mapping
 
-from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
+from orchestrator.documents.content import Content
+from orchestrator.documents.lines import Blanks, TooLong, lines, too_large, utf8_chunks
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -20,15 +21,11 @@ MOST_HEADER_BYTES = 1_000_000
 class CsvTable:
     """Rows are numbered from 1, the header not counted; messages also name the line."""
 
-    def __init__(
-        self, path: str, encoding: str | None, limit: int, expected: tuple[str, ...] = (),
-        within: str | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, content: Content, encoding: str | None, expected: tuple[str, ...] = ()) -> None:
         """`expected` are column names that tell the delimiter. Raises OSError, ExtractionError."""
-        self._path = path
-        self._within = within
+        self._content = content
         self._encoding = encoding
-        self._limit = limit
+        self._limit = limit = content.limit
         # The limit is one for the whole process, so it is only ever raised; a line is no longer than this already.
         csv.field_size_limit(max(csv.field_size_limit(), limit))
         head = self._head()
@@ -82,7 +79,7 @@ class CsvTable:
         )
 
     def _lines(self) -> Iterator[bytes | TooLong | Blanks]:
-        pieces = utf8_chunks(chunks(self._path, self._within), self._encoding, checked=True)
+        pieces = utf8_chunks(self._content.pieces(), self._encoding, checked=True)
         return lines(_plain_newlines(pieces), self._limit)
 
     def _head(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""Paragraphs and tables of a Word document in their order, with headers, notes and text boxes.
+"""Paragraphs and tables of a Word document in their order, with headers, notes, comments and text boxes.
+
+Headings begin with `#` by their level and list items with their number or a dash; notes and comments are marked where
+they belong (`[^1]`, `[comment 1]`) and come at the end.
 
 The XML is read from front to back and nothing is kept of it but its text, so time and memory grow with the size of
 the document alone, however its elements are nested. What is read is what a reader sees: tracked insertions and
@@ -8,15 +11,15 @@ content controls, which is where the changing parts of a contract are, but no de
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.files import text_too_large
-from orchestrator.documents.types import DocumentProblem, ExtractionError
-from orchestrator.documents.word_package import Package, new_parser
-
-MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
+from orchestrator.documents.office import Budget, check_container, damaged
+from orchestrator.documents.package import Package, new_parser
+from orchestrator.documents.types import ExtractionError
+from orchestrator.documents.word_styles import Properties, Styles, value_of
 
 _WORD = (
     "http://schemas.openxmlformats.org/wordprocessingml/2006/main",
@@ -26,7 +29,6 @@ _CHOICE = "http://schemas.openxmlformats.org/markup-compatibility/2006}Choice"
 _BOXES = tuple(f"{name}}}txbxContent" for name in _WORD)
 _TYPES = tuple(f"{name}}}type" for name in _WORD)
 _MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
-_OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 class _In(Enum):
@@ -40,7 +42,8 @@ class _In(Enum):
     DRAWING = auto()  # text boxes are somewhere below
     CHOICES = auto()  # the same thing for new and for old programs
     PAGE = auto()  # the root of the document
-    NOTES = auto()  # the root of footnotes or endnotes
+    NOTES = auto()  # the root of footnotes, endnotes or comments
+    PROPERTIES = auto()  # of a paragraph
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
@@ -53,52 +56,41 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
         **dict.fromkeys(("drawing", "pict", "object"), _In.DRAWING),
         "t": _In.TEXT,
         "AlternateContent": _In.CHOICES,
+        "pPr": _In.PROPERTIES,
     },
     _In.TABLE: {**dict.fromkeys(_WRAPPERS, _In.TABLE), "tr": _In.ROW},
     _In.ROW: {**dict.fromkeys(_WRAPPERS, _In.ROW), "tc": _In.BLOCKS},
     _In.PAGE: {"body": _In.BLOCKS},
-    _In.NOTES: {"footnote": _In.BLOCKS, "endnote": _In.BLOCKS},
+    _In.NOTES: {"footnote": _In.BLOCKS, "endnote": _In.BLOCKS, "comment": _In.BLOCKS},
+    _In.PROPERTIES: {"numPr": _In.PROPERTIES},
 }
+_REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Text, one paragraph or table row a line. Raises ExtractionError (encrypted, unreadable, too_large ...)."""
     del encoding  # XML says itself how it is written
-    if data.startswith(_OLE_MAGIC):
-        raise _not_a_package(data)
+    check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     try:
-        lines = list(_lines(Package(data), most))
+        lines = list(_lines(Package(data), Budget(most)))
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "The file is damaged or is not a Word document; save it again, or exclude it."
-        ) from error
+        raise damaged("Word document") from error
     return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
 
 
-def _not_a_package(data: bytes) -> ExtractionError:
-    if "EncryptedPackage".encode("utf-16-le") in data:
-        return ExtractionError(
-            DocumentProblem.ENCRYPTED,
-            "The document opens only with a password; save a copy without one, or exclude it.",
-        )
-    return ExtractionError(
-        DocumentProblem.UNSUPPORTED, "This is a Word 97-2003 document; save it as .docx or PDF, or exclude it."
-    )
-
-
-def _lines(package: Package, most: int) -> Iterator[str]:
-    """Headers, body, notes, footers. A header that several sections share is given once."""
+def _lines(package: Package, budget: Budget) -> Iterator[str]:
+    """Headers, body, notes, comments, footers. A header that several sections share is given once."""
     main = package.main_part()
     relations = package.relations(main)
-    left = [MAX_ELEMENTS, most]
-    for kind in ("header", "document", "footnotes", "endnotes", "footer"):
+    styles, notes = Styles(package, relations), _Notes()
+    for kind in ("header", "document", "footnotes", "endnotes", "comments", "footer"):
         names = [main] if kind == "document" else [relation.target for relation in relations if relation.kind == kind]
         seen = set()
         for part in dict.fromkeys(names):
-            text = _Text(kind, left, most)
+            text = _Text(kind, budget, styles, notes)
             digest = _read(package, part, text)
             if digest not in seen:
                 yield from text.lines
@@ -118,6 +110,22 @@ def _read(package: Package, part: str, text: _Text) -> bytes:
     return digest.digest()
 
 
+class _Notes:
+    """Numbers for notes and comments, in the order in which the text has them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._counts = Counter[str]()
+
+    def label(self, kind: str, ident: str) -> str:
+        """What a note or comment goes by."""
+        if (kind, ident) not in self._numbers:
+            self._counts[kind] += 1
+            self._numbers[kind, ident] = self._counts[kind]
+        number = self._numbers[kind, ident]
+        return {"footnote": f"[^{number}]", "endnote": f"[^e{number}]"}.get(kind, f"[comment {number}]")
+
+
 class _Text:
     """Takes the events of an XML parser and makes lines of them.
 
@@ -125,12 +133,16 @@ class _Text:
     pieces, so that no text is copied more than a few times. Raises ExtractionError.
     """
 
-    def __init__(self, kind: str, left: list[int], most: int) -> None:
-        """`kind` is that of the part; `left` counts down elements, and characters from `most` on."""
-        self._most = most
+    def __init__(self, kind: str, budget: Budget, styles: Styles, notes: _Notes) -> None:
+        """`kind` is that of the part."""
         self.lines: list[str] = []
         self._kind = kind
-        self._left = left
+        self._budget = budget
+        self._styles = styles
+        self._notes = notes
+        self._label = ""  # of the note that begins
+        self._mark = ""  # what stands before the line that is open
+        self._properties = Properties()
         self._open: list[tuple[_In, Callable[[], None]]] = []  # what an element is, and what to do at its end
         self._ignored = 0  # open elements of which, and below which, nothing is read
         self._is_text = False
@@ -143,12 +155,7 @@ class _Text:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """An element begins."""
-        self._left[0] -= 1
-        if self._left[0] < 0:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE,
-                f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.",
-            )
+        self._budget.element()
         self._is_text = False  # what follows a child is not the text's own
         if self._ignored:
             self._ignored += 1
@@ -169,9 +176,7 @@ class _Text:
     def characters(self, text: str) -> None:
         """Text, in any number of pieces."""
         if self._is_text:
-            self._left[1] -= len(text)
-            if self._left[1] < 0:
-                raise text_too_large(self._most)
+            self._budget.text(text)
             self._pieces.append(text)
 
     def _root(self, tag: str) -> _In:
@@ -179,7 +184,7 @@ class _Text:
             if tag.rpartition("}")[2] != "document":
                 raise ValueError(tag)
             return _In.PAGE
-        return _In.NOTES if self._kind in ("footnotes", "endnotes") else _In.BLOCKS
+        return _In.NOTES if self._kind in ("footnotes", "endnotes", "comments") else _In.BLOCKS
 
     def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
         """What an element is below the one that is open; None where nothing of it is read."""
@@ -191,15 +196,32 @@ class _Text:
         if parent is _In.INLINE and name in _MARKS:
             self._pieces.append(_MARKS[name])
             return None
-        if parent is _In.NOTES and any(name in attributes for name in _TYPES):
-            return None  # a line that separates notes from the page
+        if parent is _In.INLINE and name in _REFERENCES:
+            self._pieces.append(self._notes.label(_REFERENCES[name], value_of(attributes, "id")))
+            return None
+        if parent is _In.PROPERTIES:
+            self._properties.take(name, value_of(attributes))
+        if parent is _In.NOTES and not self._begins_note(name, attributes):
+            return None
         return _CHILDREN[parent].get(name) if parent in _CHILDREN else None
+
+    def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
+        """Whether it is a note, and no line that separates notes from the page."""
+        if any(name in attributes for name in _TYPES):
+            return False
+        self._label = self._notes.label(name, value_of(attributes, "id")) + ": "
+        if author := value_of(attributes, "author"):
+            self._label += f"{author}: "
+        return True
 
     def _begin(self, now: _In, name: str) -> Callable[[], None]:
         """What an element does when it begins; gives what it does at its end."""
         match name:
             case "p" if now is _In.INLINE:
                 return self._begin_line()
+            case "pPr" if now is _In.PROPERTIES:
+                self._properties = Properties()
+                return self._end_properties
             case "t" if now is _In.TEXT:
                 self._is_text = True
                 return self._end_text
@@ -218,17 +240,28 @@ class _Text:
     def _end_text(self) -> None:
         self._is_text = False
 
+    def _end_properties(self) -> None:
+        mark = self._styles.mark(self._properties)
+        if not self._inner:
+            self._mark = mark
+        self._budget.text(mark)
+        self._pieces.append(mark)
+
     def _begin_line(self) -> Callable[[], None]:
         if self._inner:
             if self._has_line[-1]:
                 self._pieces.append(self._inner[-1])
             self._has_line[-1] = True
+        if self._label:
+            self._pieces.append(self._label)
+            self._label = ""
         return self._end_line
 
     def _end_line(self) -> None:
         if not self._inner:
-            self.lines.append("".join(self._pieces))
-            self._pieces = []
+            line = "".join(self._pieces)
+            self.lines.append("" if line == self._mark else line)
+            self._pieces, self._mark = [], ""
 
     def _end_row(self) -> None:
         self._has_cell.pop()

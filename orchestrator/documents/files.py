@@ -1,33 +1,39 @@
-"""One file, one document: text, HTML, PDF, Word."""
+"""One file, one document: text, HTML, PDF, office documents, and what plug-in readers take."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestrator.documents.encoding import clean, decode
+from orchestrator.documents.kinds import IMAGE, SHEETS, UNKNOWN, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.opening import Opener, open_file
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.plugins import Extract, Plugin
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    Picture,
+    Render,
+    UnreadableDocument,
+)
 
-SUFFIXES = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".markdown": "text",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".pdf": "pdf",
-    ".docx": "docx",
-}
 FIELDS = frozenset({"name", "path", "stem", "suffix", "folder", "size"})
-_MORE_FIELDS = {"html": frozenset({"title"}), "pdf": frozenset({"pages"})}
+_MORE_FIELDS = {
+    "html": frozenset({"title"}),
+    "pdf": frozenset({"pages", "sent_as"}),
+    "pptx": frozenset({"pages"}),
+    "epub": frozenset({"title"}),
+    IMAGE: frozenset({"pages", "sent_as"}),
+    SHEETS: frozenset({"sheets"}),
+}
+PART_FIELDS = FIELDS.union(("inside", "subject", "sender", "recipients", "date"), *_MORE_FIELDS.values())
+"""What a template may use of some document of an archive or of mail."""
 
-Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
-"""Bytes, their encoding where the user names it, and how many characters a text may have."""
 Open = Callable[[str, str | None], tuple[int, os.stat_result]]
 _loaded: dict[str, Extract] = {}
 
@@ -35,8 +41,8 @@ _loaded: dict[str, Extract] = {}
 class DocumentFile(NamedTuple):
     """A file and how to make a document of it.
 
-    `path` is for the system, `relative` and `key` are the document's; `kind` is a value of SUFFIXES, or
-    "unknown". It must be in the folder `within`, and may be anywhere where that is None.
+    `path` is for the system, `relative` and `key` are the document's; `kind` and `packing` are those of `kinds.Kind`.
+    It must be in the folder `within`, and may be anywhere where that is None. `plugin` reads it, where one does.
     """
 
     path: str
@@ -46,16 +52,31 @@ class DocumentFile(NamedTuple):
     encoding: str | None
     max_bytes: int
     within: str | None = None
+    packing: str = ""
+    plugin: Plugin | None = None
+    render: Render | None = None
 
     @property
     def may_be_plain(self) -> bool:
         """Whether it may be plain text in UTF-8, as its name goes."""
-        return self.encoding is None and (self.kind == "text" or self.kind == "unknown")
+        return self.encoding is None and self.kind in ("text", UNKNOWN) and not self.packing
 
 
 def read(file: DocumentFile) -> Document | UnreadableDocument:
     """The document of a file. Never raises for what the file holds, but MemoryError."""
-    return _read(file, extractor(file.kind), open_file)
+    return _read(file, _extractor_of(file), open_file)
+
+
+def read_bytes(file: DocumentFile, data: bytes) -> Document | UnreadableDocument:
+    """The document that `data` makes, which lies in another file. Never raises for what it holds, but MemoryError."""
+    try:
+        return _document(file, data, _extractor_of(file))
+    except ExtractionError as error:
+        return _problem(file, error, len(data))
+
+
+def _extractor_of(file: DocumentFile) -> Extract:
+    return extractor(file.kind) if file.plugin is None else file.plugin.extractor()
 
 
 def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocument | None:
@@ -71,45 +92,62 @@ class _NotPlain(Exception):
 
 
 def _read(file: DocumentFile, extract: Extract, open_it: Open) -> Document | UnreadableDocument:
-    folder, _, name = file.relative.rpartition("/")
-    stem, suffix = split_name(name)
     size = None
     try:
         data = read_all(open_it, file.path, file.within, file.max_bytes)
         size = len(data)
-        text, more = extract(data, file.encoding, file.max_bytes)
-        if len(text) > file.max_bytes:
-            raise text_too_large(file.max_bytes)
-        if not text or text.isspace():
-            raise ExtractionError(DocumentProblem.EMPTY, "There is no text in it; fill it in, or exclude it.")
+        return _document(file, data, extract)
     except ExtractionError as error:
-        shown = size if error.size is None else error.size
-        return UnreadableDocument(file.key, name, error.code, error.message, shown)
+        return _problem(file, error, size)
     except OSError as error:
-        problem = io_problem(error)
-        return UnreadableDocument(file.key, name, problem.code, problem.message, size)
+        return _problem(file, io_problem(error), size)
+
+
+def _problem(file: DocumentFile, error: ExtractionError, size: int | None) -> UnreadableDocument:
+    name = file.relative.rpartition("/")[2]
+    return UnreadableDocument(file.key, name, error.code, error.message, size if error.size is None else error.size)
+
+
+def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
+    """Raises ExtractionError."""
+    folder, _, name = file.relative.rpartition("/")
+    stem, suffix = split_name(name)
+    if file.packing:
+        from orchestrator.documents.content import unpack
+
+        inside = unpack(data, file.packing, file.max_bytes)
+    else:
+        inside = data
+    pictures: tuple[Picture, ...] = ()
+    if file.render is None:
+        text, more = extract(inside, file.encoding, file.max_bytes)
+    else:
+        from orchestrator.documents import rendering
+
+        text, more, pictures = rendering.extract(inside, file.kind, file.render, file.max_bytes)
+    if len(text) > file.max_bytes:
+        raise text_too_large(file.max_bytes)
+    if not pictures and (not text or text.isspace()):
+        raise ExtractionError(DocumentProblem.EMPTY, "There is no text in it; fill it in, or exclude it.")
     fields: dict[str, object] = {
         "name": name,
         "path": file.relative,
         "stem": stem,
         "suffix": suffix,
         "folder": folder,
-        "size": size,
+        "size": len(data),
     }
     if more:
         fields.update(more)
-    return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), size, fields)
+    digest = hashlib.sha256(data)
+    if file.plugin is not None:  # with another version of it, the same bytes may give another text
+        digest.update(file.plugin.version.encode())
+    return Document(file.key, name, text, digest.hexdigest(), len(data), fields, pictures)
 
 
 def fields_of(kind: str) -> frozenset[str]:
     """The template fields of a kind of file."""
     return FIELDS | _MORE_FIELDS.get(kind, frozenset())
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Stem and suffix as pathlib splits them, without making a path."""
-    dot = name.rfind(".")
-    return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")
 
 
 def io_problem(error: OSError) -> ExtractionError:
@@ -143,19 +181,24 @@ def extractor(kind: str) -> Extract:
     return found
 
 
+_MODULES = {
+    "html": "html_text",
+    "pdf": "pdf_text",
+    "docx": "docx_text",
+    "pptx": "pptx_text",
+    "odf": "odf_text",
+    "epub": "epub_text",
+    "rtf": "rtf_text",
+    SHEETS: "sheets",
+}
+
+
 def _load(kind: str) -> Extract:
-    if kind == "html":
-        from orchestrator.documents.html_text import extract as extract_html
-
-        return extract_html
-    if kind == "pdf":
-        from orchestrator.documents.pdf_text import extract as extract_pdf
-
-        return extract_pdf
-    if kind == "docx":
-        from orchestrator.documents.docx_text import extract as extract_docx
-
-        return extract_docx
+    if kind in _MODULES:
+        found: Extract = importlib.import_module(f"orchestrator.documents.{_MODULES[kind]}").extract
+        return found
+    if kind == IMAGE:
+        return _image
     return _plain if kind == "text" else _unknown
 
 
@@ -175,6 +218,14 @@ def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str,
     return decode(data, encoding), {}
 
 
+def _image(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
+    del data, encoding, most
+    raise ExtractionError(
+        DocumentProblem.UNSUPPORTED,
+        "This is a picture; set `render: auto` for this source to send it to the model as one, or exclude it.",
+    )
+
+
 def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     """A file that only a pattern chose, such as LICENSE or server.log."""
     del most
@@ -185,7 +236,8 @@ def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[st
     if "\0" in text or _is_binary(data, encoding):
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED,
-            "Unsupported kind of file, and not plain text; convert it to text, HTML, PDF, .docx or a table.",
+            "Unsupported kind of file, and not plain text; convert it to text, HTML, PDF, an office format "
+            "or a table.",
         )
     return text, {}
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from orchestrator.documents.lines import Blanks, TooLong, chunks, lines, too_large, utf8_chunks
+from orchestrator.documents.content import Content
+from orchestrator.documents.lines import Blanks, TooLong, lines, too_large, utf8_chunks
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -16,15 +17,14 @@ class JsonlTable:
 
     columns = None
 
-    def __init__(self, path: str, encoding: str | None, limit: int, within: str | None = None) -> None:
-        self._path = path
-        self._within = within
+    def __init__(self, content: Content, encoding: str | None) -> None:
+        self._content = content
         self._encoding = encoding
-        self._limit = limit
+        self._limit = content.limit
         self._decode = msgspec.json.Decoder().decode
 
     def rows(self) -> Iterator[TableRow]:
-        pieces = utf8_chunks(chunks(self._path, self._within), self._encoding, checked=False)
+        pieces = utf8_chunks(self._content.pieces(), self._encoding, checked=False)
         number = 0
         for line in lines(pieces, self._limit):
             number += line.number if isinstance(line, Blanks) else 1

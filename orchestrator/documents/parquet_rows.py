@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.documents.opening import open_file
+from orchestrator.documents.content import Content
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -21,17 +20,16 @@ BATCH_ROWS = 4096
 class ParquetTable:
     """Rows are numbered from 1. `only` names the columns to read; None reads all."""
 
-    def __init__(self, path: str, only: tuple[str, ...] | None = None, within: str | None = None) -> None:
+    def __init__(self, content: Content, only: tuple[str, ...] | None = None) -> None:
         """Raises OSError, MemoryError; ExtractionError (encrypted, unreadable)."""
-        self._path = path
-        self._within = within
+        self._content = content
         self._only = only
-        with _opened(path, within) as file:
+        with _opened(content) as file:
             self.columns: tuple[str, ...] = tuple(file.schema_arrow.names)
 
     def rows(self) -> Iterator[TableRow]:
         only = self._only if self._only is None else [name for name in self._only if name in self.columns]
-        with _opened(self._path, self._within) as file:
+        with _opened(self._content) as file:
             if only == []:  # pyarrow gives no rows where there are no columns
                 yield from (TableRow(number, {}, 0) for number in range(1, file.metadata.num_rows + 1))
                 return
@@ -52,9 +50,8 @@ class ParquetTable:
 
 
 @contextlib.contextmanager
-def _opened(path: str, within: str | None) -> Iterator[Any]:
-    fd, _ = open_file(path, within)
-    with os.fdopen(fd, "rb") as handle:
+def _opened(content: Content) -> Iterator[Any]:
+    with content.opened() as handle:
         if handle.read(4) == b"PARE":
             raise ExtractionError(
                 DocumentProblem.ENCRYPTED, "The Parquet file is encrypted; write it without encryption."
@@ -70,7 +67,7 @@ def _opened(path: str, within: str | None) -> Iterator[Any]:
             # pyarrow raises a dozen different types on a damaged file.
             reason = str(error).partition("\n")[0][:200]
             raise ExtractionError(
-                DocumentProblem.UNREADABLE, f"The file is damaged or no Parquet ({reason}); write it anew."
+                DocumentProblem.UNREADABLE, f"The file is damaged or is not Parquet ({reason}); write it again."
             ) from error
 
 

@@ -24,7 +24,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:
-        raise _cannot_open(error) from error
+        raise cannot_open(error) from error
     try:
         pages = list(_pages(document, most))
     except pypdfium2.PdfiumError as error:
@@ -36,22 +36,23 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     if not any(page.strip() for page in pages):
         raise ExtractionError(
             DocumentProblem.EMPTY,
-            "The PDF has no text layer (a scan, most likely); run it through OCR first, or exclude it.",
+            "The PDF has no text layer (a scan, most likely); set `render: auto` to send its pages as pictures, "
+            "run it through OCR first, or exclude it.",
         )
-    return PAGE_BREAK.join(pages), {"pages": len(pages)}
+    return PAGE_BREAK.join(pages), {"pages": len(pages), "sent_as": "text"}
 
 
 def _pages(document: pypdfium2.PdfDocument, most: int) -> Iterator[str]:
     size = 0
     for index in range(len(document)):
-        page = _page_text(document, index)
+        page = page_text(document, index)
         size += len(page)
         if size > most:
             raise text_too_large(most)
         yield page
 
 
-def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
+def page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     page = document[index]
     try:
         layer = page.get_textpage()
@@ -64,7 +65,7 @@ def _page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     return _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
 
 
-def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
+def cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
     if error.err_code in (pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY):
         return ExtractionError(
             DocumentProblem.ENCRYPTED, "The PDF opens only with a password; save a copy without one, or exclude it."

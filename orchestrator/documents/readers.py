@@ -16,7 +16,10 @@ from orchestrator.core.bounded.pool import WorkerCall, WorkerPool, WorkerTask
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.files import DocumentFile, read_plain
+from orchestrator.documents.ignored import Ignored
+from orchestrator.documents.kinds import CONTAINERS
 from orchestrator.documents.opening import Opener
+from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 
@@ -33,10 +36,19 @@ Documents = Iterator[Document | UnreadableDocument]
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table to read; of its rows those alone whose keys are `wanted`, unless that is None."""
+    """A file of many documents; of these those alone whose keys are `wanted`, unless that is None.
+
+    What is in it and is not a document is counted in `ignored`.
+    """
 
     table: TableFile
     wanted: frozenset[str] | None = None
+    ignored: Ignored | None = None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether it is an archive or mail, and no table."""
+        return self.table.kind in CONTAINERS.values()
 
 
 Order = DocumentFile | TableRows | UnreadableDocument
@@ -94,13 +106,13 @@ class Readers:
 
     def rows(self, rows: TableRows, first: int) -> Documents:
         """The documents of a table from its row with the index `first` on, ahead of all that is under way."""
-        return self._given(rows, self._pool.call(_call(rows, first)))
+        return self._given(rows, self._pool.call(_call(rows, first)), first)
 
     def columns(self, table: TableFile) -> tuple[str, ...] | None:
         """The names of a table's columns; None where only its rows can tell, or it cannot be opened."""
         try:
             return next(
-                (tuple(names) for names in self._pool.call(WorkerCall(_HERE + "columns", tuple(table)))), None
+                (tuple(names) for names in self._pool.call(WorkerCall(_HERE + "columns", _plain(table)))), None
             )
         except Tripped:
             return None
@@ -108,7 +120,7 @@ class Readers:
     def keys(self, table: TableFile) -> Iterator[str]:
         """The keys of a table's rows, as far as it can be read."""
         try:
-            for some in self._pool.call(WorkerCall(_HERE + "keys", tuple(table))):
+            for some in self._pool.call(WorkerCall(_HERE + "keys", _plain(table))):
                 yield from some
         except Tripped:
             return
@@ -130,7 +142,12 @@ class Readers:
         self._odd = self._odd + 1 if found is None else 0
         return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
 
-    def _given(self, order: DocumentFile | TableRows, values: Iterator[list[tuple[object, ...]]]) -> Documents:
+    def _given(
+        self, order: DocumentFile | TableRows, values: Iterator[list[tuple[object, ...]]], first: int = 0
+    ) -> Documents:
+        if isinstance(order, TableRows) and order.is_container:
+            yield from self._parts(order).documents(values, first)
+            return
         key = order.key if isinstance(order, DocumentFile) else order.table.key
         try:
             for some in values:
@@ -138,11 +155,38 @@ class Readers:
         except Tripped as tripped:
             yield unreadable(key, problem_of(tripped, self._limits, is_table=isinstance(order, TableRows)))
 
+    def _parts(self, order: TableRows) -> PartByPart:
+        def read(begin: int, end: int | None) -> Values:
+            return self._pool.call(_parts_call(order, begin, end))
+
+        def keys() -> Iterator[str]:
+            for some in self._pool.call(WorkerCall(_HERE + "part_keys", _plain(order.table))):
+                yield from some
+
+        def told(tripped: Tripped) -> ExtractionError:
+            return problem_of(tripped, self._limits, is_table=False)
+
+        return PartByPart(order.table.key, read, keys, told, order.ignored)
+
 
 def _call(order: DocumentFile | TableRows, first: int = 0) -> WorkerCall:
     if isinstance(order, DocumentFile):
-        return WorkerCall(_HERE + "file", tuple(order))
-    return WorkerCall(_HERE + "rows", (tuple(order.table), order.wanted, first))
+        return WorkerCall(_HERE + "file", _plain(order))
+    if order.is_container:
+        return _parts_call(order, 0, None)
+    return WorkerCall(_HERE + "rows", (_plain(order.table), order.wanted, first))
+
+
+def _parts_call(order: TableRows, begin: int, end: int | None) -> WorkerCall:
+    return WorkerCall(_HERE + "parts", (_plain(order.table), order.wanted, begin, end))
+
+
+def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
+    """As it goes to a worker: tuples alone, without names."""
+    *rest, plugins, render = about
+    if isinstance(about, TableFile):
+        return (*rest, tuple(map(tuple, about.plugins)), render and tuple(render))
+    return (*rest, plugins and tuple(plugins), render and tuple(render))
 
 
 def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> ExtractionError:

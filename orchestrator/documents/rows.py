@@ -1,4 +1,4 @@
-"""What the three kinds of table have in common."""
+"""What the kinds of table have in common."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class TableRow(NamedTuple):
     raw: Any
     size: int  # bytes
     problem: ExtractionError | None = None
+    label: str = ""  # what names it in place of its number
 
 
 class Table(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,18 +19,16 @@ from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import Ignored, IgnoredReason, told
+from orchestrator.documents.keys import MOST_KEY, printable, shortened
+from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_supported, kind_of, split_name
 from orchestrator.documents.opening import is_system
+from orchestrator.documents.plugins import installed
 from orchestrator.documents.readers import Order, Readers, TableRows
-from orchestrator.documents.types import Document, UnreadableDocument
+from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
 
 if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
-
-MOST_KEY = 2000
-"""Bytes; what a row's id adds has room besides."""
-# In front of an odd byte, or of what reads like one.
-_BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 
 
 def read(
@@ -76,9 +73,15 @@ def fields_of(source: DocumentSource, base: Path, readers: Readers) -> frozenset
     for entry in opened.entries():
         if not isinstance(entry, FoundFile):
             continue
-        kind = _kind_of(entry)
-        if kind not in tables.KINDS:
-            known |= files.fields_of(kind)
+        kind = opened.kind(entry)
+        if kind.plugin is not None:
+            return None
+        if kind.holds is Holds.PARTS:
+            if source.text_column is not None:  # there may be tables in it
+                return None
+            known |= files.PART_FIELDS
+        elif kind.holds is Holds.ONE:
+            known |= files.fields_of(kind.name)
         elif source.text_column is not None:
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
@@ -114,7 +117,12 @@ class _Opened:
         include = Globs(source.include or ("**/*",), field="include")
         exclude = Globs(source.exclude, field="exclude", hidden=True)
         # A pattern of the user's own may choose any file; without one only known kinds are meant.
-        is_wanted = (lambda name: True) if source.include else _is_supported
+        plugins = self.plugins = installed()
+        self.render = _render(source)
+        sees = self.render is not None
+        is_wanted = (
+            (lambda name: True) if source.include else (lambda name: is_supported(name, plugins, pictures=sees))
+        )
         self._walk = Walk(self.path, include, exclude, is_wanted, follow_links=source.follow_links)
         # A lone file is the one that was named, wherever a link may lead.
         self.within = None if self.is_file else self._walk.within
@@ -127,16 +135,20 @@ class _Opened:
 
     def key(self, relative: str) -> str:
         key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
-        return key if len(key) < MOST_KEY // 4 else _shortened(key)
+        return key if len(key) < MOST_KEY // 4 else shortened(key)
 
-    def table(self, found: FoundFile, kind: str) -> tables.TableFile:
-        """A file that is a table, of a kind in tables.KINDS. Raises UsageError where nothing here reads it."""
+    def kind(self, found: FoundFile) -> Kind:
+        """What a file is read as."""
+        return kind_of(found.relative, self.plugins, as_rows=self.source.text_column is not None)
+
+    def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
+        """A file that holds rows or parts. Raises UsageError where nothing here reads it."""
         name, spec = printable(found.relative), self.source
-        if kind == "parquet" and spec.text_column is not None:
+        if kind.name == "parquet" and spec.text_column is not None:
             require_parquet(self.key(name))
         return tables.TableFile(
             path=found.path,
-            kind=kind,
+            kind=kind.name,
             key=self.key(name),
             name=name.rpartition("/")[2],
             text_column=spec.text_column,
@@ -144,18 +156,25 @@ class _Opened:
             encoding=spec.encoding,
             max_bytes=spec.max_bytes,
             within=self.within,
+            packing=kind.packing,
+            plugins=tuple(self.plugins.values()),
+            render=self.render,
         )
 
-    def file(self, found: FoundFile, kind: str, relative: str, key: str) -> files.DocumentFile:
-        """A file that is not a table; `relative` is the name it goes by."""
-        spec = self.source
-        return files.DocumentFile(found.path, relative, key, kind, spec.encoding, spec.max_bytes, self.within)
-
-
-def _kind_of(found: FoundFile) -> str:
-    """A kind of table or file, or "unknown"."""
-    ending = files.split_name(found.relative)[1].lower()
-    return tables.SUFFIXES.get(ending) or files.SUFFIXES.get(ending, "unknown")
+    def file(self, found: FoundFile, kind: Kind, relative: str, key: str) -> files.DocumentFile:
+        """A file that is one document; `relative` is the name it goes by."""
+        return files.DocumentFile(
+            path=found.path,
+            relative=relative,
+            key=key,
+            kind=kind.name,
+            encoding=self.source.encoding,
+            max_bytes=self.source.max_bytes,
+            within=self.within,
+            packing=kind.packing,
+            plugin=kind.plugin,
+            render=self.render if kind.name in RENDERED else None,
+        )
 
 
 def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | None) -> Iterator[Listed]:
@@ -169,17 +188,17 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
         relative = printable(entry.relative)
         key = opened.key(relative)
         if isinstance(entry, Skipped):
-            skipped.add(entry.reason, key, files.split_name(relative.rpartition("/")[2])[1])
+            skipped.add(entry.reason, key, split_name(relative.rpartition("/")[2])[1])
             continue
         is_empty = False
         if isinstance(entry, Unlisted):
             yield Listed(key, None, is_table=False, order=unreadable(key, entry.error))
-        elif (kind := _kind_of(entry)) in tables.KINDS:
+        elif (kind := opened.kind(entry)).holds is not Holds.ONE:
             table = opened.table(entry, kind)
             # Which rows a sample holds, only the table itself can tell.
             stamp = stamps.stamp(entry.path, way, now_ns) if wanted is None else None
             rows = None if wanted is None else frozenset(one for one in wanted if one.startswith(f"{table.key}#"))
-            yield Listed(key, stamp, is_table=True, order=TableRows(table, rows))
+            yield Listed(key, stamp, is_table=True, order=TableRows(table, rows, skipped))
         elif wanted is None or key in wanted:
             stamp = stamps.stamp(entry.path, way, now_ns)
             yield Listed(key, stamp, is_table=False, order=opened.file(entry, kind, relative, key))
@@ -192,8 +211,8 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
     for entry in opened.entries():
         if not isinstance(entry, FoundFile):
             continue
-        kind = _kind_of(entry)
-        if kind in tables.KINDS:
+        kind = opened.kind(entry)
+        if kind.holds is not Holds.ONE:
             yield from readers.keys(opened.table(entry, kind))
         else:
             yield opened.key(printable(entry.relative))
@@ -203,24 +222,12 @@ def _rank(key: str) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=8).digest()
 
 
-def printable(name: str) -> str:
-    """A file name that is not valid UTF-8 with its odd bytes as `\\udcXX`: keys must go into databases.
-
-    No two names give the same, also where one holds such a text itself.
-    """
-    if name.isascii() and "\\ud" not in name:
-        return name
-    doubled = _BACKSLASHES.sub(lambda found: 2 * found[0], name)
-    return doubled.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _shortened(key: str) -> str:
-    """A key that fits into a database's index, where a file lies very deep."""
-    whole = key.encode()
-    if len(whole) <= MOST_KEY:
-        return key
-    mark = hashlib.blake2b(whole, digest_size=16).hexdigest()
-    return f"{whole[: MOST_KEY - 40].decode('utf-8', 'ignore')}…{mark}"
+def _render(source: DocumentSource) -> Render | None:
+    """How pages are made pictures; None where none is."""
+    if source.render == "text":
+        return None
+    about = source.pictures
+    return Render(source.render, about.resolution, about.longest_side, about.pages, about.grayscale, about.max_bytes)
 
 
 def _located(source: DocumentSource, base: Path) -> str:
@@ -256,19 +263,14 @@ def _check_lone_file(source: DocumentSource, path: str) -> None:
     if source.include or source.exclude:
         field = "include" if source.include else "exclude"
         raise InputError(f"{path} is a file, and patterns choose within a folder; leave them out.", field=field)
-    if source.text_column is None and files.split_name(path)[1].lower() in tables.SUFFIXES:
+    if source.text_column is None and kind_of(path, installed(), as_rows=False).holds is Holds.ROWS:
         message = f"{path} is a table; say which of its columns holds the text with `text_column`."
         raise InputError(message, file=path, field="text_column")
 
 
-def _is_supported(name: str) -> bool:
-    suffix = files.split_name(name)[1].lower()
-    return suffix in files.SUFFIXES or suffix in tables.SUFFIXES
-
-
 def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
     source = opened.source
-    wanted = " or ".join(source.include) or "files ending in " + " ".join((*files.SUFFIXES, *tables.SUFFIXES))
+    wanted = " or ".join(source.include) or "files ending in " + " ".join((*SUFFIXES, *opened.plugins))
     but = f", leaving out {' and '.join(source.exclude)}" if source.exclude else ""
     hint = None
     if any("{" in pattern for pattern in source.include):

@@ -6,6 +6,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from orchestrator.documents.plugins import installed
 from orchestrator.documents.types import EXTRACTOR_VERSION
 
 if TYPE_CHECKING:
@@ -18,7 +19,17 @@ count in steps of two seconds. Git does the same, and calls it racily clean."""
 
 def way_of(source: DocumentSource) -> str:
     """How the files of a source are read: with another way, the same bytes may give another text, or none."""
-    way = (EXTRACTOR_VERSION, source.encoding, source.max_bytes, source.text_column, source.id_column)
+    plugins = [plugin.version for plugin in installed().values()]
+    way: tuple[object, ...] = (
+        EXTRACTOR_VERSION,
+        plugins,
+        source.encoding,
+        source.max_bytes,
+        source.text_column,
+        source.id_column,
+    )
+    if source.render != "text":
+        way = (*way, source.render, source.pictures)
     return hashlib.sha256(repr(way).encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""Rows of CSV, JSONL and Parquet files as documents."""
+"""Rows of CSV, JSONL, Parquet and spreadsheet files as documents."""
 
 from __future__ import annotations
 
@@ -8,21 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.kinds import SHEETS
 from orchestrator.documents.lines import too_large
+from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.rows import Table, TableRow, bad_row
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
-
-SUFFIXES = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-KINDS = frozenset(SUFFIXES.values())
-
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, Render, UnreadableDocument
 
 MOST_VALUES = 100_000
 """Of a row, with those in lists and objects."""
@@ -35,10 +27,10 @@ ALIVE_ROWS = 1000
 
 
 class TableFile(NamedTuple):
-    """A table and how to make documents of its rows; `within` is as in `files.File`."""
+    """A file of many documents (a table, an archive, mail) and how to make them; `within` is as in `files.File`."""
 
     path: str
-    kind: str  # a value of SUFFIXES
+    kind: str  # the name of a `kinds.Kind`
     key: str
     name: str
     text_column: str | None
@@ -46,6 +38,14 @@ class TableFile(NamedTuple):
     encoding: str | None
     max_bytes: int
     within: str | None = None
+    packing: str = ""
+    plugins: tuple[Plugin, ...] = ()  # that may read what is in it
+    render: Render | None = None
+
+    @property
+    def content(self) -> Content:
+        """Its bytes."""
+        return Content(self.path, self.within, self.packing, self.max_bytes)
 
 
 class _Keyed(NamedTuple):
@@ -57,14 +57,15 @@ class _Keyed(NamedTuple):
 
 
 def documents(
-    file: TableFile, wanted: AbstractSet[str] | None = None, first: int = 0
+    file: TableFile, wanted: AbstractSet[str] | None = None, first: int = 0, content: Content | None = None
 ) -> Iterator[Document | UnreadableDocument | None]:
     """A document or a problem for each row from the one with the index `first` on; of those alone whose key is in
-    `wanted`, unless that is None. None is a sign of life while rows are passed over.
+    `wanted`, unless that is None. None is a sign of life while rows are passed over. `content` is what is read in
+    place of the file.
 
     Raises OSError, MemoryError, ExtractionError for what concerns the file as a whole.
     """
-    table = open_table(file, keys_only=False)
+    table = open_table(file, keys_only=False, content=content)
     _check_columns(table, file)
     is_empty = True
     for index, keyed in enumerate(_keyed(table, file)):
@@ -88,25 +89,30 @@ def keys(file: TableFile) -> Iterator[str]:
     return (keyed.key for keyed in _keyed(table, file))
 
 
-def open_table(file: TableFile, *, keys_only: bool) -> Table:
+def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
     """Raises OSError, ExtractionError."""
     if file.text_column is None:
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED,
             "This is a table; say which of its columns holds the text with `text_column`, or exclude it.",
         )
+    content = content or file.content
+    expected = tuple(name for name in (file.text_column, file.id_column) if name)
     if file.kind == "jsonl":
         from orchestrator.documents.jsonl_rows import JsonlTable
 
-        return JsonlTable(file.path, file.encoding, file.max_bytes, file.within)
+        return JsonlTable(content, file.encoding)
     if file.kind == "csv":
         from orchestrator.documents.csv_rows import CsvTable
 
-        expected = tuple(name for name in (file.text_column, file.id_column) if name)
-        return CsvTable(file.path, file.encoding, file.max_bytes, expected, file.within)
+        return CsvTable(content, file.encoding, expected)
+    if file.kind == SHEETS:
+        from orchestrator.documents.sheets import SheetTable
+
+        return SheetTable(content, expected)
     from orchestrator.documents.parquet_rows import ParquetTable
 
-    return ParquetTable(file.path, _only(file) if keys_only else None, file.within)
+    return ParquetTable(content, _only(file) if keys_only else None)
 
 
 def _only(file: TableFile) -> tuple[str, ...]:
@@ -127,7 +133,7 @@ def _check_columns(table: Table, file: TableFile) -> None:
 def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
     seen = _Seen()
     for row in table.rows():
-        cells, problem, ident = None, row.problem, f"{row.number}"
+        cells, problem, ident = None, row.problem, row.label or f"{row.number}"
         if file.id_column is not None:
             try:
                 if problem is not None:

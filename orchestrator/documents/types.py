@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 # Part of every fingerprint. Raise it whenever a reader may give another text for the same bytes;
 # tests/unit/test_documents_golden.py fails when that was forgotten.
-EXTRACTOR_VERSION = "1"
+EXTRACTOR_VERSION = "2"
 
 
 class DocumentProblem(StrEnum):
@@ -28,13 +29,37 @@ class DocumentProblem(StrEnum):
     READER_CRASHED = "reader_crashed"  # the reader failed on it
 
 
+class Picture(NamedTuple):
+    """A page as a picture: JPEG, in base64."""
+
+    page: int  # from 1
+    data: str
+
+    @property
+    def url(self) -> str:
+        """As a `data:` URL."""
+        return f"data:image/jpeg;base64,{self.data}"
+
+
+class Render(NamedTuple):
+    """How pages are made pictures: as `Pictures` of the job file has it; `how` is auto, image or both."""
+
+    how: str
+    resolution: int
+    longest_side: int
+    pages: int
+    grayscale: bool
+    max_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One text with its identity.
 
     `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a
     table row. `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in
-    bytes. `fields` are the names a template may use besides `text`.
+    bytes. `fields` are the names a template may use besides `text`. `pictures` are pages that go to the
+    model as such.
     """
 
     key: str
@@ -43,6 +68,7 @@ class Document:
     digest: str
     size: int
     fields: Mapping[str, object]
+    pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

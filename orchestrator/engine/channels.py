@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx2
 import msgspec
 
 from orchestrator.core import permissions
-from orchestrator.core.errors import BackendError, StorageError, UsageError
+from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
 from orchestrator.core.sanitize import escape_controls, one_line
 from orchestrator.settings.config import Config, Reports, Smtp
 
+GROUP = "orch.channels"
+_APPRISE = metadata.EntryPoint("apprise", "orchestrator.engine.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
 """What a chat shows of a text before it cuts it."""
@@ -152,6 +155,31 @@ class Folder:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Plugged:
+    """A way of another package: an entry point of the group `orch.channels`, called with options and environment.
+
+    It gives an object with `send(message)`. It is loaded for each message, so that a broken one is told, not fatal.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    environ: Mapping[str, str]
+
+    def send(self, message: Message) -> None:
+        """Hand it over. Raises UsageError where there is no such plug-in, BackendError where it fails."""
+        known = {one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))}
+        if self.name not in known:
+            names = ", ".join(sorted(known))
+            raise UsageError(f"there is no channel {self.name!r} (installed: {names})", hint="install its package")
+        try:
+            known[self.name].load()(self.options, self.environ).send(message)
+        except OrchError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a plug-in may raise anything; its words may hold an address)
+            raise BackendError(f"the channel {self.name} failed: {type(error).__name__}") from None
+
+
 def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:
     """The ways that orch.toml names."""
     wanted: Reports = config.reports
@@ -163,6 +191,7 @@ def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Ch
     if wanted.folder is not None:
         beside = config.path.parent if config.path is not None else Path()
         found.append(Folder(beside / Path(wanted.folder).expanduser()))
+    found.extend(Plugged(name, options, environ) for name, options in wanted.channels.items())
     return found
 
 

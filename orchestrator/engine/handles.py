@@ -1,4 +1,4 @@
-"""Handles on backends: what orch.toml says of each, opened."""
+"""Backend handles: what orch.toml says of each backend, opened."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from orchestrator.backends.open import key_of, limits_of, open_backend, profile_
 from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
-from orchestrator.engine.health import fetch_health as fetch_health
-from orchestrator.engine.lock import Holder as Holder
-from orchestrator.engine.lock import engine_lock as engine_lock
-from orchestrator.engine.lock import running_engine as running_engine
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.settings import Settings

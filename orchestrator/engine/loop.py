@@ -37,7 +37,7 @@ from orchestrator.engine.in_force import digest_of, keep
 from orchestrator.engine.lock import Holder as Holder
 from orchestrator.engine.lock import engine_lock as engine_lock
 from orchestrator.engine.lock import running_engine as running_engine
-from orchestrator.engine.monitor import JobProblem, Monitor, Standstill
+from orchestrator.engine.monitor import Monitor, Obstacle, Standstill
 from orchestrator.engine.notices import Notices
 from orchestrator.engine.open_backends import OpenBackends, Opened
 from orchestrator.engine.reloading import Reloader
@@ -94,7 +94,7 @@ class Engine:
         """Who else is told of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
-        self._problems: dict[str, JobProblem] = {}
+        self._problems: dict[str, Obstacle] = {}
         self.problem: str | None = None
         self._budgets = budgets = SharedBudgets(store, config, now)
         memory = ObservationMemory()
@@ -293,7 +293,7 @@ class Engine:
         if before is not None and before.text == text:
             return
         since = before.since if before is not None and before.code == code else now()
-        self._problems[job.id] = JobProblem(code, text, since)
+        self._problems[job.id] = Obstacle(code, text, since)
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _look(self, mine: Job | None) -> None:

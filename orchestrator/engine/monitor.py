@@ -42,7 +42,7 @@ MOST_SUBJECT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class JobProblem:
+class Obstacle:
     """What keeps a job from going on, and since when; one of another `code` is another problem."""
 
     code: str
@@ -57,7 +57,7 @@ class Standstill:
     `notices` are what it has to tell besides.
     """
 
-    jobs: Mapping[str, JobProblem]
+    jobs: Mapping[str, Obstacle]
     servers: Mapping[str, Mapping[str, Any]]
     notices: Sequence[Notice] = ()
 

@@ -14,6 +14,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from orchestrator.core.errors import RefusedError
+from orchestrator.core.money import amount, money, up_to
 from orchestrator.settings.config import Budget
 
 
@@ -110,7 +111,7 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
         return None
     if wanted > standing.cap:
         raise RefusedError(
-            f"this batch may cost up to ${wanted:.4f}, more than {_named(standing)} ever allows",
+            f"this batch may cost up to {up_to(wanted)}, more than {_named(standing)} ever allows",
             hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend)",
         )
     if standing.unbounded:
@@ -118,7 +119,7 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
     if standing.spent + standing.in_flight + wanted <= standing.cap:
         return None
     return (
-        f"this batch may cost up to ${wanted:.4f}, and of {_named(standing)} {_gone(standing)}; "
+        f"this batch may cost up to {up_to(wanted)}, and {_spent(standing)}; "
         f"it continues when batches settle for less, or when the budget renews at {standing.period.renews}"
     )
 
@@ -132,10 +133,7 @@ def used_up(standing: BudgetStanding, more: Decimal = Decimal(0)) -> str | None:
     """Why what is paid by the hour has to stop now; None where it may go on."""
     if standing.spent + standing.in_flight + more < standing.cap:
         return None
-    return (
-        f"budget {standing.budget.name} reached: of {_named(standing)} {_gone(standing)}; "
-        f"it renews at {standing.period.renews}"
-    )
+    return f"budget {standing.budget.name} reached: {_spent(standing)}; it renews at {standing.period.renews}"
 
 
 def warning(standing: BudgetStanding) -> str | None:
@@ -143,17 +141,12 @@ def warning(standing: BudgetStanding) -> str | None:
     if standing.share < standing.budget.warn_at:
         return None
     which = f"budget {standing.budget.name}, {standing.budget.period} until {standing.period.renews}"
-    return f"{which}: of {_named(standing)} ${standing.spent:.4f} are spent ({standing.share:.0%})"
+    return f"{which}: {money(standing.spent)} of {_named(standing)} is spent ({standing.share:.0%})"
 
 
 def warning_code(standing: BudgetStanding) -> str:
     """A budget and its period, for programs: by this it is known that a warning was told."""
     return f"{standing.budget.name}/{standing.budget.period}/{standing.period.renews}"
-
-
-def dollars(amount: Decimal) -> str:
-    """An amount as it was meant, without the zeros that TOML adds."""
-    return f"${amount.normalize():f}"
 
 
 def _waits(standing: BudgetStanding) -> str:
@@ -163,9 +156,9 @@ def _waits(standing: BudgetStanding) -> str:
 def _named(standing: BudgetStanding) -> str:
     budget = standing.budget
     stop = f", stopped at {budget.stop_at:.0%}" if budget.stop_at != 1 else ""
-    return f"the {dollars(budget.amount)} of budget {budget.name} for the {budget.period}{stop}"
+    return f"the {amount(budget.amount)} of budget {budget.name} for the {budget.period}{stop}"
 
 
-def _gone(standing: BudgetStanding) -> str:
-    flying = f" and up to ${standing.in_flight:.4f} in flight" if standing.in_flight else ""
-    return f"${standing.spent:.4f} are spent{flying}"
+def _spent(standing: BudgetStanding) -> str:
+    flying = f", up to {up_to(standing.in_flight)} more in flight" if standing.in_flight else ""
+    return f"{money(standing.spent)} of {_named(standing)} is spent{flying}"

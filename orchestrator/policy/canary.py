@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
+from orchestrator.core.money import money
+
 KIND = "canary"
 """The kind of forecast that says what its rows are to cost."""
 PART = 4
@@ -62,7 +64,7 @@ def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
     if seen.foreseen is None or seen.foreseen <= 0:
         return CanaryVerdict(True, told)
     times = seen.cost / seen.foreseen
-    cost = f"they cost ${seen.cost:.6f}, {times:.2f} times the forecast"
+    cost = f"they cost {money(seen.cost)}, {times:.2f} times the forecast"
     if times > Decimal(str(limits.max_cost)):
         return CanaryVerdict(False, f"canary: {told}; {cost}, more than {limits.max_cost:g} times")
     return CanaryVerdict(True, f"{told}; {cost}")

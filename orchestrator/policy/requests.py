@@ -56,7 +56,10 @@ def part_id(document_key: str, task_id: str, text: str, times_before: int) -> st
 def content_of(document: Document) -> str:
     """What a row's fingerprint knows of its document: 32 hex digits."""
     # The text too: another `text_column` or `encoding` reads another text out of the same bytes.
-    return sha256(f"{document.digest}\0{document.text}".encode()).hexdigest()[:32]
+    digest = sha256(f"{document.digest}\0{document.text}".encode())
+    for picture in document.pictures:
+        digest.update(f"\0{picture.page}\0{picture.data}".encode())
+    return digest.hexdigest()[:32]
 
 
 class _Question:
@@ -89,11 +92,16 @@ class _Question:
     def fingerprint(self, content: str) -> str:
         return _fingerprint(self.identity, content)
 
-    def messages(self, document: Document, text: str) -> list[dict[str, str]]:
+    def messages(self, document: Document, text: str) -> list[dict[str, Any]]:
         fields = {**document.fields, "text": text}
         question = self.prompt.render(fields)
-        content = question if self.places_text else f"<document>\n{text}\n</document>\n\n{question}"
-        user = {"role": "user", "content": content}
+        content = question
+        if not self.places_text and (text or not document.pictures):
+            content = f"<document>\n{text}\n</document>\n\n{question}"
+        user: dict[str, Any] = {"role": "user", "content": content}
+        if document.pictures:  # first, as the text of a document is: what its tasks have in common
+            shown = [{"type": "image_url", "image_url": {"url": picture.url}} for picture in document.pictures]
+            user["content"] = [*shown, {"type": "text", "text": content}]
         return [user] if self.system is None else [{"role": "system", "content": self.system.render(fields)}, user]
 
 
@@ -314,7 +322,7 @@ class Builder:
         )  # fmt: skip
 
 
-def _asking(question: _Question, row: Row, messages: list[dict[str, str]]) -> Built:
+def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Built:
     """A row with its request line."""
     task = question.task
     body = {"model": task.model, "messages": messages, **question.body}

@@ -14,6 +14,7 @@ from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts
 from orchestrator.core.durations import day_words, duration, moment_words
 from orchestrator.core.model import JobState
+from orchestrator.core.money import money
 from orchestrator.core.sanitize import one_line
 from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown
@@ -21,7 +22,6 @@ from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, STYLE, template
-from orchestrator.reports.words import money
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import moment_words
+from orchestrator.core.money import money
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.reports.bars import Series, groups_below, groups_beside
 from orchestrator.reports.cost import CostLine, CostReport
-from orchestrator.reports.words import cost_cells, cost_notes, cost_title, money
+from orchestrator.reports.words import cost_cells, cost_notes, cost_title
 
 if TYPE_CHECKING:
     from jinja2 import Template

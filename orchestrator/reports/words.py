@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.durations import span_words
 from orchestrator.core.model import JobState, Usage
+from orchestrator.core.money import money
 from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
@@ -28,17 +29,6 @@ STATE_STYLE = {
 }
 """How a job's state is drawn."""
 _TRUST = {True: "yes", False: "no", None: "too few"}
-
-
-def money(cost: Decimal) -> str:
-    """Dollars, with as many digits as a small sum needs."""
-    if cost < 0:
-        return f"-{money(-cost)}"
-    if cost == 0:
-        return "$0"
-    if cost >= 1:
-        return f"${cost:,.2f}"
-    return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
 def tokens(usage: Usage) -> str:

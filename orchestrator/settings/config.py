@@ -160,6 +160,7 @@ class Reports(Strict):
     email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
     smtp: Smtp | None = None
     folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
+    channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")
 
     @model_validator(mode="after")
     def _goes_together(self) -> Reports:

@@ -63,6 +63,16 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
                 field=spell(place),
                 hint="name it in the `sources` of a task, or take it out",
             )
+        split = [one.id for one in spec.tasks_of(source) if one.long is not None]
+        if source.render != "text" and split:
+            place = ("documents", index, "render")
+            raise InputError(
+                f"the task {split[0]!r} asks in parts (`long`), and pictures cannot be split",
+                file=path,
+                line=line_of(place, lines),
+                field=spell(place),
+                hint="name other sources in the task's `sources`, or leave one of the two out",
+            )
 
 
 def lines_of(path: Path) -> Lines:

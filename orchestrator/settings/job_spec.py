@@ -52,6 +52,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
 
+class Pictures(_Strict):
+    """How pages go to a model as pictures."""
+
+    resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
+    longest_side: int = Field(1568, ge=64, le=8000, description="pixels; larger pictures are scaled down")
+    pages: int = Field(20, ge=1, le=100, description="most pictures of a document; one with more is reported")
+    grayscale: bool = Field(False, description="without colors: fewer bytes, as many tokens")
+    max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
+
+
 class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
@@ -59,12 +69,16 @@ class DocumentSource(_Strict):
     path: str = Field(description="folder or file, relative to the job file's folder")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
-    text_column: str | None = Field(None, description="CSV, JSONL, Parquet: the column that holds the text")
+    text_column: str | None = Field(None, description="tables: the column that holds the text")
     id_column: str | None = Field(None, description="column that names a row; default: its number")
     encoding: str | None = Field(None, description="encoding of text files; default: found by itself")
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
+    render: Literal["auto", "text", "image", "both"] = Field(
+        "text", description="PDF pages and pictures: auto sends pages without usable text as pictures"
+    )
+    pictures: Pictures = Pictures()
 
     @field_validator("include", "exclude", mode="before", json_schema_input_type=str | tuple[str, ...])
     @classmethod

@@ -90,7 +90,7 @@ batch = {{input = 0.025, output = 0.2}}
     assert found["backend flex"] == (True, "sync, location hosted, service tier flex")
     assert found["flex: model gpt-5-nano"] == (True, "is there")
     assert found["flex: price of gpt-5-nano"][0]
-    assert found["backend gpu"] == (True, "local, location hosted, idle, free")
+    assert found["backend gpu"] == (True, "local, location hosted, idle, so free")
     assert found[f"upstream {upstream.base_url}"][0]
     state = emulator.state()
     assert (state["batches"], state["files"]) == ([], [])

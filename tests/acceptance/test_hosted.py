@@ -210,7 +210,8 @@ def test_no_credit_stops_with_one_message_and_the_same_command_goes_on(user: Use
     assert ran.stderr.count("You exceeded your current quota") == 1
     calls = user.provider.calls(verb)
     assert calls.keys() == {429}
-    assert calls[429] <= 3, "at most once for each batch that was on its way"
+    # The pauses double, and five minutes are the most: three at once, or one after the other.
+    assert calls[429] <= 7, "an account without credit is asked a few times, not at every look"
     user.provider.clear()
     code, job = user.run(path, "openai")
     assert (code, job["requests"]["succeeded"]) == (0, 3)

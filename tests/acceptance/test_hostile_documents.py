@@ -27,13 +27,13 @@ SLOW = bombs.form_objects(30, 2, padding=5000)
 """Minutes of work in 600 kB."""
 IGNORED = {
     "total": 7,
-    "kinds": {".png": 2, ".xlsx": 1},
+    "kinds": {".png": 2, ".dwg": 1},
     "lock_files": 1,
     "links": 2,
     "special_files": 1,
     "first": ["documents/environ.txt", "documents/etc", "documents/pipe.txt"],
 }
-WORDS = "2 .png, 1 .xlsx, 1 lock file, 2 links out of the folder, 1 pipe, socket or device"
+WORDS = "2 .png, 1 .dwg, 1 lock file, 2 links out of the folder, 1 pipe, socket or device"
 
 
 def files(folder: Path) -> Path:
@@ -42,7 +42,7 @@ def files(folder: Path) -> Path:
     documents.mkdir()
     (documents / "a.txt").write_text("Dear Anna")
     (documents / "z.html").write_text("<p>Dear Zoe")
-    for name in ("x.png", "y.png", "sheet.xlsx", "~$letter.docx"):
+    for name in ("x.png", "y.png", "sheet.dwg", "~$letter.docx"):
         (documents / name).write_bytes(b"\0")
     (documents / "environ.txt").symlink_to("/proc/self/environ")
     (documents / "etc").symlink_to("/etc")

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.errors import BackendError
 from orchestrator.engine.channels import Message
-from orchestrator.engine.monitor import KEPT, JobProblem, Monitor, Standstill
+from orchestrator.engine.monitor import KEPT, Monitor, Obstacle, Standstill
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
@@ -126,7 +126,7 @@ def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:
 
 def test_a_job_that_no_backend_may_run_is_watched_all_the_same(watched: Watched) -> None:
     open_job(watched, deadline_at=later(0.5), options={"backend": "gone"})
-    still = Standstill({"contracts-1": JobProblem("backend", "backend gone is away", NOW)}, {})
+    still = Standstill({"contracts-1": Obstacle("backend", "backend gone is away", NOW)}, {})
     watched.watch().look(still, NOW)
     assert watched.events("contracts-1", "alert") == [], "it has only begun"
     watched.watch().look(still, later(0.1))

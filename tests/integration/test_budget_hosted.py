@@ -18,7 +18,7 @@ def test_jobs_that_share_a_budget_take_turns(desk: Desk) -> None:
     assert desk.states(one) == ["submitted (validating)"]
     assert desk.states(two) == ["pending (None)"], "10 answers of 49 tokens at $8 a million beside as many"
     [held] = desk.held(two)
-    assert f"of the ${AMOUNT} of budget all for the month $0.0000 are spent and up to $0.00" in held
+    assert f"$0 of the ${AMOUNT} of budget all for the month is spent, up to $0.00" in held
     assert len(desk.events(two, "held")) == 1
     desk.finish(one, two)
     assert desk.ends(two) == all_are("succeeded", 10)

@@ -21,7 +21,7 @@ from orchestrator.pipeline.collect import settling
 from orchestrator.policy.output_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.stored import NOW, SPEC, added, sharded
 
 ROWS = 5

@@ -18,7 +18,7 @@ from tests.support.hostedjob import RATES, Desk, desk_of, table
 PRICES = f"[prices.big]\n{table(RATES)}batch = {{input = 20, output = 80}}\n"
 MONTHLY = '[[budgets]]\nname = "all"\namount = 1\nperiod = "month"\nwarn_at = 0.0001\n'
 SPENT = {
-    "escalated": "0.004464", "rows-1": "0.000274", "canary": "0.000496", "half": "0.000848", "rows-2": "0",
+    "climbed": "0.004464", "rows-1": "0.000274", "canary": "0.000496", "half": "0.000848", "rows-2": "0",
     "rows-3": "0", "rows-4": "0",
 }  # fmt: skip
 
@@ -43,8 +43,8 @@ def outcomes(desk: Desk, job: Job) -> Counter[str]:
 def test_it_tells_the_same_money_outcomes_and_reasons(earlier: Desk) -> None:
     found = jobs(earlier)
     assert {name: earlier.cost(job) for name, job in found.items()} == {k: Decimal(v) for k, v in SPENT.items()}
-    assert outcomes(earlier, found["escalated"]) == {"succeeded": 3}
-    assert [row["provenance"]["rung"] for row in earlier.rows(found["escalated"]).values()] == [1, 2, 2]
+    assert outcomes(earlier, found["climbed"]) == {"succeeded": 3}
+    assert [row["provenance"]["rung"] for row in earlier.rows(found["climbed"]).values()] == [1, 2, 2]
     assert outcomes(earlier, found["canary"]) == {"failed: truncated": 2, "cancelled: cancelled": 4}
     codes = {name: job.cancel_code for name, job in found.items() if job.cancel_code is not None}
     assert codes == {"canary": CancelCode.CANARY, "rows-2": CancelCode.BUDGET, "rows-3": CancelCode.BUDGET}
@@ -75,7 +75,7 @@ def test_what_was_under_way_is_finished(earlier: Desk) -> None:
 
 
 def test_a_row_that_climbed_begins_again_with_the_first_model(earlier: Desk) -> None:
-    job = jobs(earlier)["escalated"]
+    job = jobs(earlier)["climbed"]
     assert earlier.store.rows.retry(job.id, ["succeeded"]) == 3
     waiting = earlier.store.rows.waiting(job.id)
     assert {row.model for row in waiting} == {"analyst"}

@@ -22,7 +22,7 @@ from orchestrator.policy.output_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.stored import NOW, SPEC, added, avoided, ranges, shard
 
 ROWS = 4

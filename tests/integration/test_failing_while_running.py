@@ -28,7 +28,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.cli import write_config
 from tests.support.databases import new_sqlite
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.process import Upstream
 from tests.support.stored import NOW, ranges, shard
 

@@ -294,8 +294,8 @@ def test_trap_1_38_a_budget_bounds_what_is_in_flight_at_a_hosted_backend(desk: D
     [held] = desk.held(job)
     assert len(desk.batches()) == 1
     assert re.fullmatch(
-        r"this batch may cost up to \$0\.00\d\d, and of the budget of \$0\.005 \$0\.0000 are spent and up to "
-        r"\$0\.00\d\d in flight",
+        r"this batch may cost up to \$0\.00\d\d, and \$0 of the budget of \$0\.005 is spent, up to "
+        r"\$0\.00\d\d more in flight",
         held,
     )
     desk.finish(job)

@@ -164,7 +164,7 @@ def test_whoever_listens_is_told(desk: Desk) -> None:
     )
     assert daily.terms.results == 30 * 86_400
     assert desk.engine._watch._config.alerts.chance == 0.5
-    assert [way.name for way in desk.engine._watch._ways] == ["folder"]
+    assert [way.name for way in desk.engine._watch._channels] == ["folder"]
 
 
 def test_webhooks_are_checked_with_the_secrets_that_are_named_now(

@@ -53,7 +53,7 @@ def test_a_deadline_that_passed_is_told_once_more() -> None:
 
 
 def test_a_budget_at_its_mark() -> None:
-    warned = Event(NOW, "budget", "of the $9 $8.0000 are spent (89%)", code="team/night/2026-11-22 12:00")
+    warned = Event(NOW, "budget", "$8.00 of the $9 is spent (89%)", code="team/night/2026-11-22 12:00")
     stopped = Event(NOW, "stopped", "used up", code="budget")
     assert [one[:3] for one in told(events=[warned, stopped])] == [
         (AlertKind.BUDGET, "team/night/2026-11-22 12:00", warned.reason),

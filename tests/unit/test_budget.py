@@ -13,7 +13,7 @@ from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.submit import budget
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.stored import job, shard
 
 PENDING, SUBMITTED, ENDED, COLLECTED = (
@@ -66,8 +66,13 @@ def of(number: int, state: ShardState, tokens: int = 1000, output: int | None = 
         ("2", [], "0", None),
         ("4", [of(2, SUBMITTED)], "0", None),
         ("4", [of(2, COLLECTED)], "2", None),
-        ("3.9", [of(2, SUBMITTED)], "0", "and up to $2.0000 in flight"),
-        ("4", [of(2, ENDED), of(3, PENDING)], "0.5", "$0.5000 are spent and up to $2.0000 in flight"),
+        ("3.9", [of(2, SUBMITTED)], "0", "up to $2.00 more in flight"),
+        (
+            "4",
+            [of(2, ENDED), of(3, PENDING)],
+            "0.5",
+            "$0.5000 of the budget of $4 is spent, up to $2.00 more in flight",
+        ),
     ],
     ids=["no budget", "all of it", "beside another", "the other is booked", "not beside another", "spent as well"],
 )
@@ -82,9 +87,7 @@ def test_a_batch_goes_when_the_most_that_it_may_cost_fits(
 
 
 def test_a_batch_that_never_fits_is_refused_with_the_figures() -> None:
-    with pytest.raises(
-        RefusedError, match=r"may cost up to \$2\.0000, and of the budget of \$1\.9 \$0\.5000 are spent"
-    ):
+    with pytest.raises(RefusedError, match=r"may cost up to \$2\.00, and \$0\.5000 of the budget of \$1\.9 is spent"):
         budget.no_room(
             job(budget=Decimal("1.9")), of(1, PENDING), [], Decimal("0.5"), lambda _: TOKENS, lambda *_: "m"
         )
@@ -106,7 +109,7 @@ def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "seconds", "told"),
-    [("0", 7.9, None), ("0", 8.0, "$8.0000 spent, stopping now costs up to $2.0000"), ("5", 3.0, "$8.0000 spent")],
+    [("0", 7.9, None), ("0", 8.0, "$8.00 spent, stopping now costs up to $2.00"), ("5", 3.0, "$8.00 spent")],
     ids=["room for the last two seconds", "no more", "booked and running"],
 )
 def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(

@@ -118,8 +118,8 @@ def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, 
 
 UNKNOWN = "c-1.001 is in flight, and its answers have no limit"
 HELD = (
-    "this batch may cost up to $20.0001, and of the $100 of budget legal for the month $50.0000 are spent and up to "
-    "$30.0000 in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
+    "this batch may cost up to $20.01, and $50.00 of the $100 of budget legal for the month is spent, up to "
+    "$30.00 more in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
 )
 ROOM = {
     "it fits exactly": (standing("50", "30"), "20", None),
@@ -137,14 +137,12 @@ def test_a_batch_goes_when_all_that_flies_fits(stands: BudgetStanding, wanted: s
 
 
 def test_a_batch_that_fits_into_no_period_is_refused() -> None:
-    told = r"up to \$50\.0100, more than the \$100 of budget legal for the month, stopped at 50% ever allows"
+    told = r"up to \$50\.01, more than the \$100 of budget legal for the month, stopped at 50% ever allows"
     with pytest.raises(RefusedError, match=told):
         budgets.no_room(standing(stop_at=0.5), Decimal("50.01"))
 
 
-STOPS = (
-    "budget legal reached: of the $100 of budget legal for the month $99.0000 are spent and up to $1.0000 in flight"
-)
+STOPS = "budget legal reached: $99.00 of the $100 of budget legal for the month is spent, up to $1.00 more in flight"
 
 
 HOURS = {
@@ -173,7 +171,7 @@ def test_what_is_paid_by_the_hour_ends_while_stopping_still_fits(
         (
             standing("80"),
             BudgetMark.WARNING,
-            "until 2026-12-01 00:00: of the $100 of budget legal for the month $80.0000",
+            "until 2026-12-01 00:00: $80.00 of the $100 of budget legal for the month is spent",
         ),
         (standing("10", "90"), BudgetMark.STOPPED, None),
         (standing("0", unbounded=UNKNOWN), BudgetMark.STOPPED, None),

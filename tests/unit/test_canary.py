@@ -47,10 +47,10 @@ def seen(failed: dict[str, int], cost: str = "0.10", foreseen: str | None = "0.1
 @pytest.mark.parametrize(
     ("found", "passed", "reason"),
     [
-        (seen({}), True, "0 of 20 rows that went first failed; they cost $0.100000, 1.00 times the forecast"),
+        (seen({}), True, "0 of 20 rows that went first failed; they cost $0.1000, 1.00 times the forecast"),
         (seen({"truncated": 5}, foreseen=None), True, "5 of 20 rows that went first failed (5 truncated)"),
         (seen({}, foreseen="0"), True, "0 of 20 rows that went first failed"),
-        (seen({}, "0.2"), True, "0 of 20 rows that went first failed; they cost $0.200000, 2.00 times the forecast"),
+        (seen({}, "0.2"), True, "0 of 20 rows that went first failed; they cost $0.2000, 2.00 times the forecast"),
         (
             seen({"refusal": 1, "schema_mismatch": 4, "truncated": 1, "empty_answer": 1}),
             False,
@@ -61,7 +61,7 @@ def seen(failed: dict[str, int], cost: str = "0.10", foreseen: str | None = "0.1
             seen({"refusal": 1}, cost="0.21"),
             False,
             "canary: 1 of 20 rows that went first failed (1 refusal); "
-            "they cost $0.210000, 2.10 times the forecast, more than 2 times",
+            "they cost $0.2100, 2.10 times the forecast, more than 2 times",
         ),
     ],
 )  # fmt: skip

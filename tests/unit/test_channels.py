@@ -160,3 +160,20 @@ def test_bad_settings_are_told(text: str, message: str, tmp_path: Path, monkeypa
         config(tmp_path, f"[reports]\n{text}\n", monkeypatch)
     assert message in str(caught.value)
     assert "orch.toml:" in str(caught.value)
+
+
+def test_apprise_sends_to_every_address_and_tells_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = config(tmp_path, '[reports]\nchannels = {apprise = {urls_env = "PLACES"}}\n', monkeypatch)
+    with Receiver() as receiver:
+        address = receiver.url.replace("http://", "json://") + f"/{SECRET}"
+        (way,) = channels(made, {"PLACES": f"{address}\n{address}"})
+        way.send(NIGHT)
+    assert [json.loads(one.body)["title"] for one in receiver.deliveries] == ["A night", "A night"]
+    for places in ("", "nonsense", address):
+        (way,) = channels(made, {"PLACES": places})
+        with pytest.raises(OrchError) as caught:
+            way.send(NIGHT)
+        assert SECRET not in str(caught.value)
+    assert SECRET not in "".join(capfd.readouterr())

@@ -19,8 +19,8 @@ from orchestrator.documents import (
     UnreadableDocument,
     docx_text,
     html_text,
+    package,
     pdf_text,
-    word_package,
 )
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
@@ -252,7 +252,8 @@ def test_paragraphs_and_tables_in_their_order(tmp_path: Path) -> None:
     found = one(tmp_path / "a.docx")
     assert isinstance(found, Document)
     assert found.text == (
-        "Letterhead\nLease\nBetween A\tand B.\nwide | c2\ntall | c4 | c5\n | c7 | c8\n\nAfter the table.\nPage footer"
+        "Letterhead\n# Lease\nBetween A\tand B.\nwide | c2\ntall | c4 | c5\n | c7 | c8\n\n"
+        "After the table.\nPage footer"
     )
 
 
@@ -292,7 +293,7 @@ def test_word_keeps_what_a_reader_sees(xml: str, text: str) -> None:
 
 
 def bomb() -> bytes:
-    return word_with_body(" " * (word_package.RATIO_FROM + 1))
+    return word_with_body(" " * (package.RATIO_FROM + 1))
 
 
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

@@ -19,12 +19,13 @@ from orchestrator.documents import (
     UnreadableDocument,
     docx_text,
     listed,
+    office,
 )
 from orchestrator.documents import read as read_with
 from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.html_shape import tamed
 from orchestrator.documents.opening import Opener
-from orchestrator.documents.word_package import RATIO_FROM
+from orchestrator.documents.package import RATIO_FROM
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs
 from tests.support.documents import read, readers
@@ -118,7 +119,7 @@ def test_what_grows_faster_than_its_bytes_elsewhere_does_not_here(
 
 
 def test_elements_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docx_text, "MAX_ELEMENTS", 1000)
+    monkeypatch.setattr(office, "MAX_ELEMENTS", 1000)
     with pytest.raises(docx_text.ExtractionError, match="1,000 elements"):
         docx_text.extract(bombs.word("<w:p/>" * 1000), None)
 

@@ -418,7 +418,7 @@ def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
         "x.PNG",
         "y.png",
         "README",
-        "archive.tar.gz",
+        "disk.img.gz",
         ".git/x.png",
     )
     base = make(tmp_path, names)

@@ -20,7 +20,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.pipeline.collect.partial import partial_lines
 from orchestrator.pipeline.finish import merge
 from orchestrator.settings.home import Home
-from tests.support.lanes import handle
+from tests.support.handles import handle
 
 ROW = FinishedRow(
     0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 1, None, None, None, None, Usage(), None, Decimal(0),

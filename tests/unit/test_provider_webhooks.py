@@ -26,7 +26,7 @@ from orchestrator.pipeline.collect.track import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
-from tests.support.lanes import handle
+from tests.support.handles import handle
 from tests.support.process import wait_until
 from tests.support.signing import SECRET, deliver, event, signed, tell
 from tests.support.stored import job, shard

@@ -14,10 +14,11 @@ import pytest
 from orchestrator.cli.console_reports import cost_lines, forecast_lines
 from orchestrator.cli.layout import Line
 from orchestrator.core.model import Forecast, JobId, Price, Usage
+from orchestrator.core.money import money
 from orchestrator.policy.calibration import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
 from orchestrator.reports.pages import DAYS, GROUPS, cost_page
-from orchestrator.reports.words import cost_cells, cost_notes, money
+from orchestrator.reports.words import cost_cells, cost_notes
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TRICKY = "$a$ & <b>[bold]"

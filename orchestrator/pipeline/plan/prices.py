@@ -13,6 +13,7 @@ from orchestrator.backends.open import profile_for
 from orchestrator.backends.profiles import profile_of
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Outcome, Price, Usage
+from orchestrator.core.money import per_hour
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.policy import pricing
 from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
@@ -43,7 +44,7 @@ class ByTime:
 
     def known(self, model: str, endpoint: str) -> str:
         """What an hour costs, in words."""
-        return "idle, free" if self.idle else f"${self.cost_per_hour} per upstream hour"
+        return per_hour(self.cost_per_hour)
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Not known beforehand: tokens take as long as they take."""

@@ -8,6 +8,7 @@ from typing import assert_never
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.model import Job
+from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
@@ -104,7 +105,7 @@ def _candidate(config: Config, name: str, models: Iterable[str | None]) -> Candi
     backend, objection = config.backends[name], None
     match backend:
         case LocalBackend():
-            price = "idle, so free" if backend.idle else f"${backend.cost_per_hour} per upstream hour"
+            price = per_hour(backend.cost_per_hour)
         case SyncBackend():
             price = f"{backend.service_tier or 'realtime'} price"
         case HostedBackend() | AnthropicBackend():

@@ -15,6 +15,7 @@ from decimal import Decimal
 from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
+from orchestrator.core.money import amount, money, up_to
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle, Prices
 from orchestrator.pipeline.plan.prices import prices_of
@@ -59,7 +60,7 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
     )
     if not ahead or spent + ahead < job.budget:
         return None
-    return f"budget of ${job.budget:f} reached: ${spent:.4f} spent, stopping now costs up to ${ahead:.4f}"
+    return f"budget of {amount(job.budget)} reached: {money(spent)} spent, stopping now costs up to {up_to(ahead)}"
 
 
 def no_room(
@@ -76,9 +77,10 @@ def no_room(
     in_flight = sum(bounds, _by_time(flying, handle_of))
     if booked + in_flight + wanted <= job.budget:
         return None
-    told = f"this batch may cost up to ${wanted:.4f}, and of the budget of ${job.budget:f} ${booked:.4f} are spent"
+    limit = amount(job.budget)
+    told = f"this batch may cost up to {up_to(wanted)}, and {money(booked)} of the budget of {limit} is spent"
     if in_flight:
-        return f"{told} and up to ${in_flight:.4f} in flight"
+        return f"{told}, up to {up_to(in_flight)} more in flight"
     raise RefusedError(
         f"job {job.id}: {told}",
         hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend in orch.toml)",

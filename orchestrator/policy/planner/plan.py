@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
@@ -21,7 +22,7 @@ from orchestrator.policy.planner.setting import (
     objection,
     reroute_of,
 )
-from orchestrator.policy.planner.told import clock, dollars, refusals_of, routes_of
+from orchestrator.policy.planner.told import clock, refusals_of, routes_of
 from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)
@@ -108,9 +109,9 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     if chosen is None and terms.budget is None:
         reason = f"no backend accepts a batch of only {rows:,}"
     elif chosen is None:
-        reason = f"every way to run this costs more than the budget of {dollars(terms.budget)}"
+        reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:
-        told = f"the budget of {dollars(terms.budget)} is too small to be in time"
+        told = f"the budget of {amount(terms.budget)} is too small to be in time"
         reason = f"{told}; with it, that is {chosen.chance:.1%}"
     else:
         reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 from orchestrator.core.durations import duration
+from orchestrator.core.money import amount, money
 from orchestrator.policy.planner.batch_shares import BatchShare
 from orchestrator.policy.planner.candidate_plans import CandidatePlan
 from orchestrator.policy.planner.capacity import Capacity, capacity
@@ -98,7 +98,7 @@ def _against(
     if kept:
         return f"reserved for a reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
-        return f"costs up to {dollars(cost.p95)}, which is over the budget of {dollars(terms.budget)}"
+        return f"costs up to {money(cost.p95)}, which is over the budget of {amount(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:
         return f"{rows:,} rows are too few for a batch, which needs {option.min_rows:,} or more"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
@@ -112,9 +112,3 @@ def clock(at: datetime, now: datetime) -> str:
     """As the user's clocks show it."""
     local = at.astimezone()
     return f"{local:%H:%M}" if at - now < timedelta(hours=24) else f"{local:%Y-%m-%d %H:%M}"
-
-
-def dollars(amount: Decimal | None) -> str:
-    """A sum for people."""
-    assert amount is not None, "a budget was exceeded"
-    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"

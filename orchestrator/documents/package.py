@@ -1,11 +1,11 @@
-"""A Word document's package: a zip archive of parts that refer to each other, unpacked within limits."""
+"""An office document's package: a zip archive of parts that refer to each other, unpacked within limits."""
 
 from __future__ import annotations
 
 import io
 import posixpath
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -16,6 +16,8 @@ MAX_RATIO = 200  # of what is unpacked to what is packed; XML that people wrote 
 RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be as repetitive as it likes
 MAX_PARTS = 10_000
 PIECE = 1 << 16
+Start = Callable[[str, dict[str, str]], None]
+End = Callable[[str], None]
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -24,6 +26,7 @@ class Relation(NamedTuple):
 
     kind: str
     target: str
+    id: str = ""
 
 
 class Package:
@@ -63,20 +66,40 @@ class Package:
             target, kind = attributes.get("Target"), attributes.get("Type", "")
             if tag.rpartition("}")[2] == "Relationship" and target and attributes.get("TargetMode") != "External":
                 to = target[1:] if target.startswith("/") else posixpath.join(folder, target)
-                found.append(Relation(kind.rpartition("/")[2], posixpath.normpath(to)))
+                found.append(Relation(kind.rpartition("/")[2], posixpath.normpath(to), attributes.get("Id", "")))
 
+        self.parse(path, start)
+        return found
+
+    def parts(self) -> list[str]:
+        """The names of all parts."""
+        return [entry.filename for entry in self._names.values() if not entry.is_dir()]
+
+    def holds(self, part: str) -> bool:
+        """Whether there is such a part."""
+        return part.lower() in self._names
+
+    def whole(self, part: str) -> bytes:
+        """A part as a whole. Raises KeyError where there is none."""
+        return b"".join(self.pieces(part))
+
+    def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
+        """Read a part's XML from front to back, calling these for what is in it."""
         parser = new_parser()
         parser.StartElementHandler = start
-        for piece in self.pieces(path):
+        if end is not None:
+            parser.EndElementHandler = end
+        if characters is not None:
+            parser.CharacterDataHandler = characters
+        for piece in self.pieces(part):
             parser.Parse(piece)
         parser.Parse(b"", True)
-        return found
 
     def pieces(self, part: str) -> Iterator[bytes]:
         """A part's bytes, counted against what the whole document may unpack to."""
         entry = self._names[part.lower()]
         if entry.compress_type not in _PACKINGS:
-            raise zipfile.BadZipFile("a way of packing that no Word document has")
+            raise zipfile.BadZipFile("a way of packing that no office document has")
         with self._zip.open(entry) as stream:
             while piece := stream.read(PIECE):
                 self._left -= len(piece)

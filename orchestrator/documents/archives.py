@@ -1,0 +1,156 @@
+"""What is in a ZIP or TAR archive, within limits: nothing is written, and no name leads anywhere."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import IO, Any, NamedTuple
+
+from orchestrator.documents.content import Content, joined, too_large_inside
+from orchestrator.documents.ignored import IgnoredReason
+from orchestrator.documents.kinds import Kind
+from orchestrator.documents.lines import CHUNK, too_large
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+MAX_PARTS = 200_000
+MAX_UNPACKED = 20_000_000_000
+"""Bytes of all parts together; archives in archives count too."""
+MAX_RATIO = 200
+"""Of all parts to the file; up to RATIO_FROM bytes it may be as repetitive as it likes."""
+RATIO_FROM = 1_000_000_000
+_LOCKED = 1  # the flag of an entry that opens with a password
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
+
+
+class Part(NamedTuple):
+    """A file in another: its path in there, and how to read it.
+
+    `read` raises OSError and ExtractionError, and is to be called before the next part is asked for. `fields` are
+    what templates may use besides, `kind` is what it is where its name does not tell; `passed` says why it is no
+    document.
+    """
+
+    name: str
+    read: Callable[[], bytes]
+    fields: Mapping[str, Any] = {}
+    kind: Kind | None = None
+    passed: IgnoredReason | None = None
+
+
+class Budget:
+    """What a file may unpack to, with all archives in it."""
+
+    def __init__(self, size: int) -> None:
+        """`size` is that of the file, in bytes."""
+        self._parts = MAX_PARTS
+        self._bytes = self._most = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * size))
+
+    def count(self) -> None:
+        """One more part. Raises ExtractionError."""
+        if self._bytes <= 0:
+            raise self._spent()
+        self._parts -= 1
+        if self._parts < 0:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE, f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it."
+            )
+
+    def take(self, pieces: Iterator[bytes], limit: int) -> bytes:
+        """The bytes of a part, `limit` of them at most. Raises ExtractionError."""
+        if self._bytes <= 0:
+            raise self._spent()
+        data = joined(pieces, limit)
+        self._bytes -= len(data)
+        return data
+
+    def _spent(self) -> ExtractionError:
+        return ExtractionError(
+            DocumentProblem.TOO_LARGE,
+            f"It unpacks to more than {self._most:,} bytes, as an archive bomb does; the files from there on are not "
+            "read. Unpack it yourself if that is meant, or exclude it.",
+        )
+
+
+def zip_parts(content: Content, budget: Budget) -> Iterator[Part]:
+    """The files in a ZIP archive, in its order. Raises OSError, ExtractionError."""
+    with content.opened() as handle:
+        try:
+            archive = zipfile.ZipFile(handle)
+        except _DAMAGE as error:
+            raise _damaged("ZIP") from error
+        with archive:
+            for entry in archive.infolist():
+                if not entry.is_dir():
+                    name = entry.filename.replace("\\", "/").lstrip("/")
+                    yield Part(name, partial(_zipped, archive, entry, content.limit, budget))
+
+
+def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, budget: Budget) -> bytes:
+    if entry.flag_bits & _LOCKED:
+        raise ExtractionError(
+            DocumentProblem.ENCRYPTED, "It opens only with the archive's password; unpack it, or exclude it."
+        )
+    if entry.file_size > limit:
+        raise too_large_inside(limit, entry.file_size)
+    try:
+        with archive.open(entry) as stream:
+            return budget.take(_pieces(stream), limit)
+    except _DAMAGE as error:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE,
+            "It is damaged in the archive, or packed in a way that is not read; pack it anew.",
+        ) from error
+
+
+def tar_parts(content: Content, budget: Budget) -> Iterator[Part]:
+    """The files in a TAR archive, in its order; links and devices are passed over. Raises as `zip_parts`."""
+    with content.stream() as stream:
+        try:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                while (entry := archive.next()) is not None:
+                    archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+                    if not entry.isdir():
+                        yield _tar_part(archive, entry, content.limit, budget)
+        except _DAMAGE as error:
+            raise _damaged("TAR") from error
+
+
+def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, budget: Budget) -> Part:
+    name = entry.name.lstrip("/").removeprefix("./")
+    if not entry.isreg():
+        reason = IgnoredReason.LINK if entry.issym() or entry.islnk() else IgnoredReason.SPECIAL
+        return Part(name, bytes, passed=reason)
+
+    def read() -> bytes:
+        if entry.size > limit:
+            raise too_large(entry.size, limit)
+        stream = archive.extractfile(entry)
+        assert stream is not None  # it is a regular file
+        try:
+            return budget.take(_pieces(stream), limit)
+        except _DAMAGE as error:
+            raise _damaged_part() from error
+
+    return Part(name, read)
+
+
+def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
+    while piece := stream.read(CHUNK):
+        yield piece
+
+
+def _damaged_part() -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE,
+        "It is damaged in the archive, or packed in a way that is not read; pack it anew, or exclude it.",
+    )
+
+
+def _damaged(what: str) -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE,
+        f"The archive is damaged, cut off or no {what} archive; pack it anew, or exclude it.",
+    )

@@ -1,0 +1,178 @@
+"""The bytes of a file, or of a member of an archive, unpacked within limits where they are packed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, NamedTuple
+
+from orchestrator.documents.lines import CHUNK, chunks, too_large
+from orchestrator.documents.opening import open_file
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MAX_RATIO = 200
+"""Of what is unpacked to what is packed. Text has 3 to 10; a log of one line over and over may have more."""
+RATIO_FROM = 200_000_000
+"""Bytes unpacked; up to there it may be as repetitive as it likes."""
+_DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdError, ValueError)
+
+
+class Content(NamedTuple):
+    """A file on disk, or `data` that is in memory already. `packing` is a value of `kinds.PACKINGS`, or empty.
+
+    `limit` is in bytes: what is in memory at once has no more. All methods raise OSError and ExtractionError.
+    """
+
+    path: str
+    within: str | None
+    packing: str
+    limit: int
+    data: bytes | None = None
+
+    def pieces(self) -> Iterator[bytes]:
+        """What is in it, from front to back, however much that is."""
+        if self.packing:
+            with self._raw() as raw:
+                yield from unpacked(raw, self.packing)
+        elif self.data is not None:
+            yield self.data
+        else:
+            yield from chunks(self.path, self.within)
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """A file to read and seek in; what is packed has to fit into the limit."""
+        if self.packing:
+            yield io.BytesIO(joined(self.pieces(), self.limit))
+            return
+        with self._raw() as raw:
+            yield raw
+
+    @contextmanager
+    def stream(self) -> Iterator[IO[bytes]]:
+        """A file to read from front to back, however large."""
+        if self.packing:
+            yield io.BufferedReader(_Pieces(self.pieces()), CHUNK)
+            return
+        with self._raw() as raw:
+            yield raw
+
+    def whole(self) -> bytes:
+        """All of it. Raises ExtractionError (too_large)."""
+        return joined(self.pieces(), self.limit)
+
+    @contextmanager
+    def _raw(self) -> Iterator[IO[bytes]]:
+        """The bytes as they lie there. A file that changes while it is read is told."""
+        if self.data is not None:
+            yield io.BytesIO(self.data)
+            return
+        fd, before = open_file(self.path, self.within)
+        try:
+            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close what they read from
+                yield handle
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise ExtractionError(
+                DocumentProblem.CHANGING, "It was being written to while it was read; run again when it is whole."
+            )
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces of bytes as a file that cannot seek."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def unpack(data: bytes, packing: str, limit: int) -> bytes:
+    """What `data` unpacks to. Raises ExtractionError (too_large, unreadable)."""
+    return joined(unpacked(io.BytesIO(data), packing), limit)
+
+
+def unpacked(raw: IO[bytes], packing: str) -> Iterator[bytes]:
+    """What a packed file holds, a piece at a time. Raises ExtractionError."""
+    size = 0
+    try:
+        with _unpacking(raw, packing) as stream:
+            while piece := stream.read(CHUNK):
+                size += len(piece)
+                if size > RATIO_FROM and size > MAX_RATIO * max(1, raw.tell()):
+                    raise ExtractionError(
+                        DocumentProblem.TOO_LARGE,
+                        f"It unpacks to more than {MAX_RATIO} times its bytes, as an archive bomb does; unpack it "
+                        "yourself if that is meant, or exclude it.",
+                    )
+                yield piece
+    except _DAMAGE as error:
+        raise _damaged(packing) from error
+    except OSError as error:
+        if error.errno is not None:  # the disk's own
+            raise
+        raise _damaged(packing) from error
+
+
+def _damaged(packing: str) -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE, f"It is damaged, cut off or no .{packing} file; pack it anew, or exclude it."
+    )
+
+
+def _unpacking(raw: IO[bytes], packing: str) -> IO[bytes]:
+    if packing == "gz":
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+    if packing == "bz2":
+        return bz2.BZ2File(raw)
+    if packing == "xz":
+        return lzma.LZMAFile(raw)
+    return zstd.ZstdFile(raw)  # type: ignore[return-value]
+
+
+def joined(pieces: Iterator[bytes], limit: int) -> bytes:
+    """The pieces as one. Raises ExtractionError where they have more than `limit` bytes."""
+    parts, size = [], 0
+    for piece in pieces:
+        size += len(piece)
+        if size > limit:
+            raise too_large_inside(limit)
+        parts.append(piece)
+    return b"".join(parts)
+
+
+def too_large_inside(limit: int, size: int | None = None) -> ExtractionError:
+    """For what has more bytes once it is unpacked; `size` where that is known."""
+    if size is not None:
+        return too_large(size, limit)
+    return ExtractionError(
+        DocumentProblem.TOO_LARGE,
+        f"It unpacks to more than the {limit:,} bytes allowed; split it, or raise `max_bytes`.",
+    )

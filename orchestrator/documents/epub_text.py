@@ -1,0 +1,94 @@
+"""The chapters of an EPUB book in their reading order, each on a line that begins with a form feed."""
+
+from __future__ import annotations
+
+import posixpath
+from urllib.parse import unquote
+
+from orchestrator.documents import html_text
+from orchestrator.documents.files import text_too_large
+from orchestrator.documents.office import damaged, encrypted
+from orchestrator.documents.package import Package
+from orchestrator.documents.pdf_text import PAGE_BREAK
+from orchestrator.documents.types import ExtractionError
+
+_CONTAINER = "META-INF/container.xml"
+_LOCKS = "META-INF/encryption.xml"
+_PAGES = ("application/xhtml+xml", "text/html")
+
+
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
+    """Text and `{"title": ...}`. Raises ExtractionError."""
+    del encoding  # its pages say themselves how they are written
+    try:
+        package = Package(data)
+        index = _index(package)
+        title, order = _contents(package, index)
+        locked = _locked(package)
+        chapters = []
+        for part in order:
+            if part in locked:
+                raise encrypted()
+            chapters.append(html_text.extract(package.whole(part), None)[0])
+            most -= len(chapters[-1])
+            if most < 0:
+                raise text_too_large(most)
+    except (ExtractionError, MemoryError):
+        raise
+    except Exception as error:
+        # zipfile, zlib and expat raise a dozen different types on a damaged package.
+        raise damaged("EPUB book") from error
+    return PAGE_BREAK.join(filter(None, chapters)), {"title": title}
+
+
+def _index(package: Package) -> str:
+    """The part that says what the book holds."""
+    found: list[str] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if tag.rpartition("}")[2] == "rootfile" and "full-path" in attributes:
+            found.append(attributes["full-path"])
+
+    package.parse(_CONTAINER, start)
+    return found[0]
+
+
+def _contents(package: Package, index: str) -> tuple[str, list[str]]:
+    """The title, and the parts of the book in their order; one that is named twice comes once."""
+    folder = posixpath.dirname(index)
+    items: dict[str, str] = {}
+    order: dict[str, None] = {}
+    title: list[str] = []
+    inside: list[str] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition("}")[2]
+        inside.append(name)
+        if name == "item" and attributes.get("media-type") in _PAGES and "id" in attributes:
+            path = unquote(attributes.get("href", "").partition("#")[0])
+            items[attributes["id"]] = posixpath.normpath(posixpath.join(folder, path))
+        elif name == "itemref" and attributes.get("idref") in items:
+            order[items[attributes["idref"]]] = None
+
+    def end(tag: str) -> None:
+        inside.pop()
+
+    def characters(text: str) -> None:
+        if inside[-1] == "title":
+            title.append(text)
+
+    package.parse(index, start, end, characters)
+    return " ".join("".join(title).split()), list(order)
+
+
+def _locked(package: Package) -> frozenset[str]:
+    """The parts that are encrypted; of a book without copy protection only its fonts are."""
+    found: list[str] = []
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        if tag.rpartition("}")[2] == "CipherReference":
+            found.append(unquote(attributes.get("URI", "")))
+
+    if package.holds(_LOCKS):
+        package.parse(_LOCKS, start)
+    return frozenset(found)

@@ -1,0 +1,19 @@
+"""Libraries that are installed only where they are wanted."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+
+def require(module: str, what: str, extra: str) -> Any:
+    """The module. Raises ExtractionError (unsupported), which says what to install, where it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ExtractionError(
+            DocumentProblem.UNSUPPORTED,
+            f"Reading {what} needs the extra `{extra}`: pip install 'orch-batch[{extra}]'; or exclude it.",
+        ) from None

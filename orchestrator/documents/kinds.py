@@ -1,0 +1,112 @@
+"""Which endings are read, as what, and how much a file of that kind holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from orchestrator.documents.plugins import Plugin
+
+
+class Holds(StrEnum):
+    """How many documents a file gives."""
+
+    ONE = "one"
+    ROWS = "rows"  # a table: a document per row
+    PARTS = "parts"  # an archive or mail: a document per file in it
+
+
+UNKNOWN = "unknown"
+"""A file that only a pattern chose: it is read if it is text."""
+SHEETS = "sheets"
+PLUGIN = "plugin"
+FILES = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".markdown": "text",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".pdf": "pdf",
+    ".docx": "docx",
+    ".pptx": "pptx",
+    ".odt": "odf",
+    ".odp": "odf",
+    ".epub": "epub",
+    ".rtf": "rtf",
+    ".xlsx": SHEETS,
+    ".xlsm": SHEETS,
+    ".xlsb": SHEETS,
+    ".xls": SHEETS,
+    ".ods": SHEETS,
+}
+IMAGE = "image"
+IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), IMAGE)
+"""Read where a source sends pictures."""
+RENDERED = ("pdf", IMAGE)
+TABLES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+CONTAINERS = {
+    ".zip": "zip",
+    ".tar": "tar",
+    ".eml": "eml",
+    ".mbox": "mbox",
+    ".msg": "msg",
+}
+PACKINGS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
+_SHORT = {".tgz": ("tar", "gz"), ".tbz2": ("tar", "bz2"), ".txz": ("tar", "xz")}
+SUFFIXES = (*FILES, *TABLES, *CONTAINERS, *_SHORT)
+
+
+class Kind(NamedTuple):
+    """What a file is read as. `packing` is a value of PACKINGS, or empty; `plugin` reads it, where one does."""
+
+    name: str
+    holds: Holds
+    packing: str = ""
+    plugin: Plugin | None = None
+
+
+def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
+    """The kind of a file, told by its name; `as_rows` reads spreadsheets row by row, as other tables are.
+
+    A plug-in takes the place of our own reader for its ending.
+    """
+    stem, ending = split_name(name)
+    ending = ending.lower()
+    if ending in plugins:
+        return Kind(PLUGIN, Holds.ONE, "", plugins[ending])
+    if ending in _SHORT:
+        kind, packing = _SHORT[ending]
+        return Kind(kind, Holds.PARTS, packing)
+    packing = PACKINGS.get(ending, "")
+    if packing:
+        ending = split_name(stem)[1].lower()
+        if ending in plugins:
+            return Kind(PLUGIN, Holds.ONE, packing, plugins[ending])
+    if ending in TABLES:
+        return Kind(TABLES[ending], Holds.ROWS, packing)
+    if ending in CONTAINERS:
+        return Kind(CONTAINERS[ending], Holds.PARTS, packing)
+    found = FILES.get(ending) or IMAGES.get(ending, UNKNOWN)
+    return Kind(found, Holds.ROWS if found == SHEETS and as_rows else Holds.ONE, packing)
+
+
+def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool) -> bool:
+    """Whether a file is read without a pattern of the user's that chooses it."""
+    kind = kind_of(name, plugins, as_rows=False).name
+    return kind != UNKNOWN and (pictures or kind != IMAGE)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Stem and suffix as pathlib splits them, without making a path."""
+    dot = name.rfind(".")
+    return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")

@@ -1,0 +1,57 @@
+"""Mail as Outlook saves it (.msg): its text with the headers that a reader sees, and its attachments."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.documents.archives import Budget, Part
+from orchestrator.documents.content import Content
+from orchestrator.documents.extras import require
+from orchestrator.documents.kinds import Holds, Kind
+from orchestrator.documents.mail import MESSAGE
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+
+def msg_parts(content: Content, budget: Budget) -> Iterator[Part]:
+    """The mail's text, and its attachments. Raises OSError, ExtractionError."""
+    del budget  # nothing in it is packed
+    data = content.whole()
+    oxmsg = require("oxmsg", "Outlook mail", "office")
+    try:
+        mail = oxmsg.Message.load(io.BytesIO(data))
+        fields = _fields(mail)
+        text = _text(mail, fields)
+        attached = [(one.file_name, one.file_bytes) for one in mail.attachments]
+    except (ExtractionError, MemoryError):
+        raise
+    except Exception as error:
+        # olefile and oxmsg raise a dozen different types on damage.
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
+        ) from error
+    yield Part(MESSAGE, text.encode, fields, Kind("text", Holds.ONE))
+    for number, (name, inside) in enumerate(attached, 1):
+        yield Part(name or f"part-{number}", lambda inside=inside: inside or b"", fields)  # type: ignore[misc]
+
+
+def _fields(mail: Any) -> dict[str, str]:
+    to = ", ".join(f"{one.name} <{one.email_address}>" for one in mail.recipients)
+    return {
+        "subject": mail.subject or "",
+        "sender": mail.sender or "",
+        "recipients": to,
+        "date": mail.sent_date.isoformat() if mail.sent_date else "",
+    }
+
+
+def _text(mail: Any, fields: dict[str, str]) -> str:
+    body = mail.body or ""
+    if not body.strip() and mail.html_body:
+        from orchestrator.documents.html_text import extract
+
+        body = extract(mail.html_body.encode(), "utf-8")[0]
+    names = {"From": "sender", "To": "recipients", "Date": "date", "Subject": "subject"}
+    head = "\n".join(f"{name}: {fields[field]}" for name, field in names.items() if fields[field])
+    return f"{head}\n\n{body.strip()}"

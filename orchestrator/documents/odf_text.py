@@ -1,0 +1,177 @@
+"""Text documents and presentations of OpenDocument (.odt, .odp), in the form that Word documents are given."""
+
+from __future__ import annotations
+
+import re
+
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.lists import Level, Lists
+from orchestrator.documents.office import Budget, damaged, encrypted
+from orchestrator.documents.package import Package
+from orchestrator.documents.types import ExtractionError
+
+_SPACE = re.compile(r"[ \t\r\n]+")
+_MOST_REPEATED = 100
+_SKIPPED = frozenset("tracked-changes forms sequence-decls scripts font-face-decls meta date creator".split())
+_FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
+
+
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
+    """Text, one paragraph or table row a line. Raises ExtractionError."""
+    del encoding  # XML says itself how it is written
+    try:
+        package = Package(data)
+        if package.holds("META-INF/manifest.xml") and b"encryption-data" in package.whole("META-INF/manifest.xml"):
+            raise encrypted()
+        text = _Text(Budget(most))
+        if package.holds("styles.xml"):
+            package.parse("styles.xml", text.start, text.end, text.characters)
+        package.parse("content.xml", text.start, text.end, text.characters)
+        lines = text.done()
+    except (ExtractionError, MemoryError):
+        raise
+    except Exception as error:
+        # zipfile, zlib and expat raise a dozen different types on a damaged package.
+        raise damaged("OpenDocument text") from error
+    return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
+
+
+class _Text:
+    """Takes the events of an XML parser and makes lines of them. Notes and comments come at the end.
+
+    What is in a cell, a note or a comment goes to lines of its own, which are put where they belong at its end.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._lists = Lists()
+        self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
+        self._paragraphs: list[tuple[str, list[str]]] = []  # the mark before it, and its pieces
+        self._rows: list[list[str]] = []
+        self._open_lists: list[str] = []  # the style of each
+        self._item_begins = False
+        self._repeats: list[int] = []
+        self._notes: list[str] = []
+        self._comments: list[str] = []
+        self._footers: list[str] = []
+        self._skipped = 0
+        self._style = ""
+        self._break = ""  # what begins the next line: a form feed where a slide does
+        self._ends: list[str] = []
+
+    def done(self) -> list[str]:
+        """All lines."""
+        return [*self._lines[0], *self._notes, *self._comments, *self._footers]
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """An element begins."""
+        self._budget.element()
+        name = tag.rpartition("}")[2]
+        if self._skipped or name in _SKIPPED:
+            self._skipped += 1
+            return
+        about = {key.rpartition("}")[2]: value for key, value in attributes.items()}
+        match name:
+            case "p" | "h":
+                self._paragraphs.append((self._mark(name, about), []))
+            case "s":
+                self._add(" " * _number(about.get("c")))
+            case "tab":
+                self._add("\t")
+            case "line-break":
+                self._add("\n")
+            case "list-style":
+                self._style = about.get("name", "")
+            case "list-level-style-number" | "list-level-style-bullet":
+                self._define(name, about)
+            case "list":
+                self._open_lists.append(about.get("style-name") or (self._open_lists[-1] if self._open_lists else ""))
+            case "list-item":
+                self._item_begins = True
+            case "table-row":
+                self._rows.append([])
+            case "table-cell" | "covered-table-cell":
+                self._repeats.append(_number(about.get("number-columns-repeated")))
+                self._lines.append([])
+            case "note-body" | "annotation" | "footer" | "header":
+                self._lines.append([])
+            case "note-citation":
+                self._paragraphs.append(("", []))
+            case "page" if "master-page-name" in about and self._lines[-1]:
+                self._break = "\f"
+            case "notes" if len(self._lines) == 1:
+                self._lines[-1].append("Notes:")
+
+    def end(self, tag: str) -> None:
+        """An element ends."""
+        if self._skipped:
+            self._skipped -= 1
+            return
+        match tag.rpartition("}")[2]:
+            case "p" | "h":
+                mark, pieces = self._paragraphs.pop()
+                if (text := "".join(pieces).strip()) or not mark:
+                    self._emit(mark + text)
+            case "list":
+                self._open_lists.pop()
+            case "list-item":
+                self._item_begins = False
+            case "table-cell" | "covered-table-cell":
+                cell = " ".join(" ".join(self._lines.pop()).split())
+                if self._rows:
+                    self._rows[-1] += [cell] * (self._repeats.pop() if cell else 1)
+            case "table-row":
+                row = self._rows.pop()
+                while row and not row[-1]:
+                    row.pop()
+                self._emit(" | ".join(row))
+            case "note-citation":
+                _, pieces = self._paragraphs.pop()
+                self._ends.append("".join(pieces).strip() or f"{len(self._notes) + 1}")
+                self._add(f"[^{self._ends[-1]}]")
+            case "note-body":
+                self._notes.append(f"[^{self._ends.pop()}]: " + " ".join(" ".join(self._lines.pop()).split()))
+            case "annotation":
+                self._comments.append(
+                    f"[comment {len(self._comments) + 1}]: " + " ".join(" ".join(self._lines.pop()).split())
+                )
+                self._add(f"[comment {len(self._comments)}]")
+            case "header":
+                self._lines[0] += filter(None, self._lines.pop())
+            case "footer":
+                self._footers += filter(None, self._lines.pop())
+
+    def characters(self, text: str) -> None:
+        """Text, in any number of pieces."""
+        if not self._skipped and self._paragraphs:
+            self._add(_SPACE.sub(" ", text))
+
+    def _add(self, text: str) -> None:
+        if self._paragraphs:
+            self._budget.text(text)
+            self._paragraphs[-1][1].append(text)
+
+    def _emit(self, line: str) -> None:
+        self._lines[-1].append(self._break + line)
+        self._break = ""
+
+    def _mark(self, name: str, about: dict[str, str]) -> str:
+        """What stands before a paragraph: that of a heading, or of its list."""
+        if name == "h":
+            return "#" * min(6, _number(about.get("outline-level"))) + " "
+        if not self._item_begins or not self._open_lists:
+            return ""
+        self._item_begins = False
+        return self._lists.mark(self._open_lists[-1], len(self._open_lists) - 1)
+
+    def _define(self, name: str, about: dict[str, str]) -> None:
+        shape = _FORMATS.get(about.get("num-format", ""), "") if name.endswith("number") else "bullet"
+        level = _number(about.get("level")) - 1
+        shown = _number(about.get("display-levels"))
+        places = ".".join(f"%{place + 1}" for place in range(max(0, level + 1 - shown), level + 1))
+        pattern = about.get("num-prefix", "")[:20] + places + about.get("num-suffix", "")[:20]
+        self._lists.define(self._style, level, Level(shape, pattern, _number(about.get("start-value"))))
+
+
+def _number(text: str | None) -> int:
+    return max(1, min(int(text), _MOST_REPEATED)) if text is not None and text.isdigit() else 1

@@ -1,0 +1,60 @@
+"""What the readers of office documents have in common."""
+
+from __future__ import annotations
+
+from orchestrator.documents.files import text_too_large
+from orchestrator.documents.types import DocumentProblem, ExtractionError
+
+MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
+_OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+class Budget:
+    """Counts down elements, and characters of text. Raises ExtractionError (too_large)."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._characters = most
+        self._elements = MAX_ELEMENTS
+
+    def element(self) -> None:
+        """One more element."""
+        self._elements -= 1
+        if self._elements < 0:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE,
+                f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.",
+            )
+
+    def text(self, text: str) -> None:
+        """More text."""
+        self._characters -= len(text)
+        if self._characters < 0:
+            raise text_too_large(self._most)
+
+
+def check_container(data: bytes, old: str) -> None:
+    """Raises ExtractionError for a document of the time before packages, which `old` names, and for a locked one."""
+    if is_locked(data):
+        raise encrypted()
+    if data.startswith(_OLE_MAGIC):
+        raise ExtractionError(DocumentProblem.UNSUPPORTED, f"This is {old}, or exclude it.")
+
+
+def is_locked(data: bytes) -> bool:
+    """Whether it is a document of Microsoft Office that opens only with a password."""
+    return data.startswith(_OLE_MAGIC) and "EncryptedPackage".encode("utf-16-le") in data
+
+
+def encrypted() -> ExtractionError:
+    """For what opens only with a password."""
+    return ExtractionError(
+        DocumentProblem.ENCRYPTED, "The document opens only with a password; save a copy without one, or exclude it."
+    )
+
+
+def damaged(what: str) -> ExtractionError:
+    """For what cannot be read as what its name says."""
+    return ExtractionError(
+        DocumentProblem.UNREADABLE, f"The file is damaged, or is not a valid {what}; save it again, or exclude it."
+    )

@@ -1,0 +1,167 @@
+"""Archives and mail: each file in them is a document of its own, or a table, or an archive once more.
+
+A part's key is that of its file, `#`, and its name in there: `in/mail.zip#offer.eml#terms.pdf`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from orchestrator.documents import files, tables
+from orchestrator.documents.archives import Budget, Part, tar_parts, zip_parts
+from orchestrator.documents.content import Content
+from orchestrator.documents.ignored import IgnoredReason, is_lock
+from orchestrator.documents.keys import printable, shortened
+from orchestrator.documents.kinds import IMAGE, RENDERED, UNKNOWN, Holds, Kind, kind_of, split_name
+from orchestrator.documents.mail import mail_parts, mbox_parts
+from orchestrator.documents.msg_mail import msg_parts
+from orchestrator.documents.tables import TableFile
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+
+MAX_DEPTH = 4
+"""Archives in archives: what is deeper was made to be unpacked for ever."""
+
+
+class Passed(NamedTuple):
+    """A part that is not a document: a kind of file that is not read, a link, or the like."""
+
+    key: str
+    reason: IgnoredReason
+    ending: str
+
+
+class Begin(NamedTuple):
+    """The part with this index (`number`) begins: all documents of those before it have come."""
+
+    number: int
+
+
+Found = Document | UnreadableDocument | Passed | Begin
+
+
+def documents(
+    file: TableFile, wanted: AbstractSet[str] | None = None, begin: int = 0, end: int | None = None
+) -> Iterator[Found]:
+    """What the parts from the one with the index `begin` up to `end` give; of documents those in `wanted` alone,
+    unless that is None.
+
+    Raises OSError, MemoryError; ExtractionError for what concerns the file as a whole.
+    """
+    walk = _Walk(file, _budget(file))
+    for index, part in enumerate(walk.parts(file.content, file.kind)):
+        if end is not None and index >= end:
+            return
+        key = walk.key(file.key, part)  # also of those that are passed over, so that names stay the same
+        if index < begin:
+            continue
+        yield Begin(index)
+        for found in walk.found(key, part, 1):
+            if wanted is None or isinstance(found, Passed) or found.key in wanted:
+                yield found
+    if begin == 0 and walk.is_empty:
+        raise ExtractionError(DocumentProblem.EMPTY, "There is nothing in it; fill it, or exclude it.")
+
+
+def keys(file: TableFile) -> Iterator[str]:
+    """The keys of its parts, none of which is read."""
+    walk = _Walk(file, _budget(file))
+    for part in walk.parts(file.content, file.kind):
+        yield walk.key(file.key, part)
+
+
+class _Walk:
+    """Goes through a file, and through the archives in it."""
+
+    def __init__(self, file: TableFile, budget: Budget) -> None:
+        self._file = file
+        self._budget = budget
+        self._plugins = {plugin.ending: plugin for plugin in file.plugins}
+        self._keys: set[str] = set()
+        self.is_empty = True
+
+    def parts(self, content: Content, kind: str) -> Iterator[Part]:
+        """The parts of a file. Raises OSError, ExtractionError."""
+        for part in _READ[kind](content, self._budget):
+            self._budget.count()
+            self.is_empty = False
+            yield part
+
+    def key(self, outer: str, part: Part) -> str:
+        """The key of a part; a name that an earlier part has already is marked."""
+        key = shortened(f"{outer}#{printable(part.name)}")
+        while key in self._keys:
+            key = shortened(f"{key}'")
+        self._keys.add(key)
+        return key
+
+    def found(self, key: str, part: Part, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
+        """What a part gives."""
+        name = part.name.rpartition("/")[2]
+        kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
+        if _is_hidden(part.name):
+            return
+        if part.passed is not None or is_lock(name):
+            yield Passed(key, part.passed or IgnoredReason.LOCK, "")
+        elif kind.name == UNKNOWN or (kind.name == IMAGE and self._file.render is None):
+            yield Passed(key, IgnoredReason.KIND, split_name(name)[1])
+        else:
+            try:
+                data = part.read()
+                yield from self._documents(key, part, kind, data, depth)
+            except (ExtractionError, OSError) as error:
+                problem = error if isinstance(error, ExtractionError) else files.io_problem(error)
+                yield UnreadableDocument(key, name, problem.code, problem.message, problem.size)
+
+    def _documents(
+        self, key: str, part: Part, kind: Kind, data: bytes, depth: int
+    ) -> Iterator[Document | UnreadableDocument | Passed]:
+        file = self._file
+        content = Content("", None, kind.packing, file.max_bytes, data)
+        if kind.holds is Holds.PARTS:
+            if depth >= MAX_DEPTH:
+                raise ExtractionError(
+                    DocumentProblem.TOO_LARGE,
+                    f"It lies {depth} archives deep, more than the {MAX_DEPTH - 1} that are opened; unpack it "
+                    "yourself, or exclude it.",
+                )
+            for inner in self.parts(content, kind.name):
+                yield from self.found(self.key(key, inner), inner, depth + 1)
+            return
+        if kind.holds is Holds.ROWS:
+            name = part.name.rpartition("/")[2]
+            table = file._replace(kind=kind.name, key=key, name=name, packing=kind.packing)
+            yield from filter(None, tables.documents(table, content=content))
+            return
+        one = files.DocumentFile(
+            path="",
+            relative=part.name,
+            key=key,
+            kind=kind.name,
+            encoding=file.encoding,
+            max_bytes=file.max_bytes,
+            packing=kind.packing,
+            plugin=kind.plugin,
+            render=file.render if kind.name in RENDERED else None,
+        )
+        found = files.read_bytes(one, data)
+        if isinstance(found, Document):
+            found = replace(found, fields={**found.fields, **part.fields, "inside": file.name})
+        yield found
+
+
+def _is_hidden(path: str) -> bool:
+    return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
+
+
+def _budget(file: TableFile) -> Budget:
+    with suppress(OSError):  # it is told where the file is opened
+        return Budget(os.stat(file.path).st_size)
+    return Budget(0)
+
+
+_READ = {"zip": zip_parts, "tar": tar_parts, "eml": mail_parts, "mbox": mbox_parts, "msg": msg_parts}

@@ -1,0 +1,179 @@
+"""Pages of PDFs and pictures as JPEG, for models that see; pages with a good text layer may stay text."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pypdfium2
+
+from orchestrator.documents import pdf_text
+from orchestrator.documents.files import text_too_large
+from orchestrator.documents.kinds import IMAGE
+from orchestrator.documents.types import DocumentProblem, ExtractionError, Picture, Render
+
+MIN_LETTERS = 20
+"""A page with fewer letters and digits has no usable text: page numbers and stamps."""
+MAX_BROKEN = 0.1
+"""Share of a page's characters that are replacements or from private areas: a text layer without a mapping."""
+MAX_PIXELS = 100_000_000
+"""Of one picture, unpacked; a scanned A3 page at 600 dpi has 70 million."""
+QUALITY = 85
+_POINTS = 72
+
+
+def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
+    """Text, fields (`pages`, `sent_as`) and pictures. Raises ExtractionError."""
+    gathered = _Gathered(render, most)
+    for page in _frames(data, render) if kind == IMAGE else _pages(data, render):
+        gathered.add(*page)
+    return gathered.text(), {"pages": gathered.pages, "sent_as": gathered.sent_as()}, tuple(gathered.pictures)
+
+
+def is_usable(text: str) -> bool:
+    """Whether a page's text layer says what is on the page."""
+    letters = sum(map(str.isalnum, text))
+    broken = sum(one == "\ufffd" or "\ue000" <= one <= "\uf8ff" for one in text)
+    return letters >= MIN_LETTERS and broken <= MAX_BROKEN * len(text)
+
+
+class _Gathered:
+    """The pages of one document so far. Raises ExtractionError where they are more than may be sent."""
+
+    def __init__(self, render: Render, most: int) -> None:
+        self.pictures: list[Picture] = []
+        self.pages = 0
+        self._texts: list[str] = []
+        self._render = render
+        self._most = most
+        self._bytes = 0
+
+    def add(self, text: str, picture: bytes | None) -> None:
+        """The next page: its text, its picture, or both."""
+        self.pages += 1
+        self._most -= len(text)
+        if self._most < 0:
+            raise text_too_large(self._most)
+        if picture is None:
+            self._texts.append(text)
+            return
+        self._bytes += len(picture)
+        self.pictures.append(Picture(self.pages, base64.b64encode(picture).decode()))
+        self._texts.append(text or f"[page {self.pages} is picture {len(self.pictures)}]")
+        if len(self.pictures) > self._render.pages:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE,
+                f"More than {self._render.pages} of its pages would be sent as pictures; split it, or raise "
+                "`pictures.pages` of this source.",
+            )
+        if self._bytes > self._render.max_bytes:
+            raise ExtractionError(
+                DocumentProblem.TOO_LARGE,
+                f"Its pages as pictures have more than {self._render.max_bytes:,} bytes; split it, lower "
+                "`pictures.resolution`, or raise `pictures.max_bytes` of this source.",
+            )
+
+    def text(self) -> str:
+        """The pages' texts; empty where all are pictures alone."""
+        if all(text.startswith("[page ") and text.endswith("]") for text in self._texts):
+            return ""
+        return pdf_text.PAGE_BREAK.join(self._texts)
+
+    def sent_as(self) -> str:
+        """What a row says of it: `pages 1-3 as images`, `text`."""
+        if not self.pictures:
+            return "text"
+        numbers = [picture.page for picture in self.pictures]
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and number == runs[-1][1] + 1:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        told = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
+        return f"page{'s' if len(numbers) > 1 else ''} {told} as image{'s' if len(numbers) > 1 else ''}"
+
+
+def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        raise pdf_text.cannot_open(error) from error
+    try:
+        document.init_forms()
+        for index in range(len(document)):
+            text = "" if render.how == "image" else pdf_text.page_text(document, index)
+            if render.how == "auto" and is_usable(text):
+                yield text, None
+            else:
+                yield (text if render.how == "both" else ""), _rendered(document, index, render)
+    except pypdfium2.PdfiumError as error:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
+        ) from error
+    finally:
+        document.close()
+
+
+def _rendered(document: Any, index: int, render: Render) -> bytes:
+    page = document[index]
+    try:
+        longest = max(*page.get_size(), 1)
+        scale = min(render.resolution / _POINTS, render.longest_side / longest)
+        bitmap = page.render(scale=scale, grayscale=render.grayscale, may_draw_forms=True)
+        try:
+            return _jpeg(bitmap.to_pil(), render)
+        finally:
+            bitmap.close()
+    finally:
+        page.close()
+
+
+def _frames(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
+    """The pages of a TIFF, or the one picture of another file, turned as its camera says."""
+    from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
+
+    Image.MAX_IMAGE_PIXELS = None  # it is looked at here, before anything is unpacked
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF", "WEBP")) as picture:
+            for frame in ImageSequence.Iterator(picture):
+                if frame.width * frame.height > MAX_PIXELS:
+                    raise ExtractionError(
+                        DocumentProblem.TOO_LARGE,
+                        f"The picture has more than {MAX_PIXELS:,} pixels; scale it down, or exclude it.",
+                    )
+                yield "", _jpeg(ImageOps.exif_transpose(frame), render)
+    except (ExtractionError, MemoryError):
+        raise
+    except UnidentifiedImageError as error:
+        raise _no_picture() from error
+    except Exception as error:
+        # Pillow raises a dozen different types on damaged pictures.
+        raise _no_picture() from error
+
+
+def _no_picture() -> ExtractionError:
+    return ExtractionError(
+        DocumentProblem.UNREADABLE,
+        "It is damaged or is not a PNG, JPEG, TIFF or WebP picture; save it again, or exclude it.",
+    )
+
+
+def _jpeg(picture: Any, render: Render) -> bytes:
+    """A picture on white, no larger than it may be."""
+    from PIL import Image
+
+    picture = picture.copy()
+    picture.thumbnail((render.longest_side, render.longest_side))
+    if picture.has_transparency_data:
+        seen = picture.convert("RGBA")
+        picture = Image.new("RGB", seen.size, "white")
+        picture.paste(seen, mask=seen.getchannel("A"))
+    if picture.mode.startswith("I"):  # 16 bits of gray
+        picture = picture.point(lambda value: value / 256)
+    picture = picture.convert("L" if render.grayscale else "RGB")
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue()

@@ -1,0 +1,135 @@
+"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods): all sheets as one text, or a document per row.
+
+Values are those that the program which saved the file computed; formats, formulas and comments are not read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.documents.content import Content
+from orchestrator.documents.encoding import clean
+from orchestrator.documents.extras import require
+from orchestrator.documents.files import text_too_large
+from orchestrator.documents.office import damaged, encrypted, is_locked
+from orchestrator.documents.package import Package
+from orchestrator.documents.rows import TableRow, bad_row
+from orchestrator.documents.types import ExtractionError
+
+MOST_HEADER = 50
+"""The row with the columns' names is among the first so many."""
+
+
+def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
+    """Text, a line per row with ` | ` between cells, below a heading per sheet; and `{"sheets": names}`."""
+    del encoding  # it says itself how it is written
+    lines: list[str] = []
+    names: list[str] = []
+    left = most
+    for name, rows in _sheets(data):
+        names.append(name)
+        block = [line for row in rows if (line := " | ".join(_trimmed(row)))]
+        left -= sum(map(len, block))
+        if left < 0:
+            raise text_too_large(most)
+        if block:
+            lines += [f"## {name}", *block, ""]
+    return clean("\n".join(lines)).strip(), {"sheets": names}
+
+
+class SheetTable:
+    """A document per row of every sheet that has the columns; a row is named by sheet and row, as `Prices!3`."""
+
+    def __init__(self, content: Content, expected: tuple[str, ...]) -> None:
+        """Raises OSError, ExtractionError."""
+        with content.opened() as handle:
+            data = handle.read(content.limit + 1)
+        self._sheets = [(name, *_header(rows, expected)) for name, rows in _sheets(data)]
+        fitting = [sheet for sheet in self._sheets if set(expected) <= set(sheet[2])]
+        self._fitting = fitting
+        best = max(self._sheets, key=lambda sheet: len(sheet[2]), default=("", [], (), 0))
+        self.columns: tuple[str, ...] = tuple(fitting[0][2] if fitting else best[2])
+
+    def rows(self) -> Iterator[TableRow]:
+        number = 0
+        for name, rows, columns, first in self._fitting:
+            for at, cells in enumerate(rows[first:], first + 1):
+                if any(cells):
+                    number += 1
+                    size = sum(map(len, map(str, cells)))
+                    yield TableRow(number, (columns, cells), size, None, f"{name}!{at}")
+
+    def cells(self, row: TableRow) -> Mapping[str, object]:
+        columns, cells = row.raw
+        named = [(name, cell) for name, cell in zip(columns, cells, strict=False) if name]
+        if len({name for name, _ in named}) < len(named):
+            raise bad_row(f"Row {row.label} is of a sheet with two columns of one name; rename one.", row.size)
+        return dict(named)
+
+
+def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list[str]], tuple[str, ...], int]:
+    """Rows, names of columns and the index of the first row below them."""
+    for at, row in enumerate(rows[:MOST_HEADER]):
+        names = tuple(cell.strip() for cell in row)
+        if set(expected) <= set(names):
+            return rows, names, at + 1
+    first = next((row for row in rows if any(row)), [])
+    return rows, tuple(cell.strip() for cell in first), len(rows)
+
+
+def _sheets(data: bytes) -> Iterator[tuple[str, list[list[str]]]]:
+    """The sheets in their order, their cells as text. Raises ExtractionError."""
+    calamine = require("python_calamine", "spreadsheets", "office")
+    if is_locked(data):
+        raise encrypted()
+    try:
+        if data.startswith(b"PK"):
+            _check(data)
+        book = calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
+        for name in book.sheet_names:
+            if _is_of_cells(calamine, book, name):
+                sheet = book.get_sheet_by_name(name)
+                yield name, [[_shown(cell) for cell in row] for row in sheet.to_python(skip_empty_area=False)]
+    except (ExtractionError, MemoryError):
+        raise
+    except calamine.PasswordError as error:
+        raise encrypted() from error
+    except Exception as error:
+        # calamine raises a type per format.
+        raise damaged("spreadsheet") from error
+
+
+def _check(data: bytes) -> None:
+    """Unpack it once within the limits of a package: the library has none of its own. Raises ExtractionError."""
+    package = Package(data)
+    for part in package.parts():
+        for piece in package.pieces(part):
+            if part.lower() == "meta-inf/manifest.xml" and b"encryption-data" in piece:
+                raise encrypted()
+
+
+def _is_of_cells(calamine: Any, book: Any, name: str) -> bool:
+    kinds = {one.name: one.typ for one in book.sheets_metadata}
+    return bool(kinds.get(name, calamine.SheetTypeEnum.WorkSheet) == calamine.SheetTypeEnum.WorkSheet)
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, bool):
+        return "TRUE" if cell else "FALSE"
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if cell.is_integer() and abs(cell) < 1e15 else repr(cell)
+    if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
+        return cell.date().isoformat()
+    if isinstance(cell, datetime.datetime):
+        return cell.isoformat(" ")
+    return "" if cell is None else str(cell)
+
+
+def _trimmed(row: list[str]) -> list[str]:
+    cells = [" ".join(cell.split()) for cell in row]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells

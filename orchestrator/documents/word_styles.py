@@ -1,0 +1,176 @@
+"""What a Word document says of its paragraphs elsewhere: which styles are headings, how lists are numbered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.documents.lists import Level, Lists
+from orchestrator.documents.package import Package, Relation
+
+MOST_PARENTS = 20
+"""Of a style; more are a loop."""
+MOST_PATTERN = 100
+"""Characters; Word takes 255."""
+BODY_TEXT = 9
+"""The outline level that is none."""
+
+
+@dataclass(slots=True)
+class Properties:
+    """What a paragraph, or a style, says of itself; None where it says nothing."""
+
+    style: str | None = None
+    number: str | None = None  # of a list; "0" for none
+    level: int | None = None
+    outline: int | None = None
+
+    def take(self, name: str, value: str) -> None:
+        """One more of its properties."""
+        if name == "pStyle":
+            self.style = value
+        elif name == "numId":
+            self.number = value
+        elif name == "ilvl" and value.isdigit():
+            self.level = int(value)
+        elif name == "outlineLvl" and value.isdigit():
+            self.outline = int(value)
+
+
+@dataclass(slots=True)
+class _Abstract:
+    """The numbering that several lists share. A level may belong to a style, or all of it to a style of lists."""
+
+    levels: dict[int, Level] = field(default_factory=dict)
+    of_styles: dict[str, int] = field(default_factory=dict)
+
+
+class Styles:
+    """The styles and lists of a document."""
+
+    def __init__(self, package: Package, relations: Sequence[Relation]) -> None:
+        """Raises what reading a package raises."""
+        self._styles: dict[str, Properties] = {}
+        self._titles: set[str] = set()
+        self._abstracts: dict[str, _Abstract] = {}
+        self._numbers: dict[str, str] = {}
+        self._starts: dict[tuple[str, int], int] = {}
+        self._lists = Lists()
+        for relation in relations:
+            if relation.kind == "styles" and package.holds(relation.target):
+                package.parse(relation.target, _StyleReader(self._styles, self._titles).start)
+            elif relation.kind == "numbering" and package.holds(relation.target):
+                reader = _NumberingReader(self._abstracts, self._numbers, self._starts)
+                package.parse(relation.target, reader.start)
+        for name, abstract in self._numbers.items():
+            for level, how in self._abstracts.get(abstract, _Abstract()).levels.items():
+                self._lists.define(name, level, how)
+
+    def mark(self, given: Properties) -> str:
+        """What stands before a paragraph: the sign of a heading, and a number or bullet. Counts it."""
+        chain = self._chain(given)
+        number = next((one.number for one in chain if one.number is not None), None)
+        outline = next((one.outline for one in chain if one.outline is not None), BODY_TEXT)
+        sign = ""
+        if outline < BODY_TEXT:
+            sign = "#" * min(outline + 1, 6) + " "
+        elif given.style in self._titles:
+            sign = "# "
+        if number is None or number == "0" or number not in self._numbers:
+            return sign
+        mark = self._number(number, self._level(chain, number))
+        return sign + mark.lstrip() if sign else mark
+
+    def _chain(self, given: Properties) -> list[Properties]:
+        """The paragraph's own properties, then those of its style, of the style that this one is based on, ..."""
+        chain = [given]
+        style = given.style
+        while style in self._styles and len(chain) < MOST_PARENTS:
+            chain.append(self._styles[style])
+            style = self._styles[style].style
+        return chain
+
+    def _level(self, chain: list[Properties], number: str) -> int:
+        own = next((one.level for one in chain if one.level is not None), None)
+        if own is not None:
+            return own
+        of_styles = self._abstracts.get(self._numbers[number], _Abstract()).of_styles
+        return of_styles.get(chain[0].style or "", 0)
+
+    def _number(self, number: str, level: int) -> str:
+        abstract = self._numbers[number]
+        start = self._starts.pop((number, level), None)
+        if start is not None:
+            self._lists.restart(f"abstract {abstract}", level, start)
+        return self._lists.mark(number, level, f"abstract {abstract}")
+
+
+def value_of(attributes: dict[str, str], name: str = "val") -> str:
+    """An attribute of Word's own namespace."""
+    return next((value for key, value in attributes.items() if key.rpartition("}")[2] == name), "")
+
+
+class _StyleReader:
+    def __init__(self, styles: dict[str, Properties], titles: set[str]) -> None:
+        self._styles = styles
+        self._titles = titles
+        self._ident = ""
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition("}")[2]
+        if name == "style":
+            self._ident = value_of(attributes, "styleId")
+            self._styles[self._ident] = Properties()
+        elif self._ident and name == "basedOn":
+            self._styles[self._ident].style = value_of(attributes)
+        elif self._ident and name == "name" and value_of(attributes).lower() == "title":
+            self._titles.add(self._ident)
+        elif self._ident and name != "pStyle":
+            self._styles[self._ident].take(name, value_of(attributes))
+
+
+class _NumberingReader:
+    def __init__(
+        self, abstracts: dict[str, _Abstract], numbers: dict[str, str], starts: dict[tuple[str, int], int]
+    ) -> None:
+        self._abstracts = abstracts
+        self._numbers = numbers
+        self._starts = starts
+        self._abstract = _Abstract()
+        self._number = ""
+        self._level = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        name, value = tag.rpartition("}")[2], value_of(attributes)
+        if name == "abstractNum":
+            self._abstract = self._abstracts[value_of(attributes, "abstractNumId")] = _Abstract()
+            self._number = ""
+        elif name == "num":
+            self._number, self._abstract = value_of(attributes, "numId"), _Abstract()
+        elif name == "abstractNumId":
+            self._numbers[self._number] = value
+        elif name in ("lvl", "lvlOverride"):
+            self._level = _small(value_of(attributes, "ilvl"))
+            self._abstract.levels[self._level] = Level("decimal", "")
+        elif name == "startOverride":
+            self._starts[self._number, self._level] = _small(value)
+        elif name == "pStyle":
+            self._abstract.of_styles[value] = self._level
+        elif self._level in self._abstract.levels:
+            self._describe(name, value)
+
+    def _describe(self, name: str, value: str) -> None:
+        how = self._abstract.levels[self._level]
+        if name == "start":
+            how = how._replace(start=_small(value))
+        elif name == "numFmt":
+            how = how._replace(shape=value)
+        elif name == "lvlText":
+            how = how._replace(pattern=value[:MOST_PATTERN])
+        elif name == "isLgl":
+            how = how._replace(is_legal=value not in ("0", "false"))
+        self._abstract.levels[self._level] = how
+
+
+def _small(text: str) -> int:
+    return int(text) if text.isdigit() and len(text) < 6 else 0

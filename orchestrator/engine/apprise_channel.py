@@ -1,0 +1,47 @@
+"""Reports and alerts through Apprise, which knows a hundred services by the address that is given it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.errors import BackendError, UsageError
+from orchestrator.core.sanitize import escape_controls, one_line
+from orchestrator.engine.channels import Message
+
+DEFAULT = "APPRISE_URLS"
+
+
+@dataclass(frozen=True, slots=True)
+class Apprise:
+    """`urls_env` of the options names the variable that holds the addresses, with blanks between them."""
+
+    options: Mapping[str, Any]
+    environ: Mapping[str, str]
+
+    def send(self, message: Message) -> None:
+        """Send it to all of them. Raises UsageError where there is none, BackendError where one did not take it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its libraries' own
+            self._send(message)
+
+    def _send(self, message: Message) -> None:
+        try:
+            import apprise
+        except ImportError:
+            hint = "pip install 'orch-batch[apprise]'"
+            raise UsageError("the channel apprise needs its library", hint=hint) from None
+        variable = str(self.options.get("urls_env", DEFAULT))
+        logging.getLogger("apprise").disabled = True  # it writes addresses, which are keys
+        services = apprise.Apprise()
+        addresses = self.environ.get(variable, "").split()
+        if not addresses:
+            raise UsageError(f"the environment variable {variable} is not set, which holds the addresses for apprise")
+        for number, address in enumerate(addresses, 1):
+            if not services.add(address):
+                raise UsageError(f"address {number} in {variable} is not one that apprise knows")
+        if not services.notify(title=one_line(message.subject), body=escape_controls(message.brief)):
+            raise BackendError("a service that apprise was given did not take the message")

@@ -1,0 +1,60 @@
+"""A folder of scans, asked about at each provider: accepted, answered, and priced before as what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.clock import now
+from orchestrator.pipeline.plan.planning import Planning
+from tests.support.hostedjob import MODEL, RATES, Desk
+from tests.unit.test_documents_pictures import PROSE, drawing, mixed_pdf, saved
+
+PAGES = 3
+
+
+@pytest.fixture
+def scans(tmp_path: Path) -> Path:
+    """A job file, and three scanned pages in two files, one of them beside a page of text."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.pdf").write_bytes(mixed_pdf("", PROSE, ""))
+    (tmp_path / "in/b.png").write_bytes(saved("PNG", drawing()))
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        f"name: scans\ndocuments: {{path: in, render: auto}}\nmodels: {{small: {MODEL}}}\n"
+        "tasks: [{id: facts, model: small, max_tokens: 1, prompt: 'What does it say?'}]\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", ["openai", "claude", "azure", "flex"])
+def test_scans_are_answered_by_every_provider(desk: Desk, scans: Path, name: str) -> None:
+    desk.backend(name)
+    job = desk.run(scans)
+    assert sorted(desk.ends(job).values()) == ["succeeded", "succeeded"]
+    assert desk.cost(job) > 0
+
+
+def test_the_plan_prices_pictures_by_their_size_and_not_by_their_bytes(desk: Desk, scans: Path) -> None:
+    desk.backend()
+    job = desk.submit(scans)
+    plan = Planning(desk.store, desk.config, desk.store.jobs.get(job.id), now()).plan()
+    lines = desk.home.requests(job.id).read_bytes().splitlines()
+    assert len(lines) == 2
+    assert sum(line.count(b"data:image/jpeg") for line in lines) == PAGES
+    # Letter at 100 dpi was scanned, and is sent at 150 dpi; the picture of 850 x 1100 goes as it is.
+    pixels = 2 * 1212 * 1568 + 850 * 1100
+    text = 2 * 30 + len(PROSE) // 3
+    by_hand = (pixels / 750 + text) * float(RATES["input"]) / 1_000_000 + 2 * float(RATES["output"]) / 1_000_000
+    assert abs(float(plan.expected) - by_hand) < by_hand / 10
+    assert sum(map(len, lines)) / 4 > 2 * pixels / 750, "as text they would cost more, or this shows nothing"
+
+
+def test_a_request_names_its_pages(desk: Desk, scans: Path) -> None:
+    desk.backend()
+    job = desk.submit(scans)
+    first = json.loads(desk.home.requests(job.id).read_bytes().splitlines()[0])
+    kinds = [part["type"] for part in first["body"]["messages"][0]["content"]]
+    assert kinds == ["image_url", "image_url", "text"]
