@@ -31,7 +31,7 @@ from orchestrator.engine.lock import running_engine
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish import merge
-from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of, writing
+from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
 from orchestrator.settings.spec_of import tasks_of
 

@@ -194,7 +194,7 @@ def _write_page(context: Context, built: CostReport, path: Path, since: str | No
 
 def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
     from orchestrator.cli.rows import require_own
-    from orchestrator.pipeline.finish.output_check import writing
+    from orchestrator.pipeline.finish.delivery import writing
 
     require_own(context, path, "--html", overwrite=overwrite)
     with writing(context.store, context.home.identity(), JobId(""), path, now):

@@ -18,8 +18,8 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.finish import outputs
+from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.merge import check_output
-from orchestrator.pipeline.finish.output_check import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.outputs import Format
 
 EVERY = 1000

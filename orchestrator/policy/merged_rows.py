@@ -9,8 +9,8 @@ import msgspec
 
 from orchestrator.core import wire
 from orchestrator.core.model import FinishedRow, RequestState
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import answer_of, response_json
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.settings.model_lists import rung_of
 
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode

@@ -17,8 +17,8 @@ import msgspec
 
 from orchestrator.core import answers, request_lines, wire
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import answer_of, response_json
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
 

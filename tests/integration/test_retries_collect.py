@@ -16,7 +16,7 @@ from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import CancelCode, Span
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
-from orchestrator.policy.output_check import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span, Usage
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.merged_rows import merged_row
-from orchestrator.policy.output_check import OutputCheck
 from tests.support import stored
 
 SCHEMA: dict[str, Any] = {

@@ -13,9 +13,9 @@ import pytest
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import Answer, answer_of
 from orchestrator.policy.merged_rows import batch_row, merged_row
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import is_passing
 

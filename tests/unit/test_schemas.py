@@ -18,8 +18,8 @@ from orchestrator.core.bounded.single import Single
 from orchestrator.core.errors import InputError
 from orchestrator.core.patterns import PatternProblem, searcher
 from orchestrator.core.schemas import SchemaCheck, faults
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import Answer
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.settings import job_file
 
 

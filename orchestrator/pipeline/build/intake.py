@@ -24,8 +24,8 @@ from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
-from orchestrator.pipeline.finish import output_check, outputs
-from orchestrator.pipeline.finish.output_check import OVERWRITE
+from orchestrator.pipeline.finish import delivery, outputs
+from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible
@@ -243,7 +243,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
     Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
     """
     try:
-        output_check.require(store, job)
+        delivery.require(store, job)
     except OutputError as error:
         if unattended and error.code.may_pass:
             return

@@ -24,8 +24,8 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.evidence import ANSWERS_KEPT
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled

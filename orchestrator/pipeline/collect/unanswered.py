@@ -16,8 +16,8 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.policy import batch_errors, results, row_errors
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
-from orchestrator.policy.output_check import OutputCheck
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import RungStanding, keep_from

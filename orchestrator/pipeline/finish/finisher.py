@@ -30,9 +30,9 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
-from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
+from orchestrator.pipeline.finish.delivery import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
-from orchestrator.policy.output_check import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home

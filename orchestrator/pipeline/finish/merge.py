@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.merged_rows import batch_row, merged_row
-from orchestrator.policy.output_check import OutputCheck
 
 MAX_OPEN = 64
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)

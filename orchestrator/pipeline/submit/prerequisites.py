@@ -8,7 +8,7 @@ from orchestrator.core.errors import OutputError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.pipeline import after
-from orchestrator.pipeline.finish.output_check import Gate
+from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.store import Store
 
 

@@ -165,7 +165,7 @@ def fetch(
     from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import form_of, place_of, require_own, write_rows
     from orchestrator.pipeline.finish import outputs
-    from orchestrator.pipeline.finish.output_check import writing
+    from orchestrator.pipeline.finish.delivery import writing
 
     if form == "parquet" and output is None:
         raise UsageError("--format parquet: cannot be written to stdout", hint="-o FILE names a file")
