@@ -114,9 +114,9 @@ def test_of_several_missed_nights_the_newest_is_run_and_the_others_say_so(night:
     night.add()
     night.tick(days=3, hours=5)
     assert night.states() == [(20, MISSED), (21, MISSED), (22, MISSED), (23, RUNNING)]
-    assert night.reason() == "begun 1 h late"
+    assert night.reason() == "started 1 h late"
     first = night.store.schedules.nights()[0]
-    assert "of several nights only the newest, 2026-11-23, is run" in first.reason
+    assert "of missed nights only the newest, 2026-11-23, is run" in first.reason
     assert first.ended_at == night.at
     assert len(night.jobs()) == 1
 
@@ -126,7 +126,7 @@ def test_of_several_missed_nights_the_newest_is_run_and_the_others_say_so(night:
     [
         ({}, 10, MISSED, "the grace is 6 h"),
         ({"misfire": Misfire.SKIP}, 9, SKIPPED, "found 5 h late; the schedule skips late nights"),
-        ({"deadline": "01:00"}, 8, MISSED, "its deadline passed"),
+        ({"deadline": "01:00"}, 8, MISSED, "not started by its deadline"),
     ],
 )
 def test_a_night_that_is_found_late_ends_by_its_rules(
@@ -160,7 +160,7 @@ def test_a_night_waits_for_a_job_that_somebody_submitted(night: Nights) -> None:
     assert night.states() == [(20, DUE)]
     night.finish()
     assert len(night.tick(hours=1)) == 2
-    assert night.reason() == "begun 2 h late"
+    assert night.reason() == "started 2 h late"
     assert len(night.jobs()) == 2
 
 
