@@ -112,7 +112,7 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "more-tokens-than-any-answer-has": (
         jsonl([row("a", max_tokens=2**63), row("b", max_tokens=2**31)]),
-        ["FILE:1: body.max_tokens: must be at most 2,147,483,647", "FILE:2: body.max_tokens: must be 2,147,483,647"],
+        ["FILE:1: body.max_tokens: must be at most 2,147,483,647", "FILE:2: body.max_tokens: must be at most 2,147,483,647"],
     ),
     "more-answers-of-them": (
         jsonl([row("a", max_completion_tokens=2**30, n=2)]),
@@ -129,7 +129,7 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
         )
         for depth in (499, 985, 100_000)
     },
-    "empty": (b"", ["FILE: the file has no request lines", "write one request a line"]),
+    "empty": (b"", ["FILE: the file has no request lines", "write one request per line"]),
     "only-blank-lines": (b"\n \r\n", ["FILE: the file has no request lines"]),
 }
 
@@ -204,7 +204,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is not a deadline; write 8h, 90m"]),
     "deadline-in-the-past": (
-        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["deadline 2020-01-01 00:00 UTC has passed", "give a later one"],
+        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["deadline 2020-01-01 00:00 UTC has already passed", "give a later one"],
     ),
     "unknown-backend": (
         JOB + "allow: {backends: [gpu]}\n", 2,
@@ -256,7 +256,7 @@ CONFIGS: dict[str, tuple[str, int, list[str]]] = {
     ),
     "not-allowed": (
         '[backends.cloud]\nupstreams = ["http://127.0.0.1:9/v1"]\nidle = true\n', 3,
-        ["no backend may run this job:", 'cloud: the job is local only, and this backend is not declared location ='],
+        ["no backend may run this job:", 'cloud: the job is local only, and this backend does not have location ='],
     ),
 }  # fmt: skip
 
