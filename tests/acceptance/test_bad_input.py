@@ -112,7 +112,10 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "more-tokens-than-any-answer-has": (
         jsonl([row("a", max_tokens=2**63), row("b", max_tokens=2**31)]),
-        ["FILE:1: body.max_tokens: must be at most 2,147,483,647", "FILE:2: body.max_tokens: must be at most 2,147,483,647"],
+        [
+            "FILE:1: body.max_tokens: must be at most 2,147,483,647",
+            "FILE:2: body.max_tokens: must be at most 2,147,483,647",
+        ],
     ),
     "more-answers-of-them": (
         jsonl([row("a", max_completion_tokens=2**30, n=2)]),

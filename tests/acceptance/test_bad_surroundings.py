@@ -144,7 +144,7 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert (refused.returncode, refused.stdout) == (4, "")
     assert "backend local: no upstream took a row for" in refused.stderr
     assert f"{upstream.base_url}: unreachable: " in refused.stderr
-    assert "run the same command again: the job goes on where it stopped" in refused.stderr
+    assert "run the same command again: the job resumes where it stopped" in refused.stderr
     job = the_job(run_orch)
     assert (job["state"], job["requests"]["pending"]) == ("running", 3)
     upstream.start()
@@ -214,7 +214,7 @@ def test_a_job_is_taken_up_though_its_deadline_has_passed(
     tomorrow = {"ORCH_NOW": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
     finished = run_orch("run", str(job), env=tomorrow)
     assert finished.returncode == 0, finished.stderr
-    assert "taken up where it stopped" in finished.stderr
+    assert "resuming where it stopped" in finished.stderr
     assert the_job(run_orch)["requests"]["succeeded"] == 1
     # A new job is another matter.
     assert run_orch("run", str(job), "--new", env=tomorrow).returncode == 3

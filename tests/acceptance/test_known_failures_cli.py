@@ -162,7 +162,7 @@ BAD_ARGUMENTS = {
     ("acknowledge", "documents/good.txt"): "no row of the document 'documents/good.txt' has failed in the newest run",
     ("acknowledge", "--all", "documents/bad.txt"): "--all: means all failures of all job files",
     ("acknowledge", "--list", "--note", "x"): "--list: only shows failures",
-    ("acknowledge", "--take-back", "--all", "--note", "x"): "--note: goes with what is acknowledged",
+    ("acknowledge", "--take-back", "--all", "--note", "x"): "--note: only applies when acknowledging",
     ("acknowledge", "--job", "none"): "there is no job 'none'",
     ("submit", "job.yaml", "--fail-on", "new"): "--fail-on: only applies with --wait",
     ("run", "job.yaml", "--fail-on", "some"): "'some' is not one of 'new', 'unacknowledged', 'any'",

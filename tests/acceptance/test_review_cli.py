@@ -103,4 +103,4 @@ def test_an_upstream_whose_models_are_none(monkeypatch: pytest.MonkeyPatch, mode
     with canned.canned(b"") as upstream:
         (_, ok, told, code), _ = _examine_upstream("local", upstream.base_url, None)
     assert (ok, code) == (False, 4)
-    assert told.startswith("does not answer as an OpenAI-compatible server does")
+    assert told.startswith("does not answer like an OpenAI-compatible server")

@@ -210,7 +210,7 @@ def test_trap_a0_a_list_of_another_shape_is_an_error_that_says_so(body: Any) -> 
     with answering(Answer(body)) as (backend, _):
         said = outcome(lambda: list(backend.batches()))[1]
         assert outcome(lambda: list(backend.files()))[0] is BackendError
-    assert "answers as no Batch API does" in said.message
+    assert "does not answer like a Batch API" in said.message
     assert said.hint == "check base_url"
 
 

@@ -121,7 +121,7 @@ def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:
     watched.watch().look(CALM, later(0.5))
     watched.watch().look(CALM, later(0.6))
     [event] = watched.events("contracts-1", "alert")
-    assert "is at risk: it is kept with" in event
+    assert "is at risk: met with" in event
 
 
 def test_a_job_that_no_backend_may_run_is_watched_all_the_same(watched: Watched) -> None:
@@ -252,4 +252,4 @@ def test_a_database_that_fails_ends_no_engine(place: Config, caplog: pytest.LogC
     watch.tick(lambda: CALM, NOW)
     watch.close()
     store.close()
-    assert "jobs could not be watched" in caplog.text
+    assert "jobs could not be monitored" in caplog.text
