@@ -207,7 +207,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is not a deadline; write 8h, 90m"]),
     "deadline-in-the-past": (
-        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["deadline 2020-01-01 00:00 UTC has already passed", "give a later one"],
+        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["2020-01-01 00:00 UTC has already passed", "give a later one"],
     ),
     "unknown-backend": (
         JOB + "allow: {backends: [gpu]}\n", 2,

@@ -208,7 +208,7 @@ def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_d
     refused(desk, job)
     assert len({text.partition("\n")[0] for text in desk.said}) == 1
     assert "Incorrect API key provided." in desk.said[0]
-    assert "`orch doctor` asks openai again" in desk.said[0]
+    assert "`orch doctor` tests openai again" in desk.said[0]
     assert desk.provider.calls("upload")[401] == 5, "in four minutes"
     desk.key("openai", "sk-the-right-one")
     desk.start_anew()
@@ -261,7 +261,7 @@ def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and
         desk.later(10, job)
     assert desk.provider.calls("retrieve")[401] == 3, "one refusal speaks for all of its batches, at 10, 30 and 60 s"
     refused(desk, job)
-    assert "`orch doctor` asks openai again" in desk.said[0]
+    assert "`orch doctor` tests openai again" in desk.said[0]
     desk.provider.clear()
     desk.later(400, job)
     desk.finish(job)
