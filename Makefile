@@ -40,6 +40,7 @@ test-fast: install
 	$(PYTEST) tests/unit tests/contract -m "not slow and not soak and not vllm"
 
 soak: install
+	ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 	$(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 lint: install

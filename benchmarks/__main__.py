@@ -13,6 +13,7 @@ from benchmarks import (
     databases,
     hosted,
     order,
+    reading,
     routing,
     serve_cpu,
     serve_times,
@@ -26,6 +27,7 @@ PLAIN: dict[str, Callable[[], None]] = {
     "build": build.main,
     "changes": changes.main,
     "order": order.main,
+    "reading": reading.main,
     "startup": startup.main,
 }
 WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {

@@ -103,7 +103,7 @@ def ours(folder: Path, *, finish: bool) -> None:
     home = Home(folder / "home")
     with Store.open(url) as store:
         options = intake.Options(new=False)
-        taken = intake.submit(store, home, config, folder / "job.yaml", options, now, lambda documents, rows: None)
+        taken = intake.submit(store, home, config, folder / "job.yaml", options, now, lambda *_: None)
         if finish:
             return
         settings = config.backends["local"]

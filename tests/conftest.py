@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,10 @@ from tests.support.process import Upstream, upstreams
 
 # How long an example takes says more about the machine than about the code, and a folder may serve many examples.
 settings.register_profile(
-    "orch", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "orch",
+    deadline=None,
+    max_examples=int(os.environ.get("ORCH_EXAMPLES", "40")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("orch")
 

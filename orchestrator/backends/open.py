@@ -50,6 +50,7 @@ def open_backend(
     import openai
 
     from orchestrator.backends.openai import OpenAIBatches
+    from orchestrator.backends.openai_sdk import SdkAPI
 
     profile = profile_for(settings)
     client = openai.OpenAI(
@@ -62,7 +63,7 @@ def open_backend(
     # The client takes these from the environment as well, and would send OpenAI's to whoever it is pointed at.
     client.organization, client.project = settings.organization, settings.project
     extra = {"include_provenance": True} if profile.is_orch else None
-    return OpenAIBatches(name, client, profile, extra, silent)
+    return OpenAIBatches(name, SdkAPI(client, silent), profile, extra)
 
 
 def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:

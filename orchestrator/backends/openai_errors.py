@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import httpx2
-import openai
 
 from orchestrator.backends import lenient
+from orchestrator.backends.openai_api import Refusal
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
@@ -21,7 +21,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
 UNREADABLE = (ValueError, TypeError, AttributeError)
-"""What the client raises for an answer that is not JSON, or of another shape: it reads them without a check."""
+"""What reading an answer raises that is not JSON, or of another shape."""
 
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _COLLECTIONS = ("/files", "/batches", "/models")
@@ -42,12 +42,11 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     def told(detail: str) -> str:
         return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
-    if isinstance(error, openai.APIStatusError):
-        return _of_answer(error, told(said(error) or f"status {error.status_code}"), creating=creating)
-    cause = (error.__cause__ or error) if isinstance(error, openai.APIConnectionError) else error
-    unread = f"it does not answer like a Batch API ({cause})" if isinstance(cause, UNREADABLE) else None
+    if isinstance(error, Refusal):
+        return _of_answer(error, told(error.said or f"status {error.status}"), creating=creating)
+    unread = f"it does not answer like a Batch API ({error})" if isinstance(error, UNREADABLE) else None
     return unanswered(
-        cause, told(unread or str(cause) or type(cause).__name__), creating, is_unread=unread is not None
+        error, told(unread or str(error) or type(error).__name__), creating, is_unread=unread is not None
     )
 
 
@@ -60,11 +59,11 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
     return Uncertain(message) if creating else BackendError(message)
 
 
-def _of_answer(error: openai.APIStatusError, message: str, *, creating: bool) -> OrchError:
-    status, code, after = error.status_code, code_of(error), asked_pause(error.response.headers)
+def _of_answer(error: Refusal, message: str, *, creating: bool) -> OrchError:
+    status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if status == _INSUFFICIENT_STORAGE:
         return StorageError(message, hint="free disk space, then run the same command again")
-    if is_account(status, code, str(error.type)):
+    if is_account(status, code, error.kind):
         hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)
     # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
@@ -79,24 +78,18 @@ def _of_answer(error: openai.APIStatusError, message: str, *, creating: bool) ->
     return BackendRefused(message, status=status, code=code, retry_after=after)
 
 
-def is_not_its_own(error: openai.APIStatusError) -> bool:
+def is_not_its_own(error: Refusal) -> bool:
     """Whether a refusal is not the API's: one without an error object is a gateway's, or there is no such API at all.
 
     A file that is too large may be refused by whoever stands before it.
     """
-    if not said(error):
-        return error.status_code != _TOO_LARGE
-    is_collection = error.request.url.path.rstrip("/").endswith(_COLLECTIONS)
-    return error.status_code in (404, 405) and is_collection and error.code is None and error.param is None
+    if not error.said:
+        return error.status != _TOO_LARGE
+    is_collection = error.path.rstrip("/").endswith(_COLLECTIONS)
+    return error.status in (404, 405) and is_collection and error.code is None and error.param is None
 
 
-def said(error: openai.APIStatusError) -> str:
-    """The message of an error object, empty where the answer has none."""
-    told = lenient.mapping(error.body)
-    return lenient.text(told.get("message")) if "message" in told else ""
-
-
-def code_of(error: openai.APIStatusError) -> str | None:
+def code_of(error: Refusal) -> str | None:
     """The provider's word for the cause, None where it has none."""
     return None if error.code is None else lenient.text(error.code)
 

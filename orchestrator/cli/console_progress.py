@@ -53,13 +53,18 @@ class LiveProgress:
         else:
             err().print(view(err().width))
 
-    def reading(self, documents: int, requests: int) -> None:
-        """While documents are read: how many there are in all, nobody knows before the last."""
+    def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
+        """While documents are read; `expected` is how many there are, None where nobody knows before the last."""
         if not self._is_due():
             return
         rate = self._rate("documents", documents)
-        told = f"reading documents: {documents:,} read, {requests:,} requests"
-        self._draw(_plain(f"{told}, {rate:,.0f} documents/s" if rate else told), told)
+        done = f"{documents:,} read" if expected is None else f"{documents:,} of {expected:,}"
+        told = f"reading documents: {done}, {requests:,} requests"
+        if rate:
+            told += f", {rate:,.0f} documents/s"
+        if rate and expected is not None and expected > documents:
+            told += f", ETA {duration((expected - documents) / rate)}"
+        self._draw(_plain(told), told)
 
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
         """While something of a known size is done: `what` is its name, `unit` what is counted (`rows`, `MB`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.readers import Readers
-from orchestrator.documents.sources import Listed, fields_of, listed, read
+from orchestrator.documents.sources import Listed, Survey, listed, read, survey
 from orchestrator.documents.types import EXTRACTOR_VERSION, Document, DocumentProblem, UnreadableDocument
 
 __all__ = [
@@ -14,8 +14,9 @@ __all__ = [
     "Ignored",
     "Listed",
     "Readers",
+    "Survey",
     "UnreadableDocument",
-    "fields_of",
     "listed",
     "read",
+    "survey",
 ]

@@ -25,7 +25,7 @@ _LOCKED = 1  # the flag of an entry that opens with a password
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
 
-class Part(NamedTuple):
+class Member(NamedTuple):
     """A file in another: its path in there, and how to read it.
 
     `read` raises OSError and ExtractionError, and is to be called before the next part is asked for. `fields` are
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     passed: IgnoredReason | None = None
 
 
-class Budget:
+class UnpackLimit:
     """What a file may unpack to, with all archives in it."""
 
     def __init__(self, size: int) -> None:
@@ -74,7 +74,7 @@ class Budget:
         )
 
 
-def zip_parts(content: Content, budget: Budget) -> Iterator[Part]:
+def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The files in a ZIP archive, in its order. Raises OSError, ExtractionError."""
     with content.opened() as handle:
         try:
@@ -85,10 +85,10 @@ def zip_parts(content: Content, budget: Budget) -> Iterator[Part]:
             for entry in archive.infolist():
                 if not entry.is_dir():
                     name = entry.filename.replace("\\", "/").lstrip("/")
-                    yield Part(name, partial(_zipped, archive, entry, content.limit, budget))
+                    yield Member(name, partial(_zipped, archive, entry, content.limit, unpacking))
 
 
-def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, budget: Budget) -> bytes:
+def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpacking: UnpackLimit) -> bytes:
     if entry.flag_bits & _LOCKED:
         raise ExtractionError(
             DocumentProblem.ENCRYPTED, "It opens only with the archive's password; unpack it, or exclude it."
@@ -97,7 +97,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, budget
         raise too_large_inside(limit, entry.file_size)
     try:
         with archive.open(entry) as stream:
-            return budget.take(_pieces(stream), limit)
+            return unpacking.take(_pieces(stream), limit)
     except _DAMAGE as error:
         raise ExtractionError(
             DocumentProblem.UNREADABLE,
@@ -105,7 +105,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, budget
         ) from error
 
 
-def tar_parts(content: Content, budget: Budget) -> Iterator[Part]:
+def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The files in a TAR archive, in its order; links and devices are passed over. Raises as `zip_parts`."""
     with content.stream() as stream:
         try:
@@ -113,16 +113,16 @@ def tar_parts(content: Content, budget: Budget) -> Iterator[Part]:
                 while (entry := archive.next()) is not None:
                     archive.members = []  # type: ignore[attr-defined] # it would keep all of them
                     if not entry.isdir():
-                        yield _tar_part(archive, entry, content.limit, budget)
+                        yield _tar_part(archive, entry, content.limit, unpacking)
         except _DAMAGE as error:
             raise _damaged("TAR") from error
 
 
-def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, budget: Budget) -> Part:
+def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpacking: UnpackLimit) -> Member:
     name = entry.name.lstrip("/").removeprefix("./")
     if not entry.isreg():
         reason = IgnoredReason.LINK if entry.issym() or entry.islnk() else IgnoredReason.SPECIAL
-        return Part(name, bytes, passed=reason)
+        return Member(name, bytes, passed=reason)
 
     def read() -> bytes:
         if entry.size > limit:
@@ -130,11 +130,11 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, budg
         stream = archive.extractfile(entry)
         assert stream is not None  # it is a regular file
         try:
-            return budget.take(_pieces(stream), limit)
+            return unpacking.take(_pieces(stream), limit)
         except _DAMAGE as error:
             raise _damaged_part() from error
 
-    return Part(name, read)
+    return Member(name, read)
 
 
 def _pieces(stream: IO[bytes]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.office import Budget, check_container, damaged
+from orchestrator.documents.office import TextLimit, check_container, damaged
 from orchestrator.documents.package import Package, new_parser
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_styles import Properties, Styles, value_of
@@ -72,7 +72,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     del encoding  # XML says itself how it is written
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     try:
-        lines = list(_lines(Package(data), Budget(most)))
+        lines = list(_lines(Package(data), TextLimit(most)))
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
@@ -81,7 +81,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
 
 
-def _lines(package: Package, budget: Budget) -> Iterator[str]:
+def _lines(package: Package, budget: TextLimit) -> Iterator[str]:
     """Headers, body, notes, comments, footers. A header that several sections share is given once."""
     main = package.main_part()
     relations = package.relations(main)
@@ -133,7 +133,7 @@ class _Text:
     pieces, so that no text is copied more than a few times. Raises ExtractionError.
     """
 
-    def __init__(self, kind: str, budget: Budget, styles: Styles, notes: _Notes) -> None:
+    def __init__(self, kind: str, budget: TextLimit, styles: Styles, notes: _Notes) -> None:
         """`kind` is that of the part."""
         self.lines: list[str] = []
         self._kind = kind

@@ -53,19 +53,27 @@ class _Lines:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.inline: list[str] = []
+        self.is_item = False
+        """Whether a list item waits for the first line that bears its mark."""
 
     def end_line(self) -> None:
         text = _SPACE.sub(" ", "".join(self.inline)).strip(" ")
-        if text == "-":  # the mark of a list item waits for its first block
-            return
         self.inline.clear()
         if text:
-            self.done.append(text)
+            self.done.append(f"- {text}" if self.is_item else text)
+            self.is_item = False
 
     def end_paragraph(self) -> None:
         self.end_line()
-        if not self.inline and self.done and self.done[-1] != "":
+        if not self.is_item and self.done and self.done[-1] != "":
             self.done.append("")
+
+    def end_item(self) -> None:
+        self.end_line()
+        self.is_item = False
+
+
+_END = {"paragraph": _Lines.end_paragraph, "line": _Lines.end_line, "item": _Lines.end_item}
 
 
 def block_text(root: LexborNode) -> str:
@@ -75,7 +83,7 @@ def block_text(root: LexborNode) -> str:
     while stack:
         item = stack.pop()
         if isinstance(item, str):
-            lines.end_paragraph() if item == "paragraph" else lines.end_line()
+            _END[item](lines)
             continue
         tag = item.tag or ""
         if tag == "-text":
@@ -93,14 +101,16 @@ def block_text(root: LexborNode) -> str:
 
 
 def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | str]) -> None:
-    if tag in _PARAGRAPHS:
+    if tag == "li":
+        lines.end_line()
+        lines.is_item = True
+        stack.append("item")
+    elif tag in _PARAGRAPHS:
         lines.end_paragraph()
         stack.append("paragraph")
     elif tag in _LINES:
         lines.end_line()
         stack.append("line")
-    if tag == "li":
-        lines.inline.append("- ")
     stack.extend(reversed(list(node.iter(include_text=True))))
 
 

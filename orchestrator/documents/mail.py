@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from orchestrator.documents.archives import Budget, Part
+from orchestrator.documents.archives import Member, UnpackLimit
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean, decode, decode_declared
 from orchestrator.documents.kinds import Holds, Kind, split_name
@@ -35,17 +35,17 @@ _ENDINGS = {
 _TEXT = Kind("text", Holds.ONE)
 
 
-def mail_parts(content: Content, budget: Budget) -> Iterator[Part]:
+def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del budget  # nothing in it is packed: it has no more bytes than the file
+    del unpacking  # nothing in it is packed: it has no more bytes than the file
     yield from _parts(content.whole(), MESSAGE, "")
 
 
-def mbox_parts(content: Content, budget: Budget) -> Iterator[Part]:
+def mbox_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mails of an mbox file, each with its number, as mails in an archive. Raises OSError, ExtractionError."""
-    del budget
+    del unpacking
     for number, mail in enumerate(_mails(content), 1):
-        yield Part(f"{number}", partial(_whole, mail, content.limit), kind=Kind("eml", Holds.PARTS))
+        yield Member(f"{number}", partial(_whole, mail, content.limit), kind=Kind("eml", Holds.PARTS))
 
 
 def _whole(mail: bytes | int, limit: int) -> bytes:
@@ -81,7 +81,7 @@ def _mails(content: Content) -> Iterator[bytes | int]:
         yield b"\n".join(held) if size <= content.limit else size
 
 
-def _parts(data: bytes, name: str, prefix: str) -> Iterator[Part]:
+def _parts(data: bytes, name: str, prefix: str) -> Iterator[Member]:
     try:
         mail = email.message_from_bytes(data, policy=email.policy.default)
         assert isinstance(mail, EmailMessage)
@@ -96,9 +96,9 @@ def _parts(data: bytes, name: str, prefix: str) -> Iterator[Part]:
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "It is damaged or is not an e-mail message; export it again, or exclude it."
         ) from error
-    yield Part(prefix + name, partial(_text, mail, texts), fields, _TEXT)
+    yield Member(prefix + name, partial(_text, mail, texts), fields, _TEXT)
     for number, part in enumerate(attached, 1):
-        yield Part(prefix + _name(part, number), partial(_bytes, part), fields)
+        yield Member(prefix + _name(part, number), partial(_bytes, part), fields)
 
 
 def _sorted(mail: EmailMessage) -> tuple[list[Message[str, str]], list[Message[str, str]]]:

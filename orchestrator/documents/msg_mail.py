@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.documents.archives import Budget, Part
+from orchestrator.documents.archives import Member, UnpackLimit
 from orchestrator.documents.content import Content
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import Holds, Kind
@@ -14,9 +14,9 @@ from orchestrator.documents.mail import MESSAGE
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
-def msg_parts(content: Content, budget: Budget) -> Iterator[Part]:
+def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """The mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del budget  # nothing in it is packed
+    del unpacking  # nothing in it is packed
     data = content.whole()
     oxmsg = require("oxmsg", "Outlook mail", "office")
     try:
@@ -31,9 +31,9 @@ def msg_parts(content: Content, budget: Budget) -> Iterator[Part]:
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
         ) from error
-    yield Part(MESSAGE, text.encode, fields, Kind("text", Holds.ONE))
+    yield Member(MESSAGE, text.encode, fields, Kind("text", Holds.ONE))
     for number, (name, inside) in enumerate(attached, 1):
-        yield Part(name or f"part-{number}", lambda inside=inside: inside or b"", fields)  # type: ignore[misc]
+        yield Member(name or f"part-{number}", lambda inside=inside: inside or b"", fields)  # type: ignore[misc]
 
 
 def _fields(mail: Any) -> dict[str, str]:

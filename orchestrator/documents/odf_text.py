@@ -6,7 +6,7 @@ import re
 
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.lists import Level, Lists
-from orchestrator.documents.office import Budget, damaged, encrypted
+from orchestrator.documents.office import TextLimit, damaged, encrypted
 from orchestrator.documents.package import Package
 from orchestrator.documents.types import ExtractionError
 
@@ -23,7 +23,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         package = Package(data)
         if package.holds("META-INF/manifest.xml") and b"encryption-data" in package.whole("META-INF/manifest.xml"):
             raise encrypted()
-        text = _Text(Budget(most))
+        text = _Text(TextLimit(most))
         if package.holds("styles.xml"):
             package.parse("styles.xml", text.start, text.end, text.characters)
         package.parse("content.xml", text.start, text.end, text.characters)
@@ -42,7 +42,7 @@ class _Text:
     What is in a cell, a note or a comment goes to lines of its own, which are put where they belong at its end.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: TextLimit) -> None:
         self._budget = budget
         self._lists = Lists()
         self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment

@@ -9,7 +9,7 @@ MAX_ELEMENTS = 5_000_000  # a thousand pages have half a million
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
-class Budget:
+class TextLimit:
     """Counts down elements, and characters of text. Raises ExtractionError (too_large)."""
 
     def __init__(self, most: int) -> None:

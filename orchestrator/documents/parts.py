@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from orchestrator.documents import files, tables
-from orchestrator.documents.archives import Budget, Part, tar_parts, zip_parts
+from orchestrator.documents.archives import Member, UnpackLimit, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import IgnoredReason, is_lock
 from orchestrator.documents.keys import printable, shortened
@@ -77,21 +77,21 @@ def keys(file: TableFile) -> Iterator[str]:
 class _Walk:
     """Goes through a file, and through the archives in it."""
 
-    def __init__(self, file: TableFile, budget: Budget) -> None:
+    def __init__(self, file: TableFile, unpacking: UnpackLimit) -> None:
         self._file = file
-        self._budget = budget
+        self._unpacking = unpacking
         self._plugins = {plugin.ending: plugin for plugin in file.plugins}
         self._keys: set[str] = set()
         self.is_empty = True
 
-    def parts(self, content: Content, kind: str) -> Iterator[Part]:
+    def parts(self, content: Content, kind: str) -> Iterator[Member]:
         """The parts of a file. Raises OSError, ExtractionError."""
-        for part in _READ[kind](content, self._budget):
-            self._budget.count()
+        for part in _READ[kind](content, self._unpacking):
+            self._unpacking.count()
             self.is_empty = False
             yield part
 
-    def key(self, outer: str, part: Part) -> str:
+    def key(self, outer: str, part: Member) -> str:
         """The key of a part; a name that an earlier part has already is marked."""
         key = shortened(f"{outer}#{printable(part.name)}")
         while key in self._keys:
@@ -99,7 +99,7 @@ class _Walk:
         self._keys.add(key)
         return key
 
-    def found(self, key: str, part: Part, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
+    def found(self, key: str, part: Member, depth: int) -> Iterator[Document | UnreadableDocument | Passed]:
         """What a part gives."""
         name = part.name.rpartition("/")[2]
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
@@ -118,7 +118,7 @@ class _Walk:
                 yield UnreadableDocument(key, name, problem.code, problem.message, problem.size)
 
     def _documents(
-        self, key: str, part: Part, kind: Kind, data: bytes, depth: int
+        self, key: str, part: Member, kind: Kind, data: bytes, depth: int
     ) -> Iterator[Document | UnreadableDocument | Passed]:
         file = self._file
         content = Content("", None, kind.packing, file.max_bytes, data)
@@ -158,10 +158,10 @@ def _is_hidden(path: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
 
 
-def _budget(file: TableFile) -> Budget:
+def _budget(file: TableFile) -> UnpackLimit:
     with suppress(OSError):  # it is told where the file is opened
-        return Budget(os.stat(file.path).st_size)
-    return Budget(0)
+        return UnpackLimit(os.stat(file.path).st_size)
+    return UnpackLimit(0)
 
 
 _READ = {"zip": zip_parts, "tar": tar_parts, "eml": mail_parts, "mbox": mbox_parts, "msg": msg_parts}

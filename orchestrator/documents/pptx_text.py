@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.office import Budget, check_container, damaged
+from orchestrator.documents.office import TextLimit, check_container, damaged
 from orchestrator.documents.package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK
 from orchestrator.documents.types import ExtractionError
@@ -24,7 +24,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     del encoding  # XML says itself how it is written
     check_container(data, "a PowerPoint 97-2003 presentation; save it as .pptx or PDF")
     try:
-        slides = [clean("\n".join(lines)).strip() for lines in _slides(Package(data), Budget(most))]
+        slides = [clean("\n".join(lines)).strip() for lines in _slides(Package(data), TextLimit(most))]
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
@@ -33,7 +33,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return PAGE_BREAK.join(slides) if any(slides) else "", {"pages": len(slides)}
 
 
-def _slides(package: Package, budget: Budget) -> Iterator[list[str]]:
+def _slides(package: Package, budget: TextLimit) -> Iterator[list[str]]:
     main = package.main_part()
     targets = {relation.id: relation.target for relation in package.relations(main)}
     order: list[str] = []
@@ -47,7 +47,7 @@ def _slides(package: Package, budget: Budget) -> Iterator[list[str]]:
         yield _slide(package, targets[ident], budget)
 
 
-def _slide(package: Package, part: str, budget: Budget) -> list[str]:
+def _slide(package: Package, part: str, budget: TextLimit) -> list[str]:
     lines = _read(package, part, budget)
     for relation in package.relations(part):
         if relation.kind == "diagramData" and package.holds(relation.target):
@@ -58,7 +58,7 @@ def _slide(package: Package, part: str, budget: Budget) -> list[str]:
     return lines
 
 
-def _read(package: Package, part: str, budget: Budget, *, notes: bool = False) -> list[str]:
+def _read(package: Package, part: str, budget: TextLimit, *, notes: bool = False) -> list[str]:
     shapes = _Shapes(budget, notes=notes)
     package.parse(posixpath.normpath(part), shapes.start, shapes.end, shapes.characters)
     return shapes.lines
@@ -67,7 +67,7 @@ def _read(package: Package, part: str, budget: Budget, *, notes: bool = False) -
 class _Shapes:
     """Takes the events of an XML parser and makes lines of a slide's paragraphs and of the rows of its tables."""
 
-    def __init__(self, budget: Budget, *, notes: bool) -> None:
+    def __init__(self, budget: TextLimit, *, notes: bool) -> None:
         self.lines: list[str] = []
         self._budget = budget
         self._notes = notes

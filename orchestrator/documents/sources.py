@@ -63,31 +63,45 @@ def listed(
     return _listed(_Opened(source, base), now_ns, readers, ignored)
 
 
-def fields_of(source: DocumentSource, base: Path, readers: Readers) -> frozenset[str] | None:
-    """The names that a template may use for some document of `source`, besides `text`.
-
-    None when only the rows can tell (JSONL, or a table that cannot be opened). Raises InputError as `read`.
-    """
+def survey(source: DocumentSource, base: Path, readers: Readers) -> Survey:
+    """What can be told of `source` without reading it. Raises InputError as `read`."""
     opened = _Opened(source, base)
     known: set[str] = set()
+    number, has_many = 0, False
     for entry in opened.entries():
+        number += not isinstance(entry, Skipped)
         if not isinstance(entry, FoundFile):
             continue
         kind = opened.kind(entry)
         if kind.plugin is not None:
-            return None
+            return Survey(None, None)
+        if kind.holds is Holds.ONE:
+            known |= files.fields_of(kind.name)
+            continue
+        has_many = True
         if kind.holds is Holds.PARTS:
             if source.text_column is not None:  # there may be tables in it
-                return None
+                return Survey(None, None)
             known |= files.PART_FIELDS
-        elif kind.holds is Holds.ONE:
-            known |= files.fields_of(kind.name)
         elif source.text_column is not None:
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
-                return None
+                return Survey(None, None)
             known |= {"row", *filter(None, columns)}
-    return frozenset(known - {"text"})
+    chosen = number if source.sample is None else min(number, source.sample)
+    return Survey(frozenset(known - {"text"}), None if has_many else chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The names that a template may use for some document of a source, besides `text`, and how many documents it has.
+
+    Names are None where only what is read can tell (rows of JSONL, a table that cannot be opened, a plug-in's
+    documents); the number is None where a file holds several documents.
+    """
+
+    fields: frozenset[str] | None
+    documents: int | None
 
 
 @dataclass(frozen=True, slots=True)

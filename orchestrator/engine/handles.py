@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
-from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
+from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.pipeline.backend_handles import BackendHandle

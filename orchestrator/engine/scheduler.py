@@ -202,7 +202,7 @@ class Scheduler:
             Path(schedule.file),
             options,
             self._now,
-            lambda documents, rows: None,
+            lambda documents, requests, expected: None,
         )
         self._store.schedules.given(night, intake.job.id)
         if intake.how is How.UNCHANGED:

@@ -38,7 +38,7 @@ class Database:
                 raise StorageError(
                     f"the database is at version {version}, newer than this orch supports", hint="upgrade orch"
                 )
-            self._migrate()
+            self._create_or_migrate()
 
     @property
     def dialect(self) -> Dialect:
@@ -119,25 +119,41 @@ class Database:
                 return None
             raise
 
-    def _migrate(self) -> None:
-        from alembic import command
-        from alembic.config import Config
+    def _create_or_migrate(self) -> None:
+        with self._engine.connect() as connection, self._alone(connection):
+            writing = connection.execution_options(orch_write=True)
+            with writing.begin():
+                from orchestrator.store.creation import create
 
-        config = Config()
-        config.set_main_option("script_location", str(migrations_folder()))
-        with self._engine.connect() as connection:
-            config.attributes["connection"] = connection
-            if not self.is_sqlite:
-                # Two processes that find an empty database at once take turns.
-                connection.execute(text("SELECT pg_advisory_lock(715517)"))
-                connection.commit()
-            try:
-                command.upgrade(config, "head")
-            finally:
-                if not self.is_sqlite:
-                    connection.rollback()
-                    connection.execute(text("SELECT pg_advisory_unlock(715517)"))
-                    connection.commit()
+                if create(writing):
+                    return
+            _migrate(writing)
+
+    @contextmanager
+    def _alone(self, connection: Connection) -> Iterator[None]:
+        """Two processes that find an empty database at once take turns. SQLite's transactions see to that."""
+        if self.is_sqlite:
+            yield
+            return
+        connection.execute(text("SELECT pg_advisory_lock(715517)"))
+        connection.commit()
+        try:
+            yield
+        finally:
+            connection.rollback()
+            connection.execute(text("SELECT pg_advisory_unlock(715517)"))
+            connection.commit()
+
+
+def _migrate(connection: Connection) -> None:
+    # Imported for a database that is older: a new one, and one that is current, have no need of it.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
 
 
 def _is_of_a_value(error: Exception) -> bool:

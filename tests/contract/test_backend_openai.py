@@ -15,9 +15,12 @@ import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
 from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai_sdk import SdkAPI
+from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
+from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.emulator.client import Emulator
@@ -49,21 +52,27 @@ class Provider:
         return wait_until(look)
 
 
-@pytest.fixture(scope="module", params=["orch", "openai", "azure"])
+@pytest.fixture(scope="module", params=["orch", "own", "openai", "azure"])
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     folder = tmp_path_factory.mktemp("provider")
-    profile = PROFILES[request.param]
+    profile = PROFILES["orch" if request.param == "own" else request.param]
 
     def client(url: str) -> OpenAIBatches:
-        return OpenAIBatches("it", openai.OpenAI(base_url=url, api_key="sk-it", max_retries=0), profile)
+        return OpenAIBatches("it", SdkAPI(openai.OpenAI(base_url=url, api_key="sk-it")), profile)
 
     if profile.is_orch:
         with upstreams(folder) as make:
             settings = Settings(upstreams=(make(model=[MODEL]).base_url,), retry_delay=0.02)
-            with over_tcp(folder, settings) as url:
-                backend = client(f"{url}/v1")
-                yield Provider(backend)
-                backend.close()
+            if request.param == "own":
+                with ServerThread(folder, settings) as server:
+                    backend = OpenAIBatches("it", over_unix_socket(server.socket), profile)
+                    yield Provider(backend)
+                    backend.close()
+            else:
+                with over_tcp(folder, settings) as url:
+                    backend = client(f"{url}/v1")
+                    yield Provider(backend)
+                    backend.close()
         return
     with Emulator(folder, speed=HOUR_A_SECOND) as emulator:
         emulator.settings(models=[MODEL])

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.backends import BatchOrder, Intent
 from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai_sdk import SdkAPI
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import BackendError, Uncertain
 from tests.emulator.client import Emulator
@@ -30,7 +31,7 @@ def emulator(tmp_path: Path) -> Iterator[Emulator]:
 @pytest.fixture
 def backend(emulator: Emulator) -> Iterator[OpenAIBatches]:
     client = openai.OpenAI(base_url=emulator.url_openai, api_key="sk-it", max_retries=0, timeout=2.0)
-    found = OpenAIBatches("it", client, PROFILES["openai"])
+    found = OpenAIBatches("it", SdkAPI(client), PROFILES["openai"])
     yield found
     found.close()
 

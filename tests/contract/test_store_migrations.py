@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,11 +103,12 @@ def test_the_head_that_the_store_knows_is_the_newest_script() -> None:
     assert scripts().get_heads() == [HEAD]
 
 
-def test_a_current_database_is_opened_without_alembic(tmp_path: Any) -> None:
+def test_a_database_is_made_and_opened_without_alembic(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'orch.db'}"
-    Store.open(url).close()
     code = f"{OPEN}; sys.exit('alembic' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, url], check=False).returncode == 0
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", code, url], check=False).returncode == 0
+    assert differences(url) == []
 
 
 def test_opening_again_keeps_what_is_there(database_url: str) -> None:
@@ -216,3 +219,87 @@ def values(url: str, query: str) -> list[Any]:
         found = list(connection.scalars(text(query)))
     engine.dispose()
     return found
+
+
+# What Postgres and SQLite say of a schema, without the order of columns: that is of when each was added.
+FACTS = {
+    "sqlite": (
+        'SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk, c.hidden'
+        " FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'",
+        'SELECT m.name, i.name, i."unique", i.origin, i.partial, c.seqno, c.name, c.desc, c.coll,'
+        " replace(x.sql, '\"', '') FROM sqlite_master m, pragma_index_list(m.name) i, pragma_index_xinfo(i.name) c"
+        " LEFT JOIN sqlite_master x ON x.name = i.name WHERE m.type = 'table' AND c.key",
+        "SELECT m.name, f.* FROM sqlite_master m, pragma_foreign_key_list(m.name) f WHERE m.type = 'table'",
+        "SELECT type, name FROM sqlite_master WHERE name NOT LIKE 'sqlite_autoindex%'",
+        "SELECT * FROM alembic_version",
+    ),
+    "postgresql": (
+        "SELECT c.relname, c.relkind, c.reloptions, c.relpersistence, a.attname,"
+        " format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attstattarget, a.attstorage, a.attidentity,"
+        " a.attgenerated, pg_get_expr(d.adbin, d.adrelid)"
+        " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+        " LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum"
+        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v') AND a.attnum > 0"
+        " AND NOT a.attisdropped",
+        "SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
+        "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE connamespace = 'public'::regnamespace AND contype <> 'n'",
+        "SELECT sequence_name, data_type, start_value, increment FROM information_schema.sequences",
+        "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal",
+        "SELECT * FROM alembic_version",
+    ),
+}
+
+
+def facts(url: str) -> list[list[str]]:
+    """Everything that the database says of its schema."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = [
+            sorted(str(tuple(row)) for row in connection.execute(text(query))) for query in FACTS[engine.dialect.name]
+        ]
+    engine.dispose()
+    return found
+
+
+@pytest.fixture
+def other_url(database_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A second empty database of the same kind."""
+    if database_url.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path / 'other.db'}"
+        return
+    with request.getfixturevalue("postgres").database() as url:
+        yield url
+
+
+def test_an_empty_database_gets_at_once_what_the_migrations_make(database_url: str, other_url: str) -> None:
+    Store.open(database_url).close()
+    upgraded(other_url, "head")
+    made, migrated = facts(database_url), facts(other_url)
+    for at, (one, other) in enumerate(zip(made, migrated, strict=True)):
+        assert one == other, FACTS["sqlite" if database_url.startswith("sqlite") else "postgresql"][at]
+    assert all(made[:2]), "there is something to compare"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE jobs ADD COLUMN more INTEGER DEFAULT 1",
+        "DROP INDEX ix_requests_waiting; CREATE INDEX ix_requests_waiting ON requests (job_id, endpoint, model, seq)",
+        "CREATE VIEW more AS SELECT 1 AS one",
+    ],
+    ids=["a column more", "an index that is not partial", "a view"],
+)
+def test_what_is_compared_tells_a_difference(database_url: str, statement: str) -> None:
+    Store.open(database_url).close()
+    before = facts(database_url)
+    for one in statement.split("; "):
+        execute(database_url, one)
+    assert facts(database_url) != before
+
+
+def test_a_database_of_somebody_elses_tables_is_not_taken_for_an_empty_one(database_url: str) -> None:
+    execute(database_url, "CREATE TABLE theirs (id INTEGER)")
+    Store.open(database_url).close()
+    assert [one for one in differences(database_url) if one[0] != "remove_table"] == []
+    assert values(database_url, "SELECT count(*) FROM theirs") == [0]

@@ -64,7 +64,7 @@ def template(postgres: PostgresServer) -> Iterator[str]:
         yield str(make_url(url).database)
 
 
-@pytest.fixture(params=["sqlite", "nothing", "the nights before", "all"])
+@pytest.fixture(params=["sqlite", "nothing", "the nights before", pytest.param("all", marks=pytest.mark.soak)])
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store with 200,000 rows: on SQLite, and on a Postgres that knows this much of them."""
     if request.param == "sqlite":

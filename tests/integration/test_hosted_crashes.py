@@ -30,7 +30,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "chunk", [*range(CHUNKS // 2), *(pytest.param(n, marks=pytest.mark.soak) for n in range(CHUNKS // 2, CHUNKS))]
+    "chunk", [*range(CHUNKS // 4), *(pytest.param(n, marks=pytest.mark.soak) for n in range(CHUNKS // 4, CHUNKS))]
 )
 def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk: int) -> None:
     struck: Counter[str] = Counter()

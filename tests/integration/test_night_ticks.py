@@ -150,9 +150,7 @@ def test_a_night_is_skipped_while_a_job_of_the_file_goes_on(night: Nights) -> No
 
 
 def test_a_night_waits_for_a_job_that_somebody_submitted(night: Nights) -> None:
-    submit(
-        night.store, night.home, night.config, night.file, Options(), lambda: night.at, lambda documents, rows: None
-    )
+    submit(night.store, night.home, night.config, night.file, Options(), lambda: night.at, lambda *_: None)
     (by_hand,) = night.jobs()
     night.add(overlap=Overlap.WAIT)
     assert night.tick(hours=4) == [f"letters, night of 2026-11-20: waits for job {by_hand.id} of the same file"]

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.openai import OpenAIBatches, over_unix_socket
+from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.errors import StorageError
 from orchestrator.core.wire import BatchStatus
 from orchestrator.server.database import FILE_NAME, ServerDatabase

@@ -29,4 +29,4 @@ def read(
 
 def fields_of(source: DocumentSource, base: Path) -> frozenset[str] | None:
     """The names that a template may use for some document of a source."""
-    return documents.fields_of(source, base, readers())
+    return documents.survey(source, base, readers()).fields

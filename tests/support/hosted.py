@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai_sdk import SdkAPI
 from orchestrator.backends.profiles import PROFILES
 from orchestrator.core.errors import OrchError
 from tests.support.scripted import Answer, Asked, Scripted, scripted
@@ -34,7 +35,8 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
 
 def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBatches:
     options = {"max_retries": 0, "timeout": 30.0, **options}
-    return OpenAIBatches("cloud", openai.OpenAI(api_key=key, base_url=base_url, **options), PROFILES[profile])
+    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, **options))
+    return OpenAIBatches("cloud", api, PROFILES[profile])
 
 
 @contextmanager

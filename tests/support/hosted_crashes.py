@@ -22,6 +22,7 @@ import openai
 from orchestrator.backends.anthropic import AnthropicBatches
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai import OpenAIBatches
+from orchestrator.backends.openai_sdk import SdkAPI
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
@@ -151,7 +152,7 @@ class Providers:
         if isinstance(settings, AnthropicSettings):
             return AnthropicBatches(name, self.claude, settings.max_tokens)
         assert isinstance(settings, HostedBackend)
-        return OpenAIBatches(name, getattr(self, name), profile_for(settings))
+        return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
 
 @contextmanager

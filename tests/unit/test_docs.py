@@ -83,7 +83,9 @@ def test_the_index_names_every_page_of_the_four_kinds() -> None:
 
 def sources() -> list[Path]:
     """What names pages without links: code, settings, and tests that do not make up documents of their own."""
-    code = [path for folder in ("orchestrator", "benchmarks", "samples") for path in (ROOT / folder).rglob("*.py")]
+    folders = ("orchestrator", "benchmarks", "samples")
+    # What a benchmark installs of others, in benchmarks/.peers, is not ours.
+    code = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if ".peers" not in path.parts]
     tests = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_documents")]
     return [*PAGES, *code, *tests, ROOT / "pyproject.toml", ROOT / "Makefile"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import docx
 import pytest
 from docx.document import Document as WordDocument
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.documents import (
@@ -120,6 +120,7 @@ def test_a_page_says_its_encoding() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=60))
+@example("-")
 def test_text_survives_being_a_paragraph(text: str) -> None:
     import html
 

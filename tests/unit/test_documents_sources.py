@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
-from orchestrator.documents import Document, files
+from orchestrator.documents import Document, files, survey
+from orchestrator.pipeline.build.selection import Scope
 from orchestrator.settings.job_spec import DocumentSource
-from tests.support.documents import fields_of, read
+from tests.support.documents import fields_of, read, readers
 
 
 def keys(base: Path, path: str, **settings: object) -> list[str]:
@@ -152,3 +154,41 @@ def test_a_sample_changes_little_when_documents_come(many: Path, tmp_path: Path)
     finally:
         (many / "docs/99.txt").unlink()
     assert len(before - after) <= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"path": "docs"}, 3),
+        ({"path": "docs/a.txt"}, 1),
+        ({"path": "docs", "exclude": ("sub/*",)}, 2),
+        ({"path": "docs", "sample": 2}, 2),
+        ({"path": "docs", "sample": 9}, 3),
+        ({"path": ".", "text_column": "text"}, None),
+    ],
+)
+def test_how_many_documents_there_are_is_known_before_they_are_read(
+    base: Path, settings: dict[str, Any], expected: int | None
+) -> None:
+    (base / "docs/empty.txt").write_text("")  # it cannot be read as a document, and is told of in its place
+    (base / "docs/other.bin").write_text("of no kind that is read")
+    (base / "rows.csv").write_text("text\none\ntwo\n")
+    source = DocumentSource.model_validate(settings)
+    assert survey(source, base, readers()).documents == expected
+    assert expected in (None, len(list(read(source, base))))
+
+
+@pytest.mark.parametrize(
+    ("scope", "found", "expected"),
+    [
+        (Scope(), [3, 4], 7),
+        (Scope(), [3, None], None),
+        (Scope(limit=5), [3, 4], 5),
+        (Scope(limit=9), [3, 4], 7),
+        (Scope(only=("a.txt",)), [3], None),
+    ],
+)
+def test_a_limited_run_reads_as_many_as_it_is_limited_to(
+    scope: Scope, found: list[int | None], expected: int | None
+) -> None:
+    assert scope.documents(found) == expected

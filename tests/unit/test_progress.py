@@ -106,3 +106,22 @@ def test_elsewhere_than_on_a_terminal_long_work_is_told_of_now_and_then(capsys: 
     quiet = LiveProgress(quiet=True)
     quiet.counted("writing rows", 5, 10, "rows")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "told"),
+    [
+        (None, "reading documents: 60 read, 120 requests, 2 documents/s"),
+        (180, "reading documents: 60 of 180, 120 requests, 2 documents/s, ETA 1 min"),
+        (60, "reading documents: 60 of 60, 120 requests, 2 documents/s"),
+    ],
+)
+def test_while_documents_are_read_it_tells_how_fast_and_how_long_still(
+    expected: int | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    view = LiveProgress(quiet=False, clock=lambda: now[0])
+    view.reading(0, 0, expected)
+    now[0] = 30.0
+    view.reading(60, 120, expected)
+    assert capsys.readouterr().err.splitlines()[-1].rstrip() == told

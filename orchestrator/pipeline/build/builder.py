@@ -57,7 +57,8 @@ _TOLD = {
     Why.UNANSWERED: "without an answer so far",
     Why.ASKED: "asked for",
 }
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, int | None], None]
+"""Is told documents and requests so far, and how many documents there are: None where nobody knows."""
 
 
 @dataclass(slots=True)
@@ -68,11 +69,12 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts. What stands in the folders and is not a document is `ignored`.
-    long document's parts. `limited_to` says what a limited run is about.
+    long document's parts. What stands in the folders and is not a document is `ignored`. `expected` documents are to be
+    read in all, None where only tables can tell. `limited_to` says what a limited run is about.
     """
 
     documents: int = 0
+    expected: int | None = None
     unread: int = 0
     requests: int = 0
     carried: int = 0
@@ -182,7 +184,7 @@ def build(
     home: Home,
     job: Job,
     now: datetime,
-    progress: Progress = lambda documents, rows: None,
+    progress: Progress = lambda documents, requests, expected: None,
     *,
     asked: reuse.Asked = lambda model: (),
     remember: bool = True,
@@ -191,7 +193,7 @@ def build(
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError; then nothing is recorded as built.
 
-    `progress` is told documents and requests so far; with `remember`, the documents count as seen. Answers of other
+    With `remember`, the documents count as seen. Answers of other
     jobs are taken where `asked` says that this one's rows might have got them. `clock_ns` is the time that files are
     stamped with, which no job's `now` is. `reading` is what documents may take to be read.
     """
@@ -211,7 +213,7 @@ def build(
         with path.open("wb") as file:
             for chunk in chunks(lines, CHUNK):
                 recorder.record(file, chunk)
-                progress(report.documents, report.requests)
+                progress(report.documents, report.requests, report.expected)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -315,7 +317,7 @@ def _from_documents(
     scope = Scope.of(job)
     selection = Selection(scope)
     with documents.Readers.of(reading) as readers:
-        check_variables(spec, Path(job.source), readers)
+        report.expected = check_variables(spec, Path(job.source), readers, scope)
         builder = Builder(spec, documents.EXTRACTOR_VERSION, reuse.learned_bound(store, job))
         for source in spec.documents:
             if tasks := scope.tasks_of(spec, source):
@@ -325,11 +327,15 @@ def _from_documents(
     selection.check()
 
 
-def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
-    """Raises InputError for a template variable that no document has, with the nearest name that one has."""
+def check_variables(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
+    """How many documents are in scope, None where only reading them tells.
+
+    Raises InputError for a template variable that no document has, with the nearest name that one has.
+    """
     from orchestrator import documents
 
-    fields = {source: documents.fields_of(source, file.parent, readers) for source in spec.documents}
+    surveys = {source: documents.survey(source, file.parent, readers) for source in spec.documents}
+    fields = {source: found.fields for source, found in surveys.items()}
     for index, task in enumerate(spec.tasks):
         of_task = [fields[source] for source in spec.sources_of(task)]
         known = frozenset[str]().union(*(found for found in of_task if found is not None))
@@ -344,6 +350,7 @@ def check_variables(spec: JobSpec, file: Path, readers: Readers) -> None:
                 field=f"tasks[{index}].prompt",
                 hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
             )
+    return scope.documents([surveys[source].documents for source in spec.documents if scope.tasks_of(spec, source)])
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:

@@ -41,6 +41,13 @@ class Scope:
             if name not in known:
                 raise UsageError(f"--task {name}: the job file has no such task", hint=f"known: {', '.join(known)}")
 
+    def documents(self, found: Sequence[int | None]) -> int | None:
+        """How many documents are in scope of sources that have so many each; None where that cannot be told."""
+        known = [number for number in found if number is not None]
+        if self.only or len(known) < len(found):
+            return None
+        return sum(known) if self.limit is None else min(self.limit, sum(known))
+
     def tasks_of(self, spec: JobSpec, source: DocumentSource) -> list[str]:
         """The tasks that are asked of the documents of a source."""
         asked = [task.id for task in spec.tasks_of(source)]

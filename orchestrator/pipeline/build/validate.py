@@ -86,11 +86,12 @@ class ValidatedFile:
 
 @dataclass(slots=True)
 class _Read:
-    """What reading all documents came to. `known` are the documents that known answers are of, as far as they were
-    found; `names` are some that are there.
+    """What reading all documents came to; `expected` is how many there are, if that was known before. `known` are the
+    documents that known answers are of, as far as they were found; `names` are some that are there.
     """
 
     documents: int = 0
+    expected: int | None = None
     requests: int = 0
     problems: dict[tuple[str, str], ValidationProblem] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
@@ -112,12 +113,12 @@ class _Read:
 
 def check_file(
     path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
-    progress: builder.Progress = lambda documents, rows: None,
+    progress: builder.Progress = lambda documents, requests, expected: None,
 ) -> ValidatedFile:  # fmt: skip
     """Read a job file and its documents, or a batch file, and try its output.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
-    wrote before. With a `scope`, only these documents and tasks; `progress` is told documents and requests so far.
+    wrote before. With a `scope`, only these documents and tasks; `progress` is told how far it is.
     """
     kind = kind_of(path)
     home = "" if store is None else Home(config.home).identity()
@@ -157,7 +158,7 @@ def _read(
     from orchestrator.policy.requests import Builder
 
     builder, read = Builder(spec, documents.EXTRACTOR_VERSION), _Read()
-    for tasks, document in _chosen(path, spec, config, scope, read.ignored):
+    for tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
         for built in builder.asking(tasks).build(document):
             row = built.row
@@ -170,22 +171,22 @@ def _read(
                 read.asked[row.task] = read.asked.get(row.task, 0) + 1
             else:
                 read.failure(row.document, row.task, *row.problem)
-        progress(read.documents, read.requests)
+        progress(read.documents, read.requests, read.expected)
     return read
 
 
 def _chosen(
-    path: Path, spec: JobSpec, config: Config, scope: Scope, ignored: Ignored
+    path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
 ) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
     """The documents that are meant, each with the tasks that are asked of it."""
     from orchestrator import documents
 
     selection = Selection(scope)
     with documents.Readers.of(config.documents) as readers:
-        builder.check_variables(spec, path, readers)
+        read.expected = builder.check_variables(spec, path, readers, scope)
         for source in spec.documents:
             tasks = scope.tasks_of(spec, source)
-            listed = documents.listed(source, path.parent, 0, readers, ignored) if tasks else ()
+            listed = documents.listed(source, path.parent, 0, readers, read.ignored) if tasks else ()
             chosen = (one for one in listed if selection.may_hold(one.key, is_table=one.is_table))
             for part in chunks(chosen, CHUNK):
                 for found, texts in zip(part, readers.read(one.order for one in part), strict=True):

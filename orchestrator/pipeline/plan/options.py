@@ -82,7 +82,8 @@ class Prospects:
         self._down = down
         self._memory = memory
         self._seen: dict[str, observed.Sight] = {}
-        self._history: dict[tuple[str, str], tuple[dict[int, int], float]] = {}
+        self._seen_lengths: dict[tuple[str, str], dict[int, int]] = {}
+        self._densities: dict[tuple[str, str], float] = {}
 
     @cached_property
     def rows(self) -> int:
@@ -113,19 +114,17 @@ class Prospects:
     def lengths(self, part: OpenRows) -> Lengths:
         """How long the answers to rows of one task will be, by what earlier runs of the job file got."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
-        return forecast.output_lengths(self._earlier(part.task, part.prompt_version)[0], most)
+        key = (part.task, part.prompt_version)
+        if key not in self._seen_lengths:
+            self._seen_lengths[key] = self._store.sizes.output_lengths(self._runs, *key)
+        return forecast.output_lengths(self._seen_lengths[key], most)
 
     def _density(self, part: OpenRows) -> float:
-        return self._earlier(part.task, part.prompt_version)[1]
-
-    def _earlier(self, task: str, prompt_version: str) -> tuple[dict[int, int], float]:
-        """The lengths of earlier answers to a task, and the prompt tokens a byte of its lines."""
-        key = (task, prompt_version)
-        if key not in self._history:
-            seen = self._store.sizes.output_lengths(self._runs, *key)
-            home = Home(self._config.home)
-            self._history[key] = seen, density(self._store, home, self._job, self._runs, *key)
-        return self._history[key]
+        """Prompt tokens a byte of a task's lines. It may have to count them, which lengths alone have no need of."""
+        key = (part.task, part.prompt_version)
+        if key not in self._densities:
+            self._densities[key] = density(self._store, Home(self._config.home), self._job, self._runs, *key)
+        return self._densities[key]
 
     @cached_property
     def options(self) -> list[Option]:
@@ -257,8 +256,11 @@ class Prospects:
         first = frozenset(job.id for job in self._others)
         asker = observed.Asker(self._job.id, self._job.series, first)
         is_local = isinstance(backend, LocalBackend)
+        speeds = self._speeds(name)
+        # Counting loads a vocabulary, which takes as long as a small job: only where speeds are of tokens.
+        work = self._work if speeds.counted else 0.0
         pace = observed.pace(
-            self._sight(name), asker, self._assumed(backend), self._work, self._now, self._speeds(name),
+            self._sight(name), asker, self._assumed(backend), work, self._now, speeds,
             starts=observed.ASSUMED_START if is_local else observed.QUICK_START,
         )  # fmt: skip
         if (seconds := self._down.get(name)) is not None:
@@ -268,7 +270,7 @@ class Prospects:
             cost, unpriced = self._token_cost(name, backend)
             return SynchronousOption(name, backend.location, cost, pace, objection or unpriced, leaves)
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
-        usual = forecast.pace(self._speeds(name), self._assumed(backend), now=self._now, tokens=self._work)
+        usual = forecast.pace(speeds, self._assumed(backend), now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, usual, len(backend.upstreams))
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
@@ -285,21 +287,21 @@ class Prospects:
         return sum(one.rows * observed.work_of(one.input_tokens, one.output.mean) for one in self.shapes) / self.rows
 
     @cached_property
-    def _tokens(self) -> float:
-        """Tokens of a row, prompt and answer."""
-        return sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes) / max(1, self.rows)
+    def _each(self) -> float:
+        """Tokens of a row, prompt and answer; one at least."""
+        tokens = sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes)
+        return max(1.0, tokens / max(1, self.rows))
 
     def _assumed(self, backend: LocalBackend | SyncBackend) -> Assumed:
         """How fast it is taken to be before it was measured."""
         rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
-        each = max(1.0, self._tokens)
         if backend.tokens_per_second is not None:
-            rates.append(backend.tokens_per_second / each)
+            rates.append(backend.tokens_per_second / self._each)
         if isinstance(backend, SyncBackend):
             if backend.requests_per_minute is not None:
                 rates.append(backend.requests_per_minute / 60)
             if backend.tokens_per_minute is not None:
-                rates.append(backend.tokens_per_minute / 60 / each)
+                rates.append(backend.tokens_per_minute / 60 / self._each)
         if rates:
             return Assumed(min(rates), STATED_SPREAD, "stated")
         if isinstance(backend, LocalBackend):

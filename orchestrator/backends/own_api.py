@@ -1,0 +1,112 @@
+"""OpenAI's Batch API as our own server has it, without the SDK: importing that takes longer than a small job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import httpx2
+
+from orchestrator.backends import lenient
+from orchestrator.backends.openai_api import Answer, Refusal
+
+SILENT_SECONDS = 600.0
+"""The server is on this machine: it may be busy for long, and is not cut off for it."""
+
+
+def over_unix_socket(socket: Path) -> OwnAPI:
+    """A client of the server that listens on a Unix socket."""
+    transport = httpx2.HTTPTransport(uds=str(socket))
+    return OwnAPI(httpx2.Client(base_url="http://orch/v1", transport=transport, timeout=SILENT_SECONDS))
+
+
+class OwnAPI:
+    """The calls on an HTTP client, whose base URL is that of the API."""
+
+    api_key = "none-is-asked-for"
+    project = None
+
+    def __init__(self, http: httpx2.Client) -> None:
+        self._http = http
+
+    def close(self) -> None:
+        self._http.close()
+
+    def models(self) -> Answer:
+        return self._get("models")
+
+    def files(self, limit: int, after: str | None = None) -> Answer:
+        return self._get("files", purpose="batch", **_page(limit, after))
+
+    def file(self, file_id: str) -> Answer:
+        return self._get(_one("files", file_id))
+
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> Answer:
+        fields = {"purpose": "batch"} | {f"expires_after[{key}]": str(value) for key, value in _kept(kept).items()}
+        return _answer(self._http.post("files", data=fields, files={"file": (name, content)}))
+
+    def delete_file(self, file_id: str) -> None:
+        _answer(self._http.delete(_one("files", file_id)))
+
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        with self.whole(f"{_one('files', file_id)}/content") as chunks:
+            yield chunks
+
+    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> Answer:
+        expires = {"output_expires_after": _kept(kept)} if kept is not None else {}
+        return _answer(self._http.post("batches", json={**fields, **expires, **extra}))
+
+    def batches(self, limit: int, after: str | None = None) -> Answer:
+        return self._get("batches", **_page(limit, after))
+
+    def batch(self, batch_id: str) -> Answer:
+        return self._get(_one("batches", batch_id))
+
+    def cancel(self, batch_id: str) -> None:
+        _answer(self._http.post(f"{_one('batches', batch_id)}/cancel"))
+
+    def part(self, path: str, first: int, most: int) -> bytes:
+        return _answer(self._http.get(path, headers={"Range": f"bytes={first}-{first + most - 1}"})).content
+
+    @contextmanager
+    def whole(self, path: str) -> Iterator[Iterator[bytes]]:
+        with self._http.stream("GET", path) as response:
+            if not response.is_success:
+                response.read()
+                raise _refusal(response)
+            yield response.iter_bytes()
+
+    def _get(self, path: str, **query: str) -> Answer:
+        return _answer(self._http.get(path, params=query))
+
+
+def _answer(response: httpx2.Response) -> Answer:
+    if not response.is_success:
+        raise _refusal(response)
+    return Answer(response.content, response.headers)
+
+
+def _refusal(response: httpx2.Response) -> Refusal:
+    try:
+        told = lenient.decode(response.text.encode())
+    except ValueError:
+        told = None
+    found = lenient.mapping(told)
+    return Refusal(response.status_code, response.headers, response.request.url.path, found.get("error", found))
+
+
+def _one(kind: str, name: str) -> str:
+    """The path of one thing. Its name comes from the server, and stays one part of the path whatever it is."""
+    return f"{kind}/{quote(name, safe='')}"
+
+
+def _page(limit: int, after: str | None) -> dict[str, str]:
+    return {"limit": str(limit)} | ({} if after is None else {"after": after})
+
+
+def _kept(seconds: int | None) -> dict[str, Any]:
+    return {} if seconds is None else {"anchor": "created_at", "seconds": seconds}

@@ -1,0 +1,42 @@
+"""Makes the newest schema in an empty database at once: what the migrations would make of it, one after the other."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
+
+from orchestrator.store import night_tables  # noqa: F401  (its tables are of the metadata)
+from orchestrator.store.schema import HEAD
+from orchestrator.store.tables import metadata
+
+_version = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table, as Alembic makes it."""
+_NO_STATISTICS = (("requests", "job_id"), ("ledger", "job_id"), ("events", "job_id"), ("documents", "series"))
+"""What Postgres learns of these says that the newest job has no rows, and its plans are bad ones then."""
+
+
+def create(connection: Connection) -> bool:
+    """The newest schema, in the transaction at hand. False where there are tables already: nothing is done then."""
+    if inspect(connection).get_table_names():
+        return False
+    is_postgres = connection.dialect.name == "postgresql"
+    if is_postgres:
+        _partial_on_postgres()
+    metadata.create_all(connection, checkfirst=False)
+    _version.create(connection)
+    connection.execute(_version.insert().values(version_num=HEAD))
+    if is_postgres:
+        for table, column in _NO_STATISTICS:
+            connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0"))
+    return True
+
+
+def _partial_on_postgres() -> None:
+    """Indexes are of the same rows as on SQLite. The tables do not say so: that would import the dialect for all."""
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
