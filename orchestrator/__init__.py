@@ -1,3 +1,3 @@
-"""Documents in, finished rows out: batch LLM jobs by the hour you named, for the least money."""
+"""Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
 
 __version__ = "0.1.0"

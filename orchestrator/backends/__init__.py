@@ -167,7 +167,7 @@ class Backend(Protocol):
         """Up to so many bytes of a running batch's results from a place on; None where the backend gives none."""
 
     def forget_file(self, file_id: str) -> None:
-        """Delete a file; one that is gone already is no error."""
+        """Delete a file; one that is gone already is not an error."""
 
     def batches(self) -> Iterator[RemoteBatch]:
         """Every batch of the account, newest first."""

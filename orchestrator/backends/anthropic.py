@@ -7,25 +7,20 @@ A batch carries no metadata either. Its rows' ids say whose they are: a tag of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import anthropic
 import httpx2
-import msgspec
 
 from orchestrator.backends import (
-    BATCH_GONE,
     BatchOrder,
     DoctorCheck,
     Download,
     Intent,
-    LineProblem,
     RemoteBatch,
     RemoteFile,
     Sighting,
@@ -34,84 +29,33 @@ from orchestrator.backends import (
     lenient,
 )
 from orchestrator.backends.anthropic_errors import UNREADABLE, meaning
+from orchestrator.backends.anthropic_read import (
+    ALL_REFUSED,
+    FURTHEST_OFF,
+    RESULTS,
+    AnthropicBatch,
+    all_refused,
+    clock_skew,
+    decode_row,
+    may_be_of,
+    read_batch,
+    read_result,
+    remote_batch,
+)
 from orchestrator.backends.files import keep
-from orchestrator.backends.message_results import result_line
 from orchestrator.backends.openai_read import Listing
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import wire
 from orchestrator.core.errors import OrchError
-from orchestrator.core.wire import BatchStatus
 
 log = logging.getLogger(__name__)
-
 PAGE = 100
 FIND_PAGES = 50
-FURTHEST_OFF = timedelta(hours=26)
-"""By so much the provider's clock may be off where nothing tells by how much it is."""
-FIND_SLACK = timedelta(minutes=10)
-LATEST = timedelta(hours=1)
-"""So long after the intent an unanswered create may still have been carried out."""
-UNDECIDED = "has as many rows and was made then; whether it is ours shows when it has ended"
-UNTAGGED = "has as many rows and was made then; whether it is ours shows when its results can be read"
-UNREAD = "the list shows a batch that cannot be read, such as one without an id: it may be the one that is looked for"
+UNDECIDED = "matches in rows and time; whether it is ours will show when it has ended"
+UNTAGGED = "matches in rows and time; whether it is ours will show when its results can be read"
+UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 GONE = (404, 410)
 _BATCHES = "/v1/messages/batches"
-_RESULTS = "results:"
-_ALL_REFUSED = "refused:"
-_COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
-_ENDED = ("ended", "completed", "complete", "done")
-
-
-class _Row(msgspec.Struct):
-    custom_id: Any
-    result: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """A batch as it is told; `counts` by their names, None where there are none."""
-
-    id: str
-    status: str
-    counts: Mapping[str, int] | None
-    created_at: datetime | None
-    ended_at: datetime | None
-    is_archived: bool
-
-    @property
-    def total(self) -> int | None:
-        """All of its rows, None where nobody says."""
-        return None if self.counts is None else sum(self.counts.values())
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in _ENDED
-
-
-def _batch(told: object, asked: str | None = None) -> _Batch:
-    """Raises ValueError where it is none, or another one than was asked for."""
-    found = lenient.mapping(told)
-    name = lenient.name(found.get("id"))
-    if name is None and asked is not None and "processing_status" in found:
-        name = asked
-    if name is None:
-        raise ValueError("the answer is no batch")
-    if asked is not None and name != asked:
-        raise ValueError(f"the answer is about {name[:100]}")
-    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
-    # Counts of nothing at all say nothing: no batch is without rows.
-    is_counted = any(counts.values())
-    return _Batch(
-        name,
-        lenient.word(found.get("processing_status")),
-        {one: count or 0 for one, count in counts.items()} if is_counted else None,
-        lenient.time(found.get("created_at")),
-        lenient.time(found.get("ended_at")),
-        lenient.time(found.get("archived_at")) is not None,
-    )
-
-
-_decode_row = msgspec.json.Decoder(_Row).decode
 
 
 class AnthropicBatches:
@@ -142,7 +86,7 @@ class AnthropicBatches:
         return f"key:{sha256(self._key.encode()).hexdigest()[:12]}"
 
     def upload(self, path: Path, name: str) -> str:
-        """Translate an input file, beside it. Raises InputError for a line that is no request, and JobFilesError."""
+        """Translate an input file, beside it. Raises InputError where a line is not a request, or JobFilesError."""
         left_out = inline.translate_file(path, name.removesuffix(".jsonl"), self._max_tokens)
         if left_out:
             fields = ", ".join(f"{field} ({rows:,} rows)" for field, rows in sorted(left_out.items()))
@@ -152,40 +96,40 @@ class AnthropicBatches:
     def create(self, order: BatchOrder) -> RemoteBatch:
         path = inline.path_of(order.input_file_id)
         if inline.refused_rows(path) == order.rows:
-            return _all_refused(order.shard, order.rows)
+            return all_refused(order.shard, order.rows)
         with (
             inline.opened(inline.requests(path)) as content,
             self._translated("create a batch", calls.transfer(), creating=True),
         ):
             # Not `batches.create`: it would hold every request, and a file goes out in pieces.
             answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
-            return _remote(_batch(lenient.decode(answer.content)))
+            return remote_batch(read_batch(lenient.decode(answer.content)))
 
     def find(self, intent: Intent) -> Sighting:
         rows = intent.rows - inline.refused_rows(intent.input_path)
         if rows == 0:
-            return Sighting(_all_refused(intent.shard, intent.rows))
+            return Sighting(all_refused(intent.shard, intent.rows))
         listed, undecided = self._read_list(intent.since)
-        skew = _skew(listed, intent)
+        skew = clock_skew(listed, intent)
         found = []
         for batch in listed:
             if batch.total not in (None, rows) or intent.known(batch.id) is not None:
                 continue
-            if not _is_of_then(batch, intent.since, skew):
+            if not may_be_of(batch, intent.since, skew):
                 continue
             if not batch.has_ended:
                 undecided = f"batch {batch.id} {UNDECIDED}"
             elif (tag := self._tag_of(batch)) == inline.shard_tag(intent.shard):
-                found.append(_remote(batch))
+                found.append(remote_batch(batch))
             elif tag is None:
                 undecided = f"batch {batch.id} {UNTAGGED}"
         if found:
             return Sighting(found[0], doubles=tuple(found[1:]))
         return Sighting(undecided=undecided, is_blank=not listed)
 
-    def _read_list(self, since: datetime) -> tuple[list[_Batch], str | None]:
+    def _read_list(self, since: datetime) -> tuple[list[AnthropicBatch], str | None]:
         """The account's batches of about that time, and why others may be there that were not seen."""
-        listing, found, unread = Listing(), list[_Batch](), list[object]()
+        listing, found, unread = Listing(), list[AnthropicBatch](), list[object]()
         earliest = since - FURTHEST_OFF
         for number, page in enumerate(self._pages(unread)):
             if number >= FIND_PAGES and not listing.newest_first:
@@ -203,9 +147,9 @@ class AnthropicBatches:
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided = self._read_list(since)
         batch = next((one for one in found if one.id == batch_id), None)
-        return Sighting(undecided=undecided) if batch is None else Sighting(_remote(batch))
+        return Sighting(undecided=undecided) if batch is None else Sighting(remote_batch(batch))
 
-    def _tag_of(self, batch: _Batch) -> str | None:
+    def _tag_of(self, batch: AnthropicBatch) -> str | None:
         """The tag in the first row of its results that has one; "" where none has, None where no row can be read."""
         if batch.is_archived:
             return ""
@@ -213,16 +157,16 @@ class AnthropicBatches:
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
                 with suppress(*wire.JSON_ERRORS):
-                    if (tag := inline.tag_of(_decode_row(line).custom_id)) is not None:
+                    if (tag := inline.tag_of(decode_row(line).custom_id)) is not None:
                         return tag
                     untagged = ""
         return untagged
 
     def batches(self) -> Iterator[RemoteBatch]:
         for page in self._pages():
-            yield from map(_remote, page)
+            yield from map(remote_batch, page)
 
-    def _pages(self, unread: list[object] | None = None) -> Iterator[list[_Batch]]:
+    def _pages(self, unread: list[object] | None = None) -> Iterator[list[AnthropicBatch]]:
         after: str | anthropic.Omit = anthropic.omit
         seen: set[Hashable] = set()
         more = True
@@ -230,7 +174,7 @@ class AnthropicBatches:
             with self._translated("list batches"):
                 answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
                 told = lenient.decode(answer.http_response.content)
-                listed = lenient.readable(lenient.entries(told, is_first=not seen), _batch, unread)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), read_batch, unread)
             found = lenient.unseen(listed, lambda one: (one.id, one.created_at), seen)
             if not found:
                 return
@@ -244,8 +188,8 @@ class AnthropicBatches:
         return iter(())
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
-        if batch_id.startswith(_ALL_REFUSED):
-            return _all_refused(batch_id.removeprefix(_ALL_REFUSED))
+        if batch_id.startswith(ALL_REFUSED):
+            return all_refused(batch_id.removeprefix(ALL_REFUSED))
         with self._translated(f"retrieve {batch_id}"):
             try:
                 answer = self._client.messages.batches.with_raw_response.retrieve(batch_id)
@@ -254,10 +198,10 @@ class AnthropicBatches:
                 if error.status_code not in GONE or error.type is None:
                     raise
                 return None
-            return _remote(_batch(lenient.decode(answer.http_response.content), batch_id))
+            return remote_batch(read_batch(lenient.decode(answer.http_response.content), batch_id))
 
     def cancel(self, batch_id: str) -> None:
-        if batch_id.startswith(_ALL_REFUSED):
+        if batch_id.startswith(ALL_REFUSED):
             return
         with self._translated(f"cancel {batch_id}"):
             try:
@@ -269,7 +213,7 @@ class AnthropicBatches:
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         """Raises OSError where `path` cannot be written, and JobFilesError where what was sent is not there."""
-        batch_id, _, kind = file_id.removeprefix(_RESULTS).rpartition(":")
+        batch_id, _, kind = file_id.removeprefix(RESULTS).rpartition(":")
         own = inline.refusals(input_path) if kind != "output" else iter(())
         if kind == "refused":
             return keep((), lambda _: (line.rstrip(b"\n") for line in own), path, ())
@@ -283,7 +227,7 @@ class AnthropicBatches:
             def told(came: Iterable[bytes]) -> Iterator[bytes]:
                 yield from (line.rstrip(b"\n") for line in own)
                 for line in lines(came):
-                    found, row = _result(line, ids)
+                    found, row = read_result(line, ids)
                     if found == kind:
                         yield row
 
@@ -341,85 +285,9 @@ class AnthropicBatches:
             raise meaning(error, message, creating=creating, secret=self._key) from None
 
 
-def _skew(listed: Sequence[_Batch], intent: Intent) -> timedelta | None:
-    """By how much the provider's clock is ahead, as batches of ours show that are listed; None where none is."""
-    ahead = sorted(
-        batch.created_at - asked
-        for batch in listed
-        if batch.created_at is not None and (asked := intent.known(batch.id)) is not None
-    )
-    return ahead[len(ahead) // 2] if ahead else None
-
-
-def _is_of_then(batch: _Batch, since: datetime, skew: timedelta | None) -> bool:
-    """Whether a batch may have been made of an intent of that time."""
-    if batch.created_at is None:
-        return True
-    off = batch.created_at - since
-    if skew is None:
-        return abs(off) <= FURTHEST_OFF
-    return skew - FIND_SLACK <= off <= skew + LATEST
-
-
 def _may_be_since(entry: object, earliest: datetime) -> bool:
     """Whether an entry that cannot be read may be a batch that was made since then."""
     if not (told := lenient.mapping(entry)):
         return False
     created_at = lenient.time(told.get("created_at"))
     return created_at is None or created_at >= earliest
-
-
-def _result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
-    """A line of the results in OpenAI's shape, and the file it belongs to; what is no row stays as it is."""
-    try:
-        row = _decode_row(line)
-    except wire.JSON_ERRORS:
-        return "output", line
-    theirs = lenient.text(row.custom_id)
-    return result_line(ids.ours(theirs), theirs, row.result)
-
-
-def _remote(batch: _Batch) -> RemoteBatch:
-    counts, ended = batch.counts or dict.fromkeys(_COUNTS, 0), batch.has_ended
-    if ended and batch.is_archived:
-        gone = LineProblem(BATCH_GONE, "its results are not kept any longer")
-        return RemoteBatch(
-            batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
-        )
-    # Where nothing went wrong there, the rows that were refused here make the error file: nothing is to be fetched.
-    is_told = batch.counts is not None
-    kind = "error" if not is_told or counts["errored"] or counts["canceled"] or counts["expired"] else "refused"
-    return RemoteBatch(
-        id=batch.id,
-        status=_status(batch, counts),
-        completed=counts["succeeded"],
-        failed=counts["errored"],
-        is_counted=is_told,
-        output_file_id=f"{_RESULTS}{batch.id}:output" if ended and (counts["succeeded"] or not is_told) else None,
-        error_file_id=f"{_RESULTS}{batch.id}:{kind}" if ended else None,
-        rows=batch.total,
-        created_at=batch.created_at,
-        over_at=batch.ended_at,
-    )
-
-
-def _status(batch: _Batch, counts: Mapping[str, int]) -> BatchStatus:
-    if batch.has_ended:
-        if counts["expired"]:
-            return BatchStatus.EXPIRED
-        total = sum(counts.values())
-        return BatchStatus.CANCELLED if total and counts["canceled"] == total else BatchStatus.COMPLETED
-    return BatchStatus.CANCELLING if batch.status in ("canceling", "cancelling") else BatchStatus.IN_PROGRESS
-
-
-def _all_refused(shard: str, rows: int = 0) -> RemoteBatch:
-    """A batch none of whose rows was sent. How many they are, only its making knows."""
-    batch_id = f"{_ALL_REFUSED}{shard}"
-    return RemoteBatch(
-        batch_id,
-        BatchStatus.COMPLETED,
-        failed=rows,
-        is_counted=True,
-        error_file_id=f"{_RESULTS}{batch_id}:refused",
-        shard=shard,
-    )

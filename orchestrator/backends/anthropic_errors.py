@@ -24,7 +24,7 @@ UNREADABLE = (ValueError, TypeError, AttributeError, msgspec.ValidationError)
 _BUSY_STATUSES = (429, 529)
 _LONGEST_DETAIL = 500
 _TOO_LARGE = 413
-_ACCOUNT_HINT = "is the key the right one, and has its account credit? `orch doctor` asks again"
+_ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it again"
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
@@ -40,7 +40,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     if isinstance(error, anthropic.APIStatusError):
         return _of_answer(error, told(error.api_message or f"status {error.status_code}"), creating=creating)
     cause = (error.__cause__ or error) if isinstance(error, anthropic.APIConnectionError) else error
-    unread = f"it answers as Anthropic's API does not ({cause})" if isinstance(cause, UNREADABLE) else None
+    unread = f"it does not answer like Anthropic's API ({cause})" if isinstance(cause, UNREADABLE) else None
     return unanswered(
         cause, told(unread or str(cause) or type(cause).__name__), creating, is_unread=unread is not None
     )
@@ -60,7 +60,7 @@ def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool)
     if status < 400:
         return unanswered(error, message, creating, is_unread=True)
     if is_not_its_own(error):
-        return NotSent(message, hint="is base_url right?")
+        return NotSent(message, hint="check base_url")
     return BackendRefused(message, status=status, code=code)
 
 

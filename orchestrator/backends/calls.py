@@ -98,7 +98,7 @@ def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
         try:
             to = here.join(response.headers["location"])
         except httpx2.InvalidURL as error:
-            raise httpx2.RemoteProtocolError("it redirects to what is no address") from error
+            raise httpx2.RemoteProtocolError("it redirects to an invalid address") from error
         leaves = (to.scheme, to.host, to.port) != (here.scheme, here.host, here.port)
         if response.request.method != "GET" or (stay and leaves):
             raise httpx2.RemoteProtocolError(f"it redirects the call to {to.host}")

@@ -51,7 +51,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
     """Write the request's body and the rows that are not sent, both beside the input file; the names of the fields
     that were left out, with their rows.
 
-    Raises InputError for a line that is no request, and JobFilesError.
+    Raises InputError for a line that is not a request, and JobFilesError.
     """
     tag = shard_tag(shard)
     left_out: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
             sent.write(b"]}")
     except OSError as error:
         raise JobFilesError(
-            f"cannot translate {path}: {error.strerror}", hint="make room, then run it again"
+            f"cannot translate {path}: {error.strerror}", hint="free disk space, then run it again"
         ) from error
     return left_out
 
@@ -88,7 +88,7 @@ def _request_line(raw: bytes, path: Path, number: int) -> _Line:
     try:
         return _decode_line(raw)
     except wire.JSON_ERRORS as error:
-        raise InputError(f"is no request: {error}", file=path, line=number) from None
+        raise InputError(f"is not a request: {error}", file=path, line=number) from None
 
 
 class Ids:

@@ -123,13 +123,13 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
             return found
         if key == "data" and key in mapping(told) and found is None:
             return []
-    raise ValueError("the answer is no list")
+    raise ValueError("the answer is not a list")
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
     """The entries of a page whose key no page before it had, each once, the latest told; they are seen from now on.
 
-    An id alone is no key: under a wrong one, which several batches are told to have, all but one would be overlooked.
+    An id alone is not a key: where several batches are reported under one wrong id, all but one would be missed.
     """
     found = {key(one): one for one in listed if key(one) not in seen}
     seen.update(found)

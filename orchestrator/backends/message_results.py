@@ -112,7 +112,7 @@ _EXPIRED = {
     "code": "batch_expired",
     "message": "This request could not be executed before the completion window expired.",
 }
-_UNKNOWN = {"code": "unknown_result", "message": "The backend gave a result of no known kind."}
+_UNKNOWN = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
 
 
 def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:

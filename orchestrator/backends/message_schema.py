@@ -19,8 +19,8 @@ def fitted(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
     """A schema with its objects closed and its limits told in words: they are not taken there, and answers are
     checked for them here.
 
-    What else is not taken (recursion, `oneOf`), the answer to the row says. Raises InputError for what is no schema,
-    for more `levels`, and for objects with keys that are not listed, which would be empty there.
+    What else is not accepted (recursion, `oneOf`), the answer to the row says. Raises InputError for what is not a
+    schema, for more `levels`, and for objects with keys that are not listed, which would be empty there.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.backends import Backend
-from orchestrator.backends.profiles import ANTHROPIC, PROFILES, BatchLimits, Profile, profile_of, with_limits
+from orchestrator.backends.profiles import (
+    ANTHROPIC,
+    PROFILES,
+    BatchLimits,
+    Profile,
+    profile_of,
+    with_limits,
+)
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 from orchestrator.settings.backends import Backend as AnyBackend
@@ -67,7 +74,7 @@ def profile_for(settings: HostedBackend | AnthropicBackend) -> Profile:
         known = profile_of(settings.kind, settings.base_url, settings.profile)
     except KeyError:
         raise UsageError(
-            f"orch.toml names a profile {settings.profile!r}, which there is not",
+            f"orch.toml names an unknown profile {settings.profile!r}",
             hint=f"known: {', '.join(PROFILES)}",
         ) from None
     return replace(
@@ -88,9 +95,9 @@ def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
     key = environ.get(variable, "").strip()
     if not key:
         raise UsageError(
-            f"the environment variable {variable} is not set, which holds the key of backend {name}",
+            f"the environment variable {variable} is not set; it must hold the key of backend {name}",
             hint="set it, then run the same command again",
         )
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UsageError(f"what the environment variable {variable} holds has characters that no key has")
+        raise UsageError(f"what the environment variable {variable} holds is not a key: it has invalid characters")
     return key

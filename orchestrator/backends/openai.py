@@ -122,10 +122,10 @@ class OpenAIBatches:
             if any(read.shard_of(entry) == intent.shard for entry in unread):
                 undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
             return Sighting(undecided=undecided, is_blank=is_blank)
-        # What is over without an answer is no batch to go on with where there is a better one.
+        # What is over without an answer is not a batch to go on with where there is a better one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
         if self.retrieve(first.id) is None:
-            told = f"the list shows batch {first.id} of this shard, and nothing is known of it by that id yet"
+            told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
             return Sighting(undecided=told)
         return Sighting(first, doubles=tuple(doubles))
 
@@ -264,7 +264,7 @@ class OpenAIBatches:
     def _check_models(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         if models and not self._profile.lists_models:
             for model in models:
-                yield DoctorCheck(f"model {model}", True, "is a deployment's name, which no list tells")
+                yield DoctorCheck(f"model {model}", True, "is a deployment's name, which cannot be listed")
             return
         try:
             with self._translated("list models"):

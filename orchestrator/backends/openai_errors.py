@@ -44,7 +44,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 
     if isinstance(error, Refusal):
         return _of_answer(error, told(error.said or f"status {error.status}"), creating=creating)
-    unread = f"it answers as no Batch API does ({error})" if isinstance(error, UNREADABLE) else None
+    unread = f"it does not answer like a Batch API ({error})" if isinstance(error, UNREADABLE) else None
     return unanswered(
         error, told(unread or str(error) or type(error).__name__), creating, is_unread=unread is not None
     )
@@ -53,7 +53,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread: bool) -> OrchError:
     """The error of ours that a call without an answer is, or one whose answer cannot be read."""
     if is_unread:
-        return Uncertain(message) if creating else BackendError(message, hint="is base_url right?")
+        return Uncertain(message) if creating else BackendError(message, hint="check base_url")
     if isinstance(cause, _NEVER_LEFT):
         return NotSent(message)
     return Uncertain(message) if creating else BackendError(message)
@@ -62,9 +62,9 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
 def _of_answer(error: Refusal, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if status == _INSUFFICIENT_STORAGE:
-        return StorageError(message, hint="make room, then run the same command again")
+        return StorageError(message, hint="free disk space, then run the same command again")
     if is_account(status, code, error.kind):
-        hint = "is the key the right one, and has its account credit? `orch doctor` asks again"
+        hint = "check the key and the account's credit; `orch doctor` tests it again"
         return AccountError(message, status=status, code=code, hint=hint)
     # A gateway says 503 too for a call whose answer it lost; who asks to come again has not carried it out.
     if status == 429 or (status == 503 and not (creating and after is None)):
@@ -74,7 +74,7 @@ def _of_answer(error: Refusal, message: str, *, creating: bool) -> OrchError:
     if status < 400:
         return unanswered(error, message, creating, is_unread=True)
     if is_not_its_own(error):
-        return NotSent(message, hint="is base_url right?")
+        return NotSent(message, hint="check base_url")
     return BackendRefused(message, status=status, code=code, retry_after=after)
 
 

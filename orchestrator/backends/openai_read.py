@@ -55,7 +55,7 @@ def status_of(said: object) -> BatchStatus | None:
 
 
 def _status(told: dict[str, Any]) -> BatchStatus:
-    """A batch's status; where its word says nothing, that of the end of which a time is told. Else it is no end."""
+    """A batch's status; where its word is unknown, the end that a time is given for. Without one it has not ended."""
     known = status_of(told.get("status"))
     if known is not None:
         return known
@@ -65,15 +65,15 @@ def _status(told: dict[str, Any]) -> BatchStatus:
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
     """A batch as we speak of it; `asked` is the id that was asked for, which an answer may leave out.
 
-    Raises ValueError for what is no batch, or another one.
+    Raises ValueError for what is not a batch, or another one.
     """
     if not isinstance(told, dict):
-        raise ValueError("the answer is no batch")
+        raise ValueError("the answer is not a batch")
     found = lenient.name(told.get("id"))
     if found is None and asked is not None and "status" in told:
         found = asked
     if found is None:
-        raise ValueError("the answer is no batch")
+        raise ValueError("the answer is not a batch")
     if asked is not None and found != asked:
         raise ValueError(f"the answer is about {found[:100]}")
     counts, usage = lenient.mapping(told.get("request_counts")), lenient.mapping(told.get("usage"))
@@ -131,7 +131,7 @@ def remote_file(told: object) -> RemoteFile:
     found = lenient.mapping(told)
     file_id = lenient.name(found.get("id"))
     if file_id is None:
-        raise ValueError("the answer is no file")
+        raise ValueError("the answer is not a file")
     size = lenient.count(found.get("bytes"), lenient.MOST_TOKENS)
     return RemoteFile(file_id, lenient.text(found.get("filename")), size, lenient.time(found.get("created_at")))
 
@@ -172,5 +172,5 @@ def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:
     if date is None or abs(skew := (now - date).total_seconds()) <= SKEW_SECONDS:
         return None
     side = "ahead of" if skew > 0 else "behind"
-    found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines are kept by the one here"
+    found = f"the clock here is {abs(skew):,.0f} s {side} the backend's: deadlines follow the clock here"
     return DoctorCheck("clock", False, found)

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one batch, and all of them together, may hold; None is no limit that is known.
+    """What one batch, and all of them together, may hold; None is not a limit that is known.
 
     `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are prompt tokens that may wait at the
     backend, by model, under `""` for those that are not named.

@@ -22,7 +22,7 @@ class FindingKind(StrEnum):
     DOUBLE = "double"  # a batch that carries the id of a shard which has another one, or none any more
     RUNNING = "running"  # a batch that goes on there though its shard is over here
     COUNTS = "counts"  # a batch whose counts are not those that were noted
-    GONE = "gone"  # a shard's batch that is not there any more
+    GONE = "gone"  # a shard's batch that is no longer there
     ACCOUNT = "account"  # a shard's batch that belongs to another account than the key does
     FILE = "file"  # an input file that no batch needs any more
 
@@ -146,7 +146,7 @@ def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
         text = f"{told}; shard {shard.id} was cut off when it made it, and the engine's next step takes it up"
         return Finding(FindingKind.UNADOPTED, batch.id, shard.id, text)
     other = f"has {shard.batch_id}" if shard.batch_id else f"is {shard.state} without one"
-    advice = "may have been paid twice" if batch.status.is_final else "are paid twice unless it is cancelled"
+    advice = "may have been billed twice" if batch.status.is_final else "are billed twice unless it is cancelled"
     text = f"{told}, for shard {shard.id}, which {other}: its rows {advice}"
     return Finding(FindingKind.DOUBLE, batch.id, shard.id, text)
 
@@ -156,7 +156,7 @@ def _missing(shard: Shard, account: str) -> Finding:
     if shard.account not in (None, account):
         text = f"the batch of shard {shard.id} belongs to {shard.account}, and the key now to {account}"
         return Finding(FindingKind.ACCOUNT, shard.batch_id, shard.id, text)
-    return Finding(FindingKind.GONE, shard.batch_id, shard.id, f"the batch of shard {shard.id} is not there any more")
+    return Finding(FindingKind.GONE, shard.batch_id, shard.id, f"the batch of shard {shard.id} is no longer there")
 
 
 def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterator[Finding]:

@@ -47,7 +47,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a result file as OpenAI has them: ids as text, a status as a number. What is no row stays."""
+    """The lines of a result file as OpenAI has them: ids as text, a status as a number. What is not a row stays."""
     for line in lines(chunks):
         try:
             _decode_result(line)

@@ -72,7 +72,7 @@ def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[
     }
     if not named:
         raise UsageError(
-            "no backend has a secret that its webhooks are checked with",
+            "no backend has a webhook secret",
             hint='name its variable in orch.toml: webhook_secret_env = "OPENAI_WEBHOOK_SECRET"',
         )
     return {name: _secret(name, variable, environ) for name, variable in named.items()}
@@ -82,7 +82,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
     secret = environ.get(variable, "").strip()
     if not secret:
         raise UsageError(
-            f"the environment variable {variable} is not set, which holds the secret of the webhooks of {backend}",
+            f"the environment variable {variable} is not set; it must hold the webhook secret of {backend}",
             hint="set it, then run the same command again",
         )
     if secret.startswith(SECRET_PREFIX):
@@ -132,7 +132,8 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"{host} is no address to listen at: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{host} is not an address to listen on: {why}") from error
     try:
         return socket.create_server(address, family=family)
     except OSError as error:
@@ -176,8 +177,8 @@ class _Webhooks:
         except openai.InvalidWebhookSignatureError as error:
             return self._refuse(backend, str(error))
         except (ValueError, TypeError):
-            # A header that is missing or not ASCII, a body that is no UTF-8.
-            return self._refuse(backend, "it is not of the form that signed events have")
+            # A header that is missing or not ASCII, a body that is not UTF-8.
+            return self._refuse(backend, "it is not a signed event")
         self._believe(backend, request.headers["webhook-id"], bytes(body))
         return Response()
 
@@ -185,7 +186,7 @@ class _Webhooks:
         if (backend, reason) not in self._refused:
             # Whoever reaches the address may send as many as they like; the log is not for them to fill.
             self._refused.add((backend, reason))
-            log.warning("a webhook for %s was refused: %s (others like it are not told)", backend, reason)
+            log.warning("a webhook for %s was rejected: %s (others like it are not logged)", backend, reason)
         return Response(status_code=400)
 
     def _believe(self, backend: str, event_id: str, body: bytes) -> None:
@@ -198,5 +199,5 @@ class _Webhooks:
         except JSON_ERRORS:
             return
         if event.type in ENDS:
-            log.info("%s tells %s of batch %s", backend, event.type, event.data.id)
+            log.info("%s reports %s of batch %s", backend, event.type, event.data.id)
             self._push(event.data.id)

@@ -25,22 +25,22 @@ collector.disable()
 
 COMMANDS = {
     "init": ("init", "Write an orch.toml and a job.yaml to start from."),
-    "run": ("jobs", "Submit a job or batch file, run it to its end, show the results."),
+    "run": ("jobs", "Submit a job or batch file, run it to completion, show the results."),
     "plan": ("plan", "Show where a job would run, for how much, and by when."),
     "submit": ("jobs", "Queue a job or batch file."),
-    "status": ("look", "Show all jobs, or everything about one."),
+    "status": ("status_and_fetch", "Show all jobs, or everything about one."),
     "show": ("show", "Show a document's requests and their answers."),
-    "fetch": ("look", "Write the rows of a job in input order."),
+    "fetch": ("status_and_fetch", "Write the rows of a job in input order."),
     "cancel": ("jobs", "Cancel a job; finished rows are kept."),
     "retry": ("jobs", "Retry rows of a finished job that failed."),
     "validate": ("check", "Check a job or batch file without running it."),
     "report": ("report", "Reports on nights, costs and forecasts."),
     "diff": ("diff", "Show how the answers of two jobs differ."),
-    "quarantine": ("quarantine", "List and release rows that failed for good."),
-    "acknowledge": ("acknowledge", "Acknowledge failures that a person knows of."),
+    "quarantine": ("quarantine", "List rows that failed permanently, and release them."),
+    "acknowledge": ("acknowledge", "Acknowledge known failures."),
     "budget": ("budget", "Show how much of the shared budgets is left."),
     "doctor": ("check", "Check settings, home, database and all backends."),
-    "reconcile": ("reconcile", "Compare hosted backends with what is known here."),
+    "reconcile": ("reconcile", "Compare hosted backends with this home's records."),
     "serve": ("serve", "Serve OpenAI's Batch API in front of any endpoint."),
     "gc": ("gc", "Remove what finished jobs left behind."),
     "backup": ("gc", "Back up the home into one file, or check a backup."),
@@ -86,7 +86,7 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="orch")
 def root() -> None:
-    """Documents in, finished rows out: batch LLM jobs by the hour you named, for the least money."""
+    """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
     collector.enable()
 
 

@@ -34,18 +34,18 @@ _SHOWS = "`orch acknowledge --list` shows them"
 @click.argument("documents", metavar="[DOCUMENT]...", nargs=-1)
 @click.option("--job", "job_id", metavar="JOB", help="All failures of this job's file, or those of DOCUMENT in it.")
 @click.option("--all", "everything", is_flag=True, help="All failures of every job file.")
-@click.option("--note", metavar="TEXT", help="Why it is well so; shown by --list.")
-@click.option("--take-back", is_flag=True, help="They are acknowledged no longer.")
+@click.option("--note", metavar="TEXT", help="Why they are acceptable; shown by --list.")
+@click.option("--take-back", is_flag=True, help="Withdraw the acknowledgement.")
 @click.option("--list", "lists", is_flag=True, help="Show the failures: which are new, known and acknowledged.")
 @json_option
 def acknowledge(
     documents: tuple[str, ...], job_id: str | None, everything: bool, note: str | None, take_back: bool, lists: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Say that failures of the newest run of a job file are known to you.
+    """Acknowledge failures of the newest run of a job file.
 
-    They are counted apart from then on, and leave the exit code at 0, for as long as a document fails for the same
-    reason. One that was answered meanwhile and fails again is new.
+    From then on they are counted separately and do not affect the exit code, as long as a document fails for the same
+    reason. A document that was answered in between and fails again counts as new.
     """
     _check(documents, job_id, everything, note, take_back, lists)
     with opened() as context:
@@ -72,11 +72,11 @@ def _check(
     """Raises UsageError where options contradict each other, or it is not said what is meant."""
     names_some = bool(documents) or job_id is not None
     if lists and (take_back or note is not None):
-        raise UsageError("--list: shows failures and changes none", hint="leave out --take-back and --note")
+        raise UsageError("--list: only shows failures", hint="leave out --take-back and --note")
     if take_back and note is not None:
-        raise UsageError("--note: goes with what is acknowledged, not with --take-back")
+        raise UsageError("--note: only applies when acknowledging, not to --take-back")
     if everything and names_some:
-        raise UsageError("--all: is every failure of every job file", hint="leave out DOCUMENT and --job, or --all")
+        raise UsageError("--all: means all failures of all job files", hint="leave out DOCUMENT and --job, or --all")
     if not lists and not everything and not names_some:
         raise UsageError("name a DOCUMENT, --job JOB, or --all", hint=_SHOWS)
 

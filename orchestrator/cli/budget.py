@@ -16,7 +16,7 @@ from orchestrator.policy.budgets import BudgetStanding
 @click.command()
 @json_option
 def budget(as_json: bool) -> int:
-    """Show each budget of orch.toml: what is spent, what batches in flight may cost, what is left, when it renews."""
+    """Show each budget in orch.toml: spent, at most still owed for batches in flight, left, and when it renews."""
     from orchestrator.pipeline.submit.budget import SharedBudgets
 
     with opened() as context:
@@ -24,7 +24,7 @@ def budget(as_json: bool) -> int:
         if as_json:
             print_json([standing_json(standing) for standing in standings])
         elif not standings:
-            say("orch: no budgets; `[[budgets]]` in orch.toml makes one (docs/how-to/budgets.md)")
+            say("orch: no budgets; add one with `[[budgets]]` in orch.toml (docs/how-to/budgets.md)")
         for standing in () if as_json else standings:
             _show(standing)
     return 0

@@ -27,7 +27,8 @@ from orchestrator.engine.in_force import differences
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.policy.requests import ENDPOINT, resolve_model
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
@@ -116,7 +117,7 @@ def _known(config: settings.Config) -> Iterator[Store | None]:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check configuration, home, database, upstreams and hosted backends; nothing is sent that costs anything."""
+    """Check configuration, home, database, upstreams and hosted backends. Sends nothing that costs money."""
     checks = list(_examine())
     if as_json:
         print_json([{"check": name, "ok": ok, "found": text} for name, ok, text, _ in checks])
@@ -136,11 +137,11 @@ def _examine() -> Iterator[Found]:
     except InputError as error:
         yield "config", False, str(error), error.exit_code
         return
-    yield "config", True, str(config.path or "no orch.toml; the defaults hold"), 0
+    yield "config", True, str(config.path or "no orch.toml; using the defaults"), 0
     yield from _examine_home(config)
     say_keys(config)  # at once: what is asked below sends them
     if not config.backends:
-        yield "backends", False, "none is configured; add [backends.local] to orch.toml", 2
+        yield "backends", False, "none configured; add [backends.local] to orch.toml", 2
     for name, backend in config.backends.items():
         models = _models(config, name)
         match backend:
@@ -175,7 +176,7 @@ def _examine_home(config: settings.Config) -> Iterator[Found]:
         holder = running_engine(home)
         yield "home", True, f"{home.root} ({identity}); engine: {holder or 'none runs'}", 0
         if (rights := readable_by_others(home.root)) is not None:
-            told = f"warning: others may look into {home.root} ({rights}): chmod -R go-rwx {home.root}"
+            told = f"warning: other users can read {home.root} ({rights}): chmod -R go-rwx {home.root}"
             yield "rights", True, told, 0
         for line in differences(home, holder, config.path):
             yield "settings of the engine", False, line, 2
@@ -248,6 +249,6 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
     except UsageError as error:
         return (what, False, str(error), error.exit_code), []
     except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return (what, False, f"does not answer as an OpenAI-compatible server does: {error}", 4), []
+        return (what, False, f"does not answer like an OpenAI-compatible server: {error}", 4), []
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return (what, True, f"serves {', '.join(names[:MOST_NAMES])}{more}", 0), names

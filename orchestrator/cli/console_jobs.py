@@ -103,11 +103,11 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
     if line.failed_so_far > counts.failed:
-        told.append(("so far", f"{line.failed_so_far - counts.failed:,} more have failed in batches that run"))
+        told.append(("so far", f"{line.failed_so_far - counts.failed:,} more have failed in running batches"))
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
-        told.append(("reused", f"{detail.carried:,} rows have the answer of an earlier run or another job"))
+        told.append(("reused", f"{detail.carried:,} rows were answered by an earlier run or another job"))
     told.append(("tokens", tokens(detail.usage)))
     told.append(("cost", money(line.cost) + (f" of ${job.budget:f}" if job.budget is not None else "")))
     if not line.state.is_final:

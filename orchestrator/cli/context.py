@@ -103,7 +103,7 @@ class Context(CommandSettings):
         if not detail.shards:
             return {}
         from orchestrator.pipeline.plan.routes import models_of
-        from orchestrator.policy.requests import resolve_model
+        from orchestrator.policy.model_names import resolve_model
 
         try:
             models = models_of(self.config, detail.line.job)
@@ -142,7 +142,7 @@ class Context(CommandSettings):
         from orchestrator.settings.backends import LocalBackend, SyncBackend
 
         if running_engine(self.home) is None:
-            return "no engine is running: batches go on at their backends, and nobody looks at them"
+            return "no engine is running: batches continue at their backends, but nobody polls them"
         settings = self.readable
         for name in backends if settings is not None else ():
             if settings is None or not isinstance(settings.backends.get(name), LocalBackend | SyncBackend):
@@ -182,7 +182,7 @@ def say_exposure(context: Context) -> None:
     from orchestrator.core.permissions import readable_by_others
 
     if (rights := readable_by_others(context.home.root)) is not None:
-        say(f"orch: others may look into {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
+        say(f"orch: other users can read {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
     say_keys(context.config)
 
 

@@ -14,10 +14,10 @@ from orchestrator.cli.output import json_option, print_json
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Rows of each kind to show.")
 @json_option
 def diff(before: str, after: str, limit: int, as_json: bool) -> int:
-    """Show which rows NIGHT2 has that NIGHT1 has not, and the other way round, and whose answers changed, by field.
+    """Show rows that only one of two nights has, and rows whose answers changed, by field.
 
-    A night is a job's id, which may be shortened, a name, or the date of a night that has one job. All rows are
-    counted, the first are shown.
+    A night is a job id (or its start), a name, or the date of a night with a single job. All rows are counted; only
+    the first are shown.
     """
     from orchestrator.reports.night_reader import compare, job_of
 

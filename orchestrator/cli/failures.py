@@ -39,7 +39,7 @@ def misused(error: click.ClickException, *, as_json: bool) -> int:
     message, hint = error.format_message(), None
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
-        hint = f"`{context.command_path} --help` shows how it is used"
+        hint = f"see `{context.command_path} --help`"
         _say(context.get_usage())
     _say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))
     if as_json:

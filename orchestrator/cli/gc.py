@@ -22,12 +22,12 @@ PARTS = ("results", "requests", "servers", "database", "other")
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @json_option
 def gc(dry_run: bool, as_json: bool) -> int:
-    """Remove what [retention] of orch.toml lets go, and what kills left behind; say what stays and why.
+    """Remove what [retention] in orch.toml allows and what killed processes left behind; say what is kept and why.
 
-    Nothing goes that a kept job's rows point to, nor the newest runs of a job file.
+    Never removes what a kept job's rows refer to, or the newest runs of a job file.
     """
     from orchestrator.pipeline.gc import sweep
 
@@ -92,9 +92,9 @@ def _show(swept: Swept) -> None:
     for verdict in kept[:MOST_KEPT]:
         show(f"kept: {verdict.job_id}: {verdict.reason}")
     if len(kept) > MOST_KEPT:
-        show(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json tells them all")
+        show(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json lists them all")
     for path in swept.unknown:
-        say(f"orch: {path} holds results of no job that this database knows: see whether it is the right one")
+        say(f"orch: {path} holds results of unknown jobs: check that this is the right database")
     show(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")
 
 
@@ -107,13 +107,13 @@ def _told(use: Use) -> str:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--check", "only_check", is_flag=True, help="Read a backup through, and say whether it is whole.")
+@click.option("--check", "only_check", is_flag=True, help="Read a whole backup and verify it.")
 @quiet_option
 @json_option
 def backup(file: Path, only_check: bool, quiet: bool, as_json: bool) -> int:
-    """Copy the home into one new .tar file, while an engine may work in it; or --check such a file.
+    """Back up the home into a new .tar file, even while an engine runs; or verify one with --check.
 
-    To restore it, unpack it into an empty folder and set ORCH_HOME to that.
+    To restore a backup, unpack it into an empty folder and set ORCH_HOME to that folder.
     """
     from orchestrator.pipeline.gc import backup as backups
 
@@ -151,7 +151,7 @@ def _tell(file: Path, found: BackupContents, only_check: bool) -> None:
     show(f"{file}: {found.files:,} files, {words(found.bytes)}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
     if not label.database:
         say(
-            "orch: the database is not in it: it is Postgres, whose own `pg_dump` copies it"
+            "orch: the Postgres database is not included; copy it with `pg_dump`"
             " (docs/how-to/retention-and-backup.md)"
         )
     for problem in found.problems:

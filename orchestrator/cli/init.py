@@ -102,8 +102,8 @@ either party gives notice in writing three months before it ends. The rent is 84
 def init_folder(folder: Path, as_json: bool) -> int:
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
-    Both are commented and pass `orch validate`. Where there are no documents yet, one is written too. Nothing is
-    asked, and no file that is there is overwritten.
+    Both are commented and pass `orch validate`. A sample document is added if there are none. Asks no questions and
+    never overwrites a file.
     """
     files = {folder / "orch.toml": CONFIG, folder / "job.yaml": JOB}
     documents = folder / "documents"
@@ -111,7 +111,7 @@ def init_folder(folder: Path, as_json: bool) -> int:
         files[documents / "example.txt"] = DOCUMENT
     if there := [str(path) for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(
-            f"{', '.join(there)}: there already; nothing was written",
+            f"{', '.join(there)}: already there; nothing was written",
             hint="name an empty folder: `orch init FOLDER`",
         )
     _write(files)
@@ -121,7 +121,7 @@ def init_folder(folder: Path, as_json: bool) -> int:
     for path in files:
         show(str(path))
     where = "" if folder == Path() else f"in {folder}: "
-    say(f"orch: {where}say where your model is in orch.toml, then `orch doctor` and `orch run job.yaml --limit 5`")
+    say(f"orch: {where}set your model in orch.toml, then `orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 
 

@@ -31,7 +31,7 @@ from orchestrator.engine.lock import running_engine
 from orchestrator.pipeline.build.intake import How, Intake, Options, rehearse
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.finish import merge
-from orchestrator.pipeline.finish.output_check import OVERWRITE, output_of, writing
+from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
 from orchestrator.reports import status
 from orchestrator.settings.spec_of import tasks_of
 
@@ -44,7 +44,7 @@ from orchestrator.settings.spec_of import tasks_of
 @quiet_option
 @json_option
 def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | None, quiet: bool, as_json: bool) -> int:
-    """Submit a job or batch file, run it to its end, show the results.
+    """Submit a job or batch file, run it to completion, show the results.
 
     The same command resumes an unfinished job where it stopped.
     """
@@ -73,7 +73,7 @@ def run(file: Path, options: Options, output: Path | None, fail_on: FailOn | Non
 @FILE
 @job_options
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
-@click.option("--dry-run", "dry", is_flag=True, help="Build and plan; queue and send nothing.")
+@click.option("--dry-run", "dry", is_flag=True, help="Build and plan only: queue and send nothing.")
 @fail_on_option
 @quiet_option
 @json_option
@@ -82,7 +82,7 @@ def submit(
 ) -> int:
     """Queue a job or batch file.
 
-    It runs when an engine runs (`orch up`, or any `orch run`), or here with --wait.
+    It is run by the engine (`orch up`, or any `orch run`), or right here with --wait.
     """
     _check_fail_on(fail_on, wait)
     with ready() as context, progress(quiet=quiet or as_json) as view:
@@ -182,7 +182,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
 
 def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:
     if fail_on is not None and not wait:
-        raise UsageError("--fail-on: says what --wait ends with", hint="add --wait, or leave it out")
+        raise UsageError("--fail-on: only applies with --wait", hint="add --wait, or leave it out")
 
 
 def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> int:
@@ -203,11 +203,11 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         if job.finished_at is not None or job.error is not None:
-            raise UsageError(f"job {job.id} is over already")
+            raise UsageError(f"job {job.id} has already ended")
         if context.store.jobs.request_cancel(job.id, CancelCode.USER, "cancelled by the user", now()):
             context.store.jobs.note(job.id, EventKind.CANCEL, "asked for by the user", now())
         if job.home != context.home.identity():
-            say("orch: the job is of another home, whose engine will end it")
+            say("orch: the job belongs to another home, whose engine will end it")
         else:
             from orchestrator.cli.running import see_it_end
 
@@ -226,7 +226,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
 @JOB
 @click.option("--failed", is_flag=True, help="Only rows that failed, not cancelled or expired ones.")
 @click.option("--task", metavar="ID", help="Only rows of this task.")
-@click.option("--output", "only_output", is_flag=True, help="No rows: only put them where the job file wants them.")
+@click.option("--output", "only_output", is_flag=True, help="Retry no rows: only deliver the output again.")
 @FORCE
 @click.option("--wait", is_flag=True, help="Run it here, or follow the engine that does.")
 @fail_on_option
@@ -238,14 +238,14 @@ def retry(
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
-    A job whose rows could not be put where its job file wants them delivers them.
+    If the job's output could not be delivered, this delivers it.
     """
     _check_fail_on(fail_on, wait)
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         is_over = job.finished_at is not None or job.error is not None
         if not is_over and not wait:
-            raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows how far it is")
+            raise UsageError(f"job {job.id} is not finished", hint="`orch status` shows its progress")
         if overwrite:
             context.store.jobs.allow(job.id, **{OVERWRITE: True})
         if not is_over:
@@ -276,12 +276,12 @@ def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, tas
     number = context.store.rows.retry(job.id, [RequestState.FAILED, *others], task=task)
     of_task = "" if task is None else f" to the task {task}"
     if number:
-        context.store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} are tried again", now())
-        view.say(f"orch: {number:,} rows of {job.id}{of_task} are tried again")
+        context.store.jobs.note(job.id, EventKind.RETRY, f"{number:,} rows{of_task} will be retried", now())
+        view.say(f"orch: {number:,} rows of {job.id}{of_task} will be retried")
     elif job.error is not None:
         return None
     else:
-        view.say(f"orch: job {job.id} has no rows{of_task} to try again")
+        view.say(f"orch: job {job.id} has no rows{of_task} to retry")
     return number
 
 
@@ -291,9 +291,7 @@ def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None
         view.say(f"orch: job {job.id} has nothing to deliver")
         return 0
     context.store.jobs.reopen(job.id)
-    context.store.jobs.note(
-        job.id, EventKind.RETRY, "its rows are put where its job file wants them once more", now()
-    )
+    context.store.jobs.note(job.id, EventKind.RETRY, "its output is delivered again", now())
     return None
 
 

@@ -67,16 +67,16 @@ def dir_option(function: Command) -> Command:
 
 @click.group()
 def keys() -> None:
-    """API keys of `orch serve`: who may use it, and how much of it."""
+    """API keys of `orch serve`: who may use it, and how much."""
 
 
 @keys.command()
 @click.argument("name")
 @click.option("--max-rows", type=Amount(), metavar="N", help="Rows in one batch.")
 @click.option("--max-bytes", type=Amount(in_bytes=True), metavar="SIZE", help="Bytes of all stored files, e.g. 20GB.")
-@click.option("--max-batches", type=Amount(), metavar="N", help="Batches that are not at their end.")
-@click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows that wait in all of those.")
-@click.option("--max-calls", type=Amount(), metavar="N", help="Requests with this key at once.")
+@click.option("--max-batches", type=Amount(), metavar="N", help="Unfinished batches.")
+@click.option("--max-queued-rows", type=Amount(), metavar="N", help="Rows waiting in all of them.")
+@click.option("--max-calls", type=Amount(), metavar="N", help="Concurrent requests with this key.")
 @dir_option
 @json_option
 def add(
@@ -89,9 +89,9 @@ def add(
     folder: Path | None,
     as_json: bool,
 ) -> int:
-    """Make a key for the tenant NAME. Its secret goes to stdout, and is shown this once.
+    """Create a key for the tenant NAME. Its secret is printed to stdout, and never shown again.
 
-    A tenant's files and batches are seen with its keys alone; a second key of the same NAME opens the same ones.
+    Only a tenant's own keys see its files and batches; a second key for the same NAME sees the same ones.
     """
     limits = KeyLimits(
         max_rows=max_rows,
@@ -104,13 +104,13 @@ def add(
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise StorageError(f"{root} cannot be made: {error.strerror}") from error
+        raise StorageError(f"{root} cannot be created: {error.strerror}") from error
     with _opened(root) as found:
         key, secret = found.add(name, limits)
     if as_json:
         print_json({**_as_json(key), "secret": secret})
         return 0
-    say(f"orch: {key.id} of {key.tenant} holds from now on; its secret is shown this once:")
+    say(f"orch: {key.id} of {key.tenant} is valid from now on; its secret is shown only once:")
     show(secret)
     return 0
 
@@ -128,7 +128,7 @@ def list_keys(as_json: bool, folder: Path | None) -> int:
     if as_json:
         print_json([_as_json(key) for key in found])
     elif not found:
-        say(f"orch: no keys in {root}; `orch keys add NAME` makes one")
+        say(f"orch: no keys in {root}; create one with `orch keys add NAME`")
     else:
         from orchestrator.cli.console import out
 
@@ -141,7 +141,7 @@ def list_keys(as_json: bool, folder: Path | None) -> int:
 @dir_option
 @json_option
 def revoke(key_id: str, folder: Path | None, as_json: bool) -> int:
-    """Close a key. A server that runs refuses it with the next request; batches that it made go on."""
+    """Revoke a key. A running server refuses its next request; batches created with it continue."""
     root = _root(folder)
     if not (root / FILE_NAME).exists():
         raise UsageError(f"there is no server's database in {root}", hint="--dir names the folder of `orch serve`")

@@ -25,9 +25,9 @@ class Dollars(click.ParamType[Decimal]):
         try:
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
-            self.fail(f"{value!r} is no amount of dollars", param, ctx)
+            self.fail(f"{value!r} is not an amount of dollars", param, ctx)
         if not amount.is_finite() or not 0 <= amount <= MAX_BUDGET:
-            self.fail(f"{value!r} is no amount of dollars up to {MAX_BUDGET:,}", param, ctx)
+            self.fail(f"{value!r} is not an amount of dollars up to {MAX_BUDGET:,}", param, ctx)
         return amount
 
 
@@ -35,14 +35,14 @@ FILE = click.argument("file", type=click.Path(path_type=Path))
 FORCE = click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 _TERMS = (
     click.option("--verify", is_flag=True, help="Read every file, even if it has not changed."),
-    click.option("--new", is_flag=True, help="Start a new job, even if nothing has changed."),
+    click.option("--new", is_flag=True, help="Start a new job even if nothing has changed."),
     click.option("--backend", metavar="NAME", help="Use this backend only."),
     click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
     click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),
 )
 _QUEUED = (
     FORCE,
-    click.option("--after", metavar="JOB", help="Begin once that job has finished well: its id or its name."),
+    click.option("--after", metavar="JOB", help="Start once that job has succeeded: its id or its name."),
 )
 _NAMES = ("deadline", "budget", "backend", "new", "verify", "scope", "overwrite", "after")
 
@@ -75,8 +75,8 @@ def fail_on_option(function: Command) -> Command:
     return click.option(
         "--fail-on",
         type=click.Choice(FailOn, case_sensitive=False),
-        help="Which failed rows make the exit code 1: any; unacknowledged: but those of `orch acknowledge`; new: nor "
-        "those that failed for the same reason in an earlier run.",
+        help="Which failed rows set exit code 1: any; unacknowledged: all but those of `orch acknowledge`; new: also "
+        "without those that failed for the same reason in an earlier run.",
     )(function)
 
 

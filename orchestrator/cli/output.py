@@ -15,7 +15,7 @@ from orchestrator.core.sanitize import escape_controls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 JOB = click.argument("job_name", metavar="JOB")
-JOB_HELP = "JOB is an id or the start of one, or the name of a job or schedule, which stands for its newest run."
+JOB_HELP = "JOB is an id or the start of one, or the name of a job or schedule, meaning its newest run."
 
 
 def json_option(function: Command) -> Command:

@@ -25,9 +25,9 @@ from orchestrator.policy.planner import Cost, Plan
 @quiet_option
 @json_option
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
-    """Show where a job would run, what it costs, when it is done, and why: routes taken and refused.
+    """Show where a job would run, what it would cost, when it would finish, and why: routes taken and refused.
 
-    Exit code 3 where no plan keeps the deadline and the budget; then it says what would.
+    Exit code 3 if no plan meets the deadline and the budget; then it shows what would.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)

@@ -30,7 +30,7 @@ _COLUMNS = (
 
 @click.group()
 def quarantine() -> None:
-    """Rows that failed for good, and are not asked again until their document or question changes."""
+    """Rows that failed permanently and are not retried until their document or question changes."""
 
 
 @quarantine.command("list")
@@ -39,14 +39,14 @@ def quarantine() -> None:
 def list_held(job_id: str | None, as_json: bool) -> int:
     """Show the rows in quarantine, and why.
 
-    Each with its document and task, since which run it is there, and how many runs of its job file had it so.
+    Each row has its document and task, the run that it has failed since, and how many runs of its job file that is.
     """
     with opened() as context:
         held = _held(context, job_id)
         if as_json:
             print_json([held_json(one) for one in held])
         elif not held:
-            say("orch: nothing is in quarantine")
+            say("orch: the quarantine is empty")
         else:
             from orchestrator.cli.console import out
 
@@ -60,7 +60,7 @@ def list_held(job_id: str | None, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="All of every job file.")
 @json_option
 def release(document: str | None, job_id: str | None, everything: bool, as_json: bool) -> int:
-    """Let rows be asked again by the next run.
+    """Let the next run retry rows.
 
     Those of DOCUMENT, those of a job's file, or all.
     """
@@ -78,7 +78,7 @@ def release(document: str | None, job_id: str | None, everything: bool, as_json:
             context.store.jobs.note(of, EventKind.RELEASED, f"{rows:,} rows from quarantine, by the user", at)
         if as_json:
             print_json([held_json(one) for one in held])
-        say(f"orch: {number:,} rows are released; the next run of their job file asks them again")
+        say(f"orch: {number:,} rows are released; the next run of their job file retries them")
         return 0
 
 

@@ -21,9 +21,9 @@ from orchestrator.settings.backends import AnthropicBackend, HostedBackend
 @click.option("--delete-files", is_flag=True, help="Delete uploaded input files whose shard is over.")
 @json_option
 def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> int:
-    """Compare what hosted backends have with what is known here; reads only, unless told to delete files.
+    """Compare hosted backends with this home's records. Changes nothing unless told to delete files.
 
-    Exit code 1 where something differs that somebody must look at.
+    Exit code 1 if a difference needs attention.
     """
     found = []
     with opened() as context:
@@ -53,9 +53,9 @@ def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedB
         if name not in all_of_them:
             raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(hosted) or 'none'}")
         if name not in hosted:
-            raise UsageError(f"backend {name} is our own server: what it has is what is known here")
+            raise UsageError(f"backend {name} is our own server: there is nothing to compare")
     if not hosted:
-        raise UsageError("no hosted backend is configured: there is nothing to compare with")
+        raise UsageError("no hosted backend is configured: there is nothing to compare")
     return [(name, settings) for name, settings in hosted.items() if not names or name in names]
 
 
@@ -93,4 +93,4 @@ def _show(comparison: Comparison) -> None:
             continue
         show(f"  {finding.kind}: {finding.id}: {finding.text}")
     if foreign:
-        show(f"  {foreign:,} batches were made by something else (--json names them)")
+        show(f"  {foreign:,} batches were created by something else (--json lists them)")

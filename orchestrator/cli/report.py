@@ -25,7 +25,7 @@ GROUPS = ("job", "day", "task", "model", "backend", "tag")
 
 def since_option(function: click.decorators.FC) -> click.decorators.FC:
     """`--since`."""
-    return click.option("--since", metavar="WHEN", help="From then on: 7d, 12h, or a date.")(function)
+    return click.option("--since", metavar="WHEN", help="Start of the report: 7d, 12h, or a date.")(function)
 
 
 @click.group()
@@ -47,7 +47,7 @@ def report() -> None:
     "--compare", metavar="PROVIDER:MODEL", help="The hosted model to compare with, and for models without list price."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
 def report_cost(
@@ -60,7 +60,7 @@ def report_cost(
     overwrite: bool,
     as_json: bool,
 ) -> int:
-    """What was paid, what was foreseen, and what the same tokens cost at list prices."""
+    """Show what was paid, what was forecast, and what the same tokens cost at list prices."""
     if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
         raise UsageError(f"--by {by}: is none of {', '.join(GROUPS)}, tag:KEY")
     with opened() as context:
@@ -83,7 +83,7 @@ def report_cost(
 @since_option
 @json_option
 def report_forecast(since: str | None, as_json: bool) -> int:
-    """How forecasts held against what came, and whether to trust them."""
+    """Compare forecasts with what happened, and say whether to trust them."""
     from orchestrator.policy.calibration import calibrate
 
     with opened() as context:
@@ -91,7 +91,7 @@ def report_forecast(since: str | None, as_json: bool) -> int:
         if as_json:
             print_json([line.to_json() for line in lines])
         elif not lines:
-            say("orch: no forecasts yet; each batch that is sent makes some")
+            say("orch: no forecasts yet; every batch that is sent adds some")
         else:
             from orchestrator.cli.console import out
             from orchestrator.cli.console_reports import forecast_lines
@@ -103,13 +103,13 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 @report.command("night")
 @click.argument("which", metavar="[DATE|JOB]", required=False)
 @click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write it as a page of its own, too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @json_option
 def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
-    """What became of documents, answers, money and time in a night, and what needs a person.
+    """Show what a night brought: documents, answers, cost, time, and what needs attention.
 
-    A night goes from noon to noon; DATE is the day on which it began. Default: the newest with a job.
+    A night lasts from noon to noon; DATE is the day it began. Default: the newest night with a job.
     """
     from orchestrator.reports.night_pages import markdown, page
 
@@ -140,7 +140,7 @@ def _night(context: Context, which: str | None) -> NightReport:
     if which is None:
         newest = store.jobs.newest(1)
         if not newest:
-            raise UsageError("there are no jobs yet", hint="`orch run JOB.yaml` makes one")
+            raise UsageError("there are no jobs yet", hint="start one with `orch run JOB.yaml`")
         night = night_of(newest[0].created_at)
     else:
         try:
@@ -150,7 +150,7 @@ def _night(context: Context, which: str | None) -> NightReport:
     jobs = jobs_of(store, night)
     if not jobs:
         raise UsageError(
-            f"no job was made in the night of {night}, from noon to noon", hint="`orch status --all` lists the jobs"
+            f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
         )
     return night_report(store, context.home, night, jobs, now())
 
@@ -180,7 +180,7 @@ def _list_prices(context: Context) -> Listed:
     def listed(backend: str, model: str, at: datetime) -> TierPrice:
         prices = known.get(backend)
         if not isinstance(prices, ByToken):
-            raise InputError(f"{backend} has no prices by the token")
+            raise InputError(f"{backend} has no price per token")
         return rates(prices.provider, model, tier=Tier.STANDARD, at=at, overrides=prices.overrides)
 
     return listed
@@ -194,7 +194,7 @@ def _write_page(context: Context, built: CostReport, path: Path, since: str | No
 
 def _written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
     from orchestrator.cli.rows import require_own
-    from orchestrator.pipeline.finish.output_check import writing
+    from orchestrator.pipeline.finish.delivery import writing
 
     require_own(context, path, "--html", overwrite=overwrite)
     with writing(context.store, context.home.identity(), JobId(""), path, now):
@@ -214,6 +214,6 @@ def parsed_since(text: str | None) -> datetime | None:
             return now() - timedelta(seconds=seconds)
         return datetime.fromisoformat(text).astimezone()
     except OverflowError:
-        raise UsageError(f"--since {text}: is further back than a calendar reaches") from None
+        raise UsageError(f"--since {text}: is too far back") from None
     except ValueError:
         raise UsageError(f"--since {text}: write 7d, 12h or a date such as 2026-11-01") from None

@@ -18,8 +18,8 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.finish import outputs
+from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.merge import check_output
-from orchestrator.pipeline.finish.output_check import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.outputs import Format
 
 EVERY = 1000
@@ -81,9 +81,9 @@ def require_own(context: Context, place: str | Path, option: str = "-o", *, over
     """Raises UsageError where an option names a file that orch did not write, and nobody says that it may go."""
     if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
         return
-    if not may_overwrite(f"{place} is there already, and orch did not write it"):
+    if not may_overwrite(f"{place} already exists, and orch did not write it"):
         raise UsageError(
-            f"{option} {place}: is there already, and orch did not write it",
+            f"{option} {place}: already exists, and orch did not write it",
             hint="--force overwrites it; or name another file",
         )
 

@@ -41,7 +41,7 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:
-            view.say(f"orch: {holder} has this home's engine and runs the job; following it")
+            view.say(f"orch: {holder} is this home's engine and runs the job; following it")
         draw(None)
 
     until_over(context, job, be_engine, follow)
@@ -78,7 +78,7 @@ def until_over(
             followed = holder
             time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
         if interrupted() and not is_over():
-            goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to go on"
+            goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
             raise CommandInterrupted(f"stopped; {goes_on}")
 
 
@@ -119,13 +119,13 @@ def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
             )
             if not over() and (why := engine.pipeline.unreachable(job)) is not None:
                 raise BackendError(
-                    f"the job is asked to end, and a backend that has its batches does not answer: {why}",
-                    hint="the next `orch up`, `orch run` or `orch cancel` carries it out",
+                    f"cancellation requested, but a backend with its batches does not answer: {why}",
+                    hint="the next `orch up`, `orch run` or `orch cancel` completes it",
                 )
 
     def follow(holder: Holder, is_new: bool) -> None:
         if is_new:
-            view.say(f"orch: {holder} has this home's engine and will end it")
+            view.say(f"orch: {holder} is this home's engine and will end it")
         draw(None)
 
     until_over(context, job, be_engine, follow)

@@ -33,7 +33,7 @@ _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 @click.group()
 def schedule() -> None:
-    """Run job files by themselves, every night or every hour: `orch up` does it."""
+    """Run job files on a schedule, every night or every hour; `orch up` runs them."""
 
 
 NAME = click.argument("name")
@@ -42,20 +42,20 @@ NAME = click.argument("name")
 @schedule.command()
 @FILE
 @click.option("--cron", metavar="CRON", help='When, as "minute hour day month weekday": "0 22 * * *".')
-@click.option("--after", metavar="SCHEDULE", help="Instead: once each night of that schedule has finished well.")
-@click.option("--tz", metavar="ZONE", help="Whose clocks, such as Europe/Berlin; default: this machine's.")
+@click.option("--after", metavar="SCHEDULE", help="Instead of --cron: after each successful night of that schedule.")
+@click.option("--tz", metavar="ZONE", help="Time zone, such as Europe/Berlin; default: this machine's.")
 @click.option("--deadline", metavar="WHEN", help="06:00, or 8h from when a night is due; default: the job file's.")
 @click.option("--budget", type=Dollars(), help="A hard cap in dollars for each night; default: the job file's.")
 @click.option(
     "--misfire", type=click.Choice([rule.value for rule in Misfire]), default=Misfire.RUN.value, show_default=True,
-    help="A night that is found late, but within its grace.",
+    help="What to do with a night found late, but within its grace.",
 )  # fmt: skip
-@click.option("--grace", default=GRACE, show_default=True, metavar="TIME", help="A night found later is missed.")
+@click.option("--grace", default=GRACE, show_default=True, metavar="TIME", help="A later night is missed.")
 @click.option(
     "--overlap", type=click.Choice([rule.value for rule in Overlap]), default=Overlap.SKIP.value, show_default=True,
-    help="A night that comes while a job of the file is still going.",
+    help="What to do with a night that is due while a job of the file is still running.",
 )  # fmt: skip
-@click.option("--name", metavar="NAME", help="What to call it; default: the job's name.")
+@click.option("--name", metavar="NAME", help="Name of the schedule; default: the job's name.")
 @json_option
 def add(
     file: Path, cron: str | None, after: str | None, tz: str | None, deadline: str | None, budget: Decimal | None,
@@ -63,15 +63,15 @@ def add(
 ) -> int:  # fmt: skip
     """Run a job file or batch file every night, every hour, or after another schedule.
 
-    The file is checked now; each run reads it anew, as it is then.
+    The file is checked now, and read again by each run.
     """
     if (cron is None) == (after is None):
-        raise UsageError("give --cron, or --after and the schedule that this one follows", hint="one of the two")
+        raise UsageError("give --cron, or --after with the schedule that this one follows", hint="one of the two")
     if cron is not None:
         _meant("--cron", lambda: nights.check_cron(cron))
     length = _meant("--grace", lambda: nights.length(grace))
     if name is not None and not re.fullmatch(NAMES, name):
-        raise UsageError(f"--name: {name!r} is no name", hint="letters, digits, - and _, 64 of them at most")
+        raise UsageError(f"--name: {name!r} is not a name", hint="letters, digits, - and _, 64 of them at most")
     if deadline is not None:
         _meant("--deadline", lambda: nights.check_deadline(deadline))
     with opened() as context:
@@ -146,7 +146,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
 @schedule.command("list")
 @json_option
 def list_(as_json: bool) -> int:
-    """Show every schedule: when it comes next, and how its last night ended."""
+    """Show every schedule: when it runs next, and how its last night ended."""
     with opened() as context:
         schedules = context.store.schedules.all()
         if as_json:
@@ -167,9 +167,9 @@ def list_(as_json: bool) -> int:
 @fail_on_option
 @json_option
 def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: bool) -> int:
-    """Show the nights of one schedule, or of all: what became of each, and why.
+    """Show the nights of one schedule, or of all: how each ended, and why.
 
-    With --fail-on, the exit code is 1 where the newest one of a schedule failed or was missed, or has such rows.
+    With --fail-on, exit with 1 if a schedule's newest night failed, was missed or has such rows.
     """
     with opened() as context:
         names = {one.id: one.name for one in context.store.schedules.all()}
@@ -180,7 +180,7 @@ def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: b
         for night in () if as_json else shown:
             show(f"{night.name}  {names[night.schedule_id]}  {_told(night)}")
         if not found and not as_json:
-            say("orch: no night has come yet")
+            say("orch: no night was due yet")
         newest = {night.schedule_id: night for night in found if night.schedule_id in names}.values()
         return 0 if fail_on is None or all(_went_well(context, night, fail_on) for night in newest) else 1
 
@@ -198,7 +198,7 @@ def _went_well(context: Context, night: Night, fail_on: FailOn) -> bool:
 @NAME
 @json_option
 def pause(name: str, as_json: bool) -> int:
-    """Let no night come until it is resumed; one that runs goes on."""
+    """Skip nights until resumed; a running night continues."""
     with opened() as context:
         context.store.schedules.pause(_get(context, name).id, now())
         _show_one(context, _get(context, name), as_json)
@@ -209,7 +209,7 @@ def pause(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def resume(name: str, as_json: bool) -> int:
-    """Let nights come again; those that fell into the pause are not made up for."""
+    """Resume a paused schedule; nights that fell into the pause are not caught up."""
     with opened() as context:
         context.store.schedules.resume(_get(context, name).id, now())
         _show_one(context, _get(context, name), as_json)
@@ -220,7 +220,7 @@ def resume(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def run_(name: str, as_json: bool) -> int:
-    """Run the last night that was due now, where it did not run, or failed."""
+    """Run the last due night now, if it did not run or failed."""
     with opened() as context:
         night = _due_now(context, _get(context, name), now())
         if as_json:
@@ -259,18 +259,18 @@ def _last_followed(context: Context, one: Schedule) -> Night | None:
 @NAME
 @json_option
 def remove(name: str, as_json: bool) -> int:
-    """Forget a schedule and the list of its nights; their jobs and results stay."""
+    """Remove a schedule and its list of nights; their jobs and results are kept."""
     with opened() as context:
         one = _get(context, name)
         if followers := [other.name for other in context.store.schedules.all() if other.after == one.id]:
             raise UsageError(
-                f"{', '.join(followers)} comes after {one.name}, and would never come again", hint="remove that first"
+                f"{', '.join(followers)} comes after {one.name}, and would never run again", hint="remove that first"
             )
         context.store.schedules.remove(one.id)
         if as_json:
             print_json({"removed": one.name})
         else:
-            show(f"{one.name}: removed; jobs that its nights made stay")
+            show(f"{one.name}: removed; the jobs of its nights are kept")
     return 0
 
 
@@ -297,7 +297,7 @@ def _show(context: Context, one: Schedule) -> None:
         when = f"after each night of {_name_of(context, one.after)} that finishes well"
     else:
         following = nights.next_due(one, at)
-        when = "no night to come" if following is None else f"next {nights.ahead(one, following.at, at)}"
+        when = "no further nights" if following is None else f"next {nights.ahead(one, following.at, at)}"
     show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
@@ -329,7 +329,7 @@ def _last(context: Context, one: Schedule) -> Night | None:
 def _say_who_runs(context: Context) -> None:
     holder = running_engine(context.home)
     if holder is None or not holder.is_up:
-        say("orch: `orch up` is not running; nights are run by it alone")
+        say("orch: `orch up` is not running; only it runs nights")
 
 
 def _json(context: Context, one: Schedule) -> dict[str, Any]:

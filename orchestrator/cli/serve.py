@@ -54,7 +54,7 @@ class _Url(click.ParamType[str]):
         except ValueError:
             is_sound = False
         if not is_sound:
-            self.fail(f"{value!r} is no http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
         if parts.username or parts.password:
             self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)
         return str(value).rstrip("/")
@@ -78,7 +78,7 @@ class _Gpus(click.ParamType[tuple[int, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         names = [name.strip() for name in str(value).split(",")]
         if not all(name.isdecimal() and len(name) < 6 for name in names):
-            self.fail(f"{value!r} is no list of GPUs such as 0,1", param, ctx)
+            self.fail(f"{value!r} is not a list of GPUs such as 0,1", param, ctx)
         return tuple(map(int, names))
 
 
@@ -89,26 +89,26 @@ OPTIONS = (
     click.option("--upstream", "upstreams", type=_Url(), multiple=True, metavar="URL",
                  help="An OpenAI-compatible endpoint; may be given several times."),
     click.option("--host", default=HOST, show_default=True, help="Listen here."),
-    click.option("--port", type=click.IntRange(0, 65535), help=f"And here; 0: a free one.  [default: {PORT}]"),
-    click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; with --port besides it."),
+    click.option("--port", type=click.IntRange(0, 65535), help=f"Port; 0: any free one.  [default: {PORT}]"),
+    click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; add --port to listen on both."),
     dir_option,
-    click.option("--api-key-env", metavar="NAME", help="The variable that holds the upstreams' key."),
+    click.option("--api-key-env", metavar="NAME", help="Environment variable with the upstreams' key."),
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
-                 help="Let tenants reach this path of the upstreams too; may be given several times."),
+                 help="Also pass this path through to the upstreams; may be given several times."),
     click.option("--require-keys/--no-require-keys", default=None,
-                 help="Ask for keys (`orch keys add`).  [default: unless on loopback]"),
-    click.option("--webhook", metavar="URL", help=f"Tell of every batch's end; {SECRET_VARIABLE} signs."),
+                 help="Require API keys (`orch keys add`).  [default: unless on loopback]"),
+    click.option("--webhook", metavar="URL", help=f"URL to notify when a batch ends; signed with {SECRET_VARIABLE}."),
     click.option("--request-timeout", type=SECONDS, default=600.0, metavar="S", help="For one row.  [default: 600]"),
     click.option("--max-rows", type=Amount(), default=50_000, metavar="N", help="In a batch.  [default: 50,000]"),
     click.option("--max-file-size", type=Amount(in_bytes=True), default="512MiB", show_default=True, metavar="SIZE"),
     click.option("--cost-per-hour", type=click.FloatRange(min=0), metavar="USD",
-                 help="Of all upstreams together: /metrics tells the cost of tokens."),
+                 help="Cost of all upstreams together: /metrics shows the cost of tokens."),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
-    click.option("--log-prompts", is_flag=True, help="Prompts and answers may stand in the log."),
+    click.option("--log-prompts", is_flag=True, help="Allow prompts and answers in the log."),
     click.option("--vllm", "model", metavar="MODEL", help="Start vLLM with this model: a folder, or a Hub name."),
-    click.option("--gpus", type=_Gpus(), metavar="0,1", help="An engine on each of these.  [default: all]"),
-    click.option("--tensor-parallel", type=click.IntRange(1, 64), metavar="N", help="An engine on each N of them."),
-    click.option("--vllm-python", type=PROGRAM, metavar="PATH", help="The Python that has vLLM."),
+    click.option("--gpus", type=_Gpus(), metavar="0,1", help="GPUs to use, one engine each.  [default: all]"),
+    click.option("--tensor-parallel", type=click.IntRange(1, 64), metavar="N", help="GPUs per engine."),
+    click.option("--vllm-python", type=PROGRAM, metavar="PATH", help="Python executable that has vLLM."),
     click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM OPTIONS]"),
 )  # fmt: skip
 
@@ -132,7 +132,7 @@ def serve(
     orch serve --upstream http://127.0.0.1:8000/v1
     orch serve --vllm /models/llama --gpus 0,1 -- --max-model-len 8192
 
-    What was taken in outlives every stop and kill: start it again and it goes on.
+    Accepted work survives every stop and kill: start it again and it continues.
     """
     # The server's own libraries are loaded once the command line is known to be one.
     from orchestrator.server.listen import Stop
@@ -235,8 +235,8 @@ def _require_a_key(root: Path, where: Where, folder: Path | None) -> None:
             return
     option = "" if folder is None else f" --dir {folder}"
     raise UsageError(
-        f"serving on {where.host} asks for keys, and there is none yet",
-        hint=f"orch keys add NAME{option}    (or --no-require-keys: whoever reaches this address may use it)",
+        f"serving on {where.host} requires keys, and there are none yet",
+        hint=f"orch keys add NAME{option}    (or --no-require-keys: anyone who reaches this address may use it)",
     )
 
 
@@ -252,7 +252,7 @@ def _engines(wish: Any, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
     def pause() -> bool:
         nonlocal told
         if not told:
-            tell("waiting for the engines of a server that was killed to end")
+            tell("waiting for the engines of a killed server to end")
         told = True
         time.sleep(PAUSE_SECONDS)
         return not is_over() and time.monotonic() < deadline
@@ -319,7 +319,7 @@ async def _greet(service: Service, sockets: list[socket.socket], where: Where, t
         await asyncio.sleep(PAUSE_SECONDS)
     for upstream in service.upstreams:
         models = f" ({', '.join(upstream.models[:5])})" if upstream.models else ""
-        state = f"{upstream.problem}; it gets rows as soon as it is well" if upstream.problem else f"ready{models}"
+        state = f"{upstream.problem}; it gets rows once it works" if upstream.problem else f"ready{models}"
         tell(f"upstream {upstream.shown}: {state}")
 
 

@@ -18,10 +18,10 @@ from orchestrator.core.errors import UsageError
 @click.option("--raw", is_flag=True, help="Only the lines, as they were sent and came back.")
 @json_option
 def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json: bool) -> int:
-    """Show the requests made for a document, and their answers.
+    """Show a document's requests and their answers.
 
-    DOC is its name as reports write it, or the end of it; of a batch file, a custom_id. A document has a request for
-    each task, and of one that was asked in parts, for each part.
+    DOC is the document's name as in reports, or the end of it; for a batch file, a custom_id. A document has one
+    request for each task, and one for each part if it was split.
     """
     from orchestrator.reports.exchanges import exchanges
 

@@ -33,7 +33,7 @@ class _Address(click.ParamType[tuple[str, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})", str(value))
         if found is None or int(found[3]) > 65535:
-            self.fail(f"{value!r} is no address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
+            self.fail(f"{value!r} is not an address such as 127.0.0.1:8090 or [::1]:8090", param, ctx)
         return found[1] or found[2], int(found[3])
 
 
@@ -43,13 +43,13 @@ class _Address(click.ParamType[tuple[str, int]]):
     "address",
     type=_Address(),
     metavar="HOST:PORT",
-    help="Take providers' webhooks here, at /webhooks/BACKEND.",
+    help="Accept providers' webhooks here, at /webhooks/BACKEND.",
 )
 @quiet_option
 def up(address: tuple[str, int] | None, quiet: bool) -> int:
-    """Be the engine until stopped (Ctrl-C or SIGTERM): run queued jobs, any that come, and what is scheduled.
+    """Run the engine until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
 
-    With --webhooks, batches that a provider says are over are looked at at once. Port 0 takes a free one.
+    With --webhooks, a provider's event that a batch ended triggers an immediate poll. Port 0 picks a free port.
     """
     with (
         opened() as context,
@@ -58,7 +58,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
         ExitStack() as stack,
     ):
         if holder is not None:
-            raise UsageError(f"{holder} is this home's engine already")
+            raise UsageError(f"{holder} is already this home's engine")
         say_exposure(context)
         log_to(context.home)
         engine = stack.enter_context(Engine(context.config, context.store))
@@ -67,7 +67,7 @@ def up(address: tuple[str, int] | None, quiet: bool) -> int:
             engine.listeners.append(lambda config: _keep_secrets(secrets, config))
             url = stack.enter_context(webhooks.listening(*address, secrets, engine.pipeline.polls.push))
             for name in secrets:
-                say(f"orch: webhooks of {name} are taken at {url}{name}")
+                say(f"orch: accepting webhooks of {name} at {url}{name}")
         scheduler = Scheduler(context.store, context.home, context.config, now)
         daily = sweep.Daily(context.store, context.home, context.config.retention)
         engine.listeners += [scheduler.use, daily.use, context.use]
@@ -114,7 +114,7 @@ class _Told:
             say(f"orch: {news}")
         if (engine.problem or "") != self._problem:
             self._problem = engine.problem or ""
-            self.say([self._problem or "all is well again"])
+            self.say([self._problem or "working again"])
         self.say(self._moved())
 
     def _moved(self) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _keep_secrets(secrets: dict[str, str], config: Config) -> None:
     try:
         found = webhooks.secrets_of(config)
     except UsageError as error:
-        log.warning("webhooks are checked as before: %s", error)
+        log.warning("webhooks are verified as before: %s", error)
         return
     secrets.update(found)
     for name in secrets.keys() - found.keys():

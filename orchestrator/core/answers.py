@@ -83,11 +83,11 @@ class AnswerHead(NamedTuple):
 
 
 def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
-    """What an answer's body says of its tokens. Raises msgspec.DecodeError where it is no JSON object."""
+    """What an answer's body says of its tokens. Raises msgspec.DecodeError where it is not a JSON object."""
     try:
         usage = _decode_used(body).usage
     except msgspec.ValidationError:
-        # Usage of a shape that is not known is no usage; the answer is still the row's answer.
+        # Usage in an unknown shape is ignored; the answer is still the row's answer.
         usage = _usage_in_text(_decode_parts(body).usage)
     return NO_TOKENS if usage is None else _counted(usage)
 
@@ -109,7 +109,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     written = taken.cache_write_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or 0
-    # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is no part of it.
+    # xAI counts thoughts beside the completion, which the total shows; what is more than a whole is not a part of it.
     if thought and (thought > output or _total(usage) == fed + output + thought):
         output += thought
     if cached + written > fed:
@@ -138,7 +138,7 @@ def usage_of(tokens: TokenCounts) -> BatchUsage:
 
 
 def read_answer(body: bytes | msgspec.Raw) -> AnswerHead:
-    """What an answer's body says of itself. Raises msgspec.DecodeError where it is no JSON object."""
+    """What an answer's body says of itself. Raises msgspec.DecodeError where it is not a JSON object."""
     try:
         answer = _decode_answer(body)
     except msgspec.ValidationError:

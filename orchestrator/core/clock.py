@@ -28,7 +28,7 @@ def now() -> datetime:
     try:
         return _utc(fixed) + timedelta(seconds=time.monotonic() - _STARTED)
     except (ValueError, OverflowError):
-        raise InputError(f"{fixed!r} is no time such as 2026-12-01T06:00+01:00", field="ORCH_NOW") from None
+        raise InputError(f"{fixed!r} is not a time such as 2026-12-01T06:00+01:00", field="ORCH_NOW") from None
 
 
 def day(at: datetime) -> str:

@@ -209,7 +209,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What was foreseen when something was sent, and what came: `actual` is None until it is known.
+    """What was forecast when something was sent, and what came: `actual` is None until it is known.
 
     `kind` is `turnaround` (seconds of one shard), `cost` (dollars of a job), `output` (tokens of an answer to a task,
     on the mean), `finish` (seconds of a job) or `in_time` (the chance that it keeps its deadline; 1 came where it

@@ -13,7 +13,7 @@ from orchestrator.core.model import JobId
 class NightState(StrEnum):
     """Where one night of a schedule stands."""
 
-    DUE = "due"  # its time has come, and it has not begun: it waits, as its reason says
+    DUE = "due"  # it is due, and it has not begun: it waits, as its reason says
     RUNNING = "running"  # begun: its job is being made, or runs
     DONE = "done"  # its job is at its end, or nothing had changed
     FAILED = "failed"  # the job could not be made, could not go on, or was cancelled

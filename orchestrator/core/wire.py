@@ -24,7 +24,7 @@ MAX_DEPTH = 500
 allows, so without a limit of its own, what one thread accepts another one could not read."""
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are no JSON of the wanted shape, too deep (a model may repeat `[` to its end),
+"""What decoding raises for bytes that are not JSON of the wanted shape, too deep (a model may repeat `[` to its end),
 or no UTF-8."""
 
 

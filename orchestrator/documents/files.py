@@ -236,7 +236,7 @@ def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[st
     if "\0" in text or _is_binary(data, encoding):
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED,
-            "This kind of file is not read and it is not plain text; convert it to text, HTML, PDF, an office format "
+            "Unsupported kind of file, and not plain text; convert it to text, HTML, PDF, an office format "
             "or a table.",
         )
     return text, {}

@@ -68,7 +68,8 @@ def _mails(content: Content) -> Iterator[bytes | int]:
             if isinstance(line, bytes) and not line.strip():
                 continue
             raise ExtractionError(
-                DocumentProblem.UNREADABLE, "It does not begin with a mail (`From `), so it is no mbox; exclude it."
+                DocumentProblem.UNREADABLE,
+                "Not an mbox: it does not begin with a mail (`From `); exclude it.",
             )
         if isinstance(line, Blanks):
             line = b"\n" * (line.number - 1)
@@ -93,7 +94,7 @@ def _parts(data: bytes, name: str, prefix: str) -> Iterator[Member]:
     except Exception as error:
         # The parser raises a dozen different types on headers that are not what they should be.
         raise ExtractionError(
-            DocumentProblem.UNREADABLE, "It is damaged or is no mail; export it anew, or exclude it."
+            DocumentProblem.UNREADABLE, "It is damaged or is not an e-mail message; export it again, or exclude it."
         ) from error
     yield Member(prefix + name, partial(_text, mail, texts), fields, _TEXT)
     for number, part in enumerate(attached, 1):

@@ -29,7 +29,7 @@ def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     except Exception as error:
         # olefile and oxmsg raise a dozen different types on damage.
         raise ExtractionError(
-            DocumentProblem.UNREADABLE, "It is damaged or is no Outlook mail; export it anew, or exclude it."
+            DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
         ) from error
     yield Member(MESSAGE, text.encode, fields, Kind("text", Holds.ONE))
     for number, (name, inside) in enumerate(attached, 1):

@@ -56,5 +56,5 @@ def encrypted() -> ExtractionError:
 def damaged(what: str) -> ExtractionError:
     """For what cannot be read as what its name says."""
     return ExtractionError(
-        DocumentProblem.UNREADABLE, f"The file is damaged or is no {what}; save it anew, or exclude it."
+        DocumentProblem.UNREADABLE, f"The file is damaged, or is not a valid {what}; save it again, or exclude it."
     )

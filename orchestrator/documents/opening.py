@@ -91,7 +91,7 @@ def open_folder(path: str, within: str | None) -> int:
 class Opener:
     """Opens files of one folder after another as `open_file` does, at half the price: it keeps the folder open.
 
-    What is opened in a folder that is held, and is no link, is where the folder is.
+    What is opened in a folder that is held, and is not a link, is where the folder is.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """Raises ExtractionError for what is no package, or a locked one; everything may raise it, and what `zipfile` and
-    `expat` raise for damage."""
+    """Raises ExtractionError for what is not a package, or is locked; every method may raise it, and what `zipfile`
+    and `expat` raise for damage."""
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))

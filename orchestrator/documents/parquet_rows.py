@@ -67,7 +67,7 @@ def _opened(content: Content) -> Iterator[Any]:
             # pyarrow raises a dozen different types on a damaged file.
             reason = str(error).partition("\n")[0][:200]
             raise ExtractionError(
-                DocumentProblem.UNREADABLE, f"The file is damaged or no Parquet ({reason}); write it anew."
+                DocumentProblem.UNREADABLE, f"The file is damaged or is not Parquet ({reason}); write it again."
             ) from error
 
 

@@ -71,5 +71,5 @@ def cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
             DocumentProblem.ENCRYPTED, "The PDF opens only with a password; save a copy without one, or exclude it."
         )
     return ExtractionError(
-        DocumentProblem.UNREADABLE, "The file is damaged or is no PDF; get it anew, or exclude it."
+        DocumentProblem.UNREADABLE, "The file is damaged or is not a PDF; get a new copy, or exclude it."
     )

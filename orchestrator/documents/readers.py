@@ -38,7 +38,7 @@ Documents = Iterator[Document | UnreadableDocument]
 class TableRows:
     """A file of many documents; of these those alone whose keys are `wanted`, unless that is None.
 
-    What is in it and is no document is counted in `ignored`.
+    What is in it and is not a document is counted in `ignored`.
     """
 
     table: TableFile

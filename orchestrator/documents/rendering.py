@@ -157,7 +157,7 @@ def _frames(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
 def _no_picture() -> ExtractionError:
     return ExtractionError(
         DocumentProblem.UNREADABLE,
-        "It is damaged or is no PNG, JPEG, TIFF or WebP picture; save it anew, or exclude it.",
+        "It is damaged or is not a PNG, JPEG, TIFF or WebP picture; save it again, or exclude it.",
     )
 
 

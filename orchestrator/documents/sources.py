@@ -37,7 +37,7 @@ def read(
     """Stream the documents of `source` in the order of their keys (rows in the order of their table).
 
     `base` is the job file's folder. Everything that was chosen and not read comes as an UnreadableDocument
-    in its place, and what is no document is counted in `ignored`. With `sample`, those documents come whose key has
+    in its place, and what is not a document is counted in `ignored`. `sample` takes the documents whose keys have
     the smallest hashes, so a larger sample holds every smaller one; folders and tables that cannot be opened are
     reported besides. Without `readers`, this has some of its own.
 
@@ -288,7 +288,7 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
     but = f", leaving out {' and '.join(source.exclude)}" if source.exclude else ""
     hint = None
     if any("{" in pattern for pattern in source.include):
-        hint = "braces are no wildcard; write one pattern for each alternative"
+        hint = "braces are not a wildcard; write one pattern for each alternative"
     elif words := told(ignored.to_json()):
         hint = f"there is only what is not read: {words}"
         if ignored.counts[IgnoredReason.LINK]:

@@ -15,7 +15,7 @@ EXTRACTOR_VERSION = "2"
 class DocumentProblem(StrEnum):
     """Why a file, folder or row gave no document."""
 
-    ENCODING = "encoding"  # bytes that are no text in any encoding that can be told for certain
+    ENCODING = "encoding"  # bytes that are not text in any encoding that can be told for certain
     EMPTY = "empty"  # nothing but white space, no text layer, or a table without rows
     ENCRYPTED = "encrypted"  # opens only with a password
     TOO_LARGE = "too_large"  # more bytes than `max_bytes`

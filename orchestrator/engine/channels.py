@@ -75,7 +75,7 @@ class Webhook:
             with httpx2.Client(timeout=SECONDS) as client:
                 answer = client.post(url, content=body, headers={"content-type": "application/json"})
         except httpx2.UnsupportedProtocol:
-            raise UsageError(f"what the environment variable {self.variable} holds is no http(s) URL") from None
+            raise UsageError(f"the environment variable {self.variable} does not hold an http(s) URL") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Its words may have the address in them, and the address is the key.
             raise BackendError(f"the webhook cannot be reached: {type(error).__name__}") from None
@@ -198,7 +198,7 @@ def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Ch
 def _variable(name: str, environ: Mapping[str, str], what: str) -> str:
     value = environ.get(name, "").strip()
     if not value:
-        raise UsageError(f"the environment variable {name} is not set, which holds {what}")
+        raise UsageError(f"the environment variable {name} is not set; it must hold {what}")
     return value
 
 

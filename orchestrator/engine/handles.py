@@ -55,7 +55,7 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
 
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
-    # A key that is not set is no fault of the job's: it stays as it is, for the next start that has the key.
+    # A key that is not set is not a fault of the job's: it stays as it is, for the next start that has the key.
     api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
     common = Settings(

@@ -38,9 +38,9 @@ class InForce:
     @property
     def told(self) -> list[str]:
         """What a person has to know, a line each; nothing where the file holds as it is."""
-        held = f"the engine goes on with the settings that it read at {self.read_at}"
+        held = f"the engine keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
-        return refused + [f"{one}: holds from a restart of the engine on" for one in self.restart]
+        return refused + [f"{one}: takes effect when the engine restarts" for one in self.restart]
 
 
 def digest_of(content: bytes) -> str:
@@ -86,5 +86,5 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
         except OSError:
             digest = ""
         if digest != in_force.digest:
-            return [f"{path} was edited just now; the engine looks at it within seconds", *in_force.told]
+            return [f"{path} was edited just now; the engine reads it within seconds", *in_force.told]
     return in_force.told

@@ -177,7 +177,7 @@ class Engine:
             made_under = job.options.get("config", str(self._config.path))
             if only is None and not is_same_file(made_under, self._config.path):
                 # Names of backends and models mean what that file says; another's would send rows elsewhere.
-                told = f"waits for an engine under the settings it was made with: {made_under}"
+                told = f"waits for an engine with the settings it was made with: {made_under}"
                 self._say(job, "other_settings", told)
                 continue
             moved |= self._advance(job, mine is not None and mine.id == job.id)
@@ -227,7 +227,7 @@ class Engine:
         at_backend = self._at_backend(job)
         if fault.times >= TRIES and (cancelled or not at_backend):
             self._faults.cleared(job.id)
-            left = "; its batches may go on at their backends: `orch reconcile` shows them" if at_backend else ""
+            left = "; its batches may still run at their backends: `orch reconcile` shows them" if at_backend else ""
             self._fail(job, code, f"{fault.reason}; engine.log has the details{left}")
             return True
         said = self._problems.get(job.id)
@@ -271,7 +271,7 @@ class Engine:
             log.warning("%s", news)
             for told in self._reloader.in_force.told:
                 what = digest_of(f"{now()}{told}".encode())
-                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "what held before holds until then"))
+                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "the old settings stay in force until then"))
 
     def news(self) -> list[str]:
         """What was told of orch.toml since this was asked last."""
@@ -309,7 +309,7 @@ class Engine:
                     continue
                 self._health[name] = health
                 if health["status"] == "storage":
-                    told = "make room, then run the same command again; nothing is lost"
+                    told = "free disk space, then run the same command again; nothing is lost"
                     raise StorageError(health["problem"], hint=told)
                 if (first := lost(health)) is not None:
                     found[name] = first
@@ -323,7 +323,7 @@ class Engine:
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
-                hint="start it, then run the same command again: the job goes on where it stopped",
+                hint="start it, then run the same command again: the job resumes where it stopped",
             )
 
     def _is_stuck(self, job: Job, backend: str) -> bool:

@@ -128,7 +128,7 @@ class Monitor:
         """Nights that failed before they had a job, which would be told of otherwise."""
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
-            again = f"mend it, then `orch schedule run {name}` runs it"
+            again = f"fix it, then run it with `orch schedule run {name}`"
             what = f"{night.schedule_id}:{night.name}:{night.created_at:%Y%m%d%H%M%S}"
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
@@ -210,7 +210,7 @@ class Monitor:
         _, pause = self._again.get(told.key, (now, 0.0))
         if not pause:
             what = REPORT if told.kind == REPORT else f"{told.kind} alert"
-            reason = f"the {what} was not taken, and is sent again for a day: {why}"
+            reason = f"the {what} was not accepted and is retried for a day: {why}"
             if told.job_id is not None:
                 self._store.jobs.note(told.job_id, EventKind.UNDELIVERED, reason, now)
             log.warning("%s: %s", told.job_id or told.key, reason)
@@ -224,7 +224,7 @@ class Monitor:
         of = f"Home {self._home.root}" if job is None else f"Job {job.id}"
         what = f"{whose}: {told.kind} alert"
         subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
-        brief = f"{told.message}\nWhat was done: {told.action}\n{of}, {moment_words(told.at)}"
+        brief = f"{told.message}\nAction taken: {told.action}\n{of}, {moment_words(told.at)}"
         # Two alerts of a second are two messages.
         mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
         name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
@@ -250,9 +250,9 @@ def _apart(what: str) -> Iterator[None]:
     try:
         yield
     except OrchError as error:
-        log.warning("%s could not be watched: %s", what, error)
+        log.warning("%s could not be monitored: %s", what, error)
     except Exception:
-        log.exception("%s could not be watched", what)
+        log.exception("%s could not be monitored", what)
 
 
 def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:

@@ -42,6 +42,6 @@ class Notices:
                 raise
             log.exception("%s", what)
             reason = f"{what} failed by {type(error).__name__}: {error}".partition("\n")[0]
-            action = "it is tried again; engine.log has the details; jobs go on"
+            action = "retrying; engine.log has the details; jobs continue"
             kind = f"{what}:{type(error).__name__}:{self._now():%Y%m%d}"
             self.add(Notice(AlertKind.ENGINE, kind, f"{JobFault.INTERNAL}: {reason}", action))

@@ -61,7 +61,7 @@ class OpenBackends:
         if found is not None and found.ending is not None:
             if found.ending.is_alive():
                 raise BackendError(
-                    f"the server of {name} starts anew with its new settings; rows in flight end first"
+                    f"the server of {name} restarts with its new settings once rows in flight have ended"
                 )
             del self._opened[name]
             found = None

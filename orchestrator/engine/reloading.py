@@ -77,7 +77,7 @@ class Reloader:
         self._refused, self._wanted = None, wanted
         self.config, restart = adopt(self.config, wanted, self._began, self._environ)
         self._hold(now, tuple(restart))
-        return "\n".join([f"{self.config.path} was edited: what it says now holds", *self.in_force.told])
+        return "\n".join([f"{self.config.path} was edited: the new settings are in force", *self.in_force.told])
 
     def _taken_back(self) -> str | None:
         """The file is again as it was when it was taken up last."""
@@ -85,7 +85,7 @@ class Reloader:
             return None
         self._refused = None
         self.in_force = replace(self.in_force, refused=None)
-        return f"{self.config.path} is again as it was: what it says holds"
+        return f"{self.config.path} is back as it was: its settings are in force"
 
     def _parsed(self, found: str | InputError) -> Config:
         if isinstance(found, InputError):

@@ -88,7 +88,7 @@ class Scheduler:
     def _problem(self, schedule: Schedule) -> str | None:
         """Record the nights whose time has come; what keeps the schedule from having any, None where all is well."""
         if not is_same_file(schedule.config, self._config.path):
-            return f"waits for an engine under the settings it was made with: {schedule.config}"
+            return f"waits for an engine with the settings it was made with: {schedule.config}"
         try:
             if schedule.after is None:
                 self._record(schedule, self._now())
@@ -120,11 +120,11 @@ class Scheduler:
         newest = nights.last_due(schedule, now) if found else None
         for one in found:
             if newest is not None and one.key == newest.key:
-                why = "its time has come"
+                why = "it is due"
                 night = Night(schedule.id, one.night, one.at, NightState.DUE, why, now, slot=one.slot)
             else:
                 only = newest.name if newest else "none"
-                why = f"no engine ran at its time, and of several nights only the newest, that of {only}, is run"
+                why = f"no engine was running at its time; of missed nights only the newest, {only}, is run"
                 night = Night(
                     schedule.id, one.night, one.at, NightState.MISSED, why, now, ended_at=now, slot=one.slot
                 )
@@ -212,7 +212,7 @@ class Scheduler:
     def _look(self, night: Night, job: Job | None) -> list[str]:
         """Whether a night's job is over."""
         if job is None:
-            return self._end(night, NightState.FAILED, "its job was removed before it was at its end")
+            return self._end(night, NightState.FAILED, "its job was removed before it ended")
         if job.error is not None:
             return self._end(night, NightState.FAILED, job.error, job.error_code)
         if job.finished_at is None:

@@ -29,9 +29,9 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
 from orchestrator.pipeline.finish import finisher
+from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.pipeline.finish.finisher import checks_of as checks_of
 from orchestrator.pipeline.finish.finisher import merged_lines as merged_lines
-from orchestrator.pipeline.finish.output_check import Gate
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
@@ -226,7 +226,7 @@ class Pipeline:
             self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False
-        self._note(job, EventKind.RESCUED, f"its rows are rerouted: {reason}", shard)
+        self._note(job, EventKind.RESCUED, f"rows rerouted: {reason}", shard)
         return True
 
     def _advance_shard(self, job: Job, shard: Shard) -> bool:

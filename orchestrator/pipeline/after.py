@@ -32,13 +32,13 @@ def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
     if job.error is not None:
         return Predecessor.NOT_WELL, f"{job.error_code}: {job.error}".partition("\n")[0]
     if job.finished_at is None:
-        return Predecessor.OPEN, "it is not over yet"
+        return Predecessor.OPEN, "it has not ended yet"
     if job.cancel_requested_at is not None:
         return Predecessor.NOT_WELL, f"it was cancelled: {job.cancel_reason}"
     quality = store.checked.quality(job.id)
     if quality is not None and quality.withheld is not None:
         return Predecessor.NOT_WELL, f"its output was not delivered: {quality.withheld}"
-    return Predecessor.WELL, "it has finished well"
+    return Predecessor.WELL, "it succeeded"
 
 
 def named(store: Store, home: str, text: str) -> Job:
@@ -59,7 +59,7 @@ def require(store: Store, home: str, text: str) -> tuple[Job, Predecessor]:
     job = named(store, home, text)
     found, why = standing(store, job)
     if found is Predecessor.NOT_WELL:
-        raise RefusedError(f"job {job.id}, which this one comes after, has not finished well: {why}")
+        raise RefusedError(f"job {job.id}, which this one comes after, did not succeed: {why}")
     return job, found
 
 
@@ -84,7 +84,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
     known = {(night.night, night.slot): night for night in store.schedules.nights(schedule.id, oldest)}
     for night in ended:
         mine, at = known.get((night.night, night.slot)), night.ended_at
-        assert at is not None, "it is over"
+        assert at is not None, "it has ended"
         came, why = _of(store, night)
         if mine is not None:
             # What it comes after failed at first, and was run once more.
@@ -93,7 +93,7 @@ def _following(store: Store, schedule: Schedule, now: datetime) -> Iterator[Nigh
                 yield replace(mine, due_at=at, reason=why)
             continue
         if came is NightState.DUE and night is not ended[-1]:
-            came, why = NightState.MISSED, f"of several nights only the newest, that of {ended[-1].name}, is run"
+            came, why = NightState.MISSED, f"of missed nights only the newest, {ended[-1].name}, is run"
         ends = None if came is NightState.DUE else now
         code = JobFault.AFTER if came is NightState.SKIPPED else None
         yield Night(schedule.id, night.night, at, came, why, now, ended_at=ends, slot=night.slot, code=code)

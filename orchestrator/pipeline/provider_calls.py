@@ -167,7 +167,7 @@ class Threads:
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
         if hanging := [thread.name for thread in threads if thread.is_alive()]:
-            log.warning("left behind in a call that does not return: %s", ", ".join(hanging))
+            log.warning("left in a call that does not return: %s", ", ".join(hanging))
 
     def _work(self, gang: _Gang) -> None:
         while (task := self._next(gang)) is not None:
@@ -176,9 +176,9 @@ class Threads:
             except OrchError as error:
                 task.error = error
             except Exception as error:
-                log.exception("%s: a call failed in a way that nobody foresaw", gang.name)
+                log.exception("%s: a call failed with an unexpected error", gang.name)
                 told = f"{gang.name}: {type(error).__name__}: {error}"
-                task.error = BackendError(told, hint="engine.log has more; it is tried again")
+                task.error = BackendError(told, hint="engine.log has more; retrying")
             with self._lock:
                 task.is_over = True
             self._over.set()

@@ -16,7 +16,7 @@ from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
 from orchestrator.pipeline.submit import budget
 from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.policy import evidence, poll_schedule
-from orchestrator.policy.requests import resolve_model
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 

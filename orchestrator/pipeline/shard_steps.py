@@ -13,8 +13,8 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
+from orchestrator.pipeline.collect.poll import BatchPolling
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
-from orchestrator.pipeline.collect.watch import BatchPolling
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch

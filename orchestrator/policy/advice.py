@@ -8,14 +8,14 @@ from __future__ import annotations
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.row_errors import BAD_ANSWERS, RULES, classify
 
-_AGAIN = "the next run asks them again"
+_AGAIN = "the next run retries them"
 
 _OF_DOCUMENTS = {
     DocumentProblem.ENCODING: "set `encoding` on its source, or save the file as UTF-8",
     DocumentProblem.EMPTY: "put text into it (a scan needs OCR first), or exclude it",
     DocumentProblem.ENCRYPTED: "save it without a password, or exclude it",
     DocumentProblem.TOO_LARGE: "raise `max_bytes` of its source, split the file, or exclude it",
-    DocumentProblem.UNREADABLE: "see whether it opens and may be read here; replace it, or exclude it",
+    DocumentProblem.UNREADABLE: "check that it opens and is readable here; replace it, or exclude it",
     DocumentProblem.VANISHED: "put the file back, or move files only while no run reads them",
     DocumentProblem.UNSUPPORTED: "convert it to PDF, DOCX, HTML or text (a table needs `text_column`), or exclude it",
     DocumentProblem.BAD_ROW: "correct this row of the table; its other rows were read",
@@ -23,8 +23,8 @@ _OF_DOCUMENTS = {
 _OF_REQUESTS = {
     "template": "correct the prompt, or the field of the document that it uses",
     "answers_too_long": "raise `reduce_tokens` or `part_tokens`, or ask for shorter answers",
-    "part_failed": "`orch show` tells why its part failed; mend that first",
-    "cancelled": "`orch retry` asks the rows that are left, if they are wanted",
+    "part_failed": "`orch show` says why the part failed; fix that first",
+    "cancelled": "`orch retry` asks the remaining rows, if you want them",
     "budget_exhausted": "raise the budget, then `orch retry`",
     "batch_expired": f"give the job more time, or a faster backend; {_AGAIN}",
     "batch_cancelled": f"somebody cancelled the batch at the provider; {_AGAIN}",
@@ -32,8 +32,8 @@ _OF_REQUESTS = {
 }
 _OF_ANSWERS = {
     "truncated": "raise `max_tokens`, or ask for less",
-    "invalid_json": "take a model that keeps to JSON, or set `retries`",
-    "schema_mismatch": "simplify the schema, set `retries`, or take a stronger model",
+    "invalid_json": "use a model that is better at JSON, or set `retries`",
+    "schema_mismatch": "simplify the schema, set `retries`, or use a stronger model",
 }
 # Rules whose own advice is to wait, which is over by now.
 _OF_RULES = {
@@ -42,9 +42,9 @@ _OF_RULES = {
     "no_permission": "give the key the permission that the message names, then `orch retry`",
     "rate_limited": f"raise the account's rate, or send less at once; {_AGAIN}",
     "overloaded": f"allow another backend, or run at another hour; {_AGAIN}",
-    "upstream_error": f"look at the upstream's log or the provider's status page; {_AGAIN}",
-    "http_5xx": f"the backend failed by itself: see its status page; {_AGAIN}",
-    "http_4xx": "change what the provider's message complains of, then run it again",
+    "upstream_error": f"check the upstream's log or the provider's status page; {_AGAIN}",
+    "http_5xx": f"the backend failed: check its status page; {_AGAIN}",
+    "http_4xx": "fix what the provider's message names, then run it again",
 }
 ADVICE: dict[str, str] = {
     **{rule.code: rule.advice for rule in RULES},

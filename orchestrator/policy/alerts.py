@@ -116,7 +116,7 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
     job, events = watched.job, watched.events
     found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
     if withheld is not None:
-        action = "the output was not delivered; `orch fetch` gives the rows all the same"
+        action = "the output was not delivered; `orch fetch` still writes the rows"
         found.append(Alert(AlertKind.QUALITY, job, "withheld", f"judged by known answers: {withheld}", action))
     return found
 
@@ -124,15 +124,15 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
 def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
     """Rows that are done and not where they belong; and that they are, where they came there later."""
     if job.is_undelivered and job.error_code is not None:
-        again = f"`orch retry {job.id}` delivers them, `orch fetch {job.id} -o FILE` writes them elsewhere"
-        by_itself = "it is tried again for a day" if OutputFault(job.error_code).may_pass else "mend it"
-        message = f"the rows are done and kept, and are not where they belong: {job.error_code}: {job.error}"
+        again = f"deliver them with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
+        by_itself = "retried for a day" if OutputFault(job.error_code).may_pass else "mend it"
+        message = f"the rows are done and kept, but were not delivered: {job.error_code}: {job.error}"
         what = f"{job.error_code}:{job.finished_at:%Y%m%d%H%M%S}"
         yield Alert(AlertKind.OUTPUT, job, what, message.partition("\n")[0], f"{by_itself}; {again}")
     for event in events:
         if event.kind == EventKind.DELIVERED:
             what = f"{EventKind.DELIVERED}:{event.at:%Y%m%d%H%M%S}"
-            yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more is to be done")
+            yield Alert(AlertKind.OUTPUT, job, what, event.reason, "nothing more to do")
 
 
 def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> Iterator[Alert]:
@@ -142,12 +142,12 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
     at = moment_words(job.deadline_at)
     reroutes = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]
     if job.deadline_at <= now:
-        action = "open rows are given up" if expires(job) else "the job is finished late"
+        action = "open rows are given up" if expires(job) else "the job finishes late"
         left = f"{watched.counts.pending:,} of {watched.counts.total:,} rows have no answer"
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
-        action = reroutes[-1] if reroutes else "nothing yet: no other route is better; what becomes better is taken"
-        message = f"the deadline of {at} is at risk: it is kept with {watched.chance:.0%}"
+        action = reroutes[-1] if reroutes else "nothing yet: no other route is better; rerouted as soon as one is"
+        message = f"the deadline of {at} is at risk: met with {watched.chance:.0%}"
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
 
@@ -155,14 +155,14 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
     """Budgets past their mark, what has stopped the job (a budget, or the rows that went first), and defects."""
     for event in events:
         if event.kind == EventKind.BUDGET:
-            action = "nothing yet: the job goes on up to the cap"
+            action = "nothing yet: the job continues up to the cap"
             yield Alert(AlertKind.BUDGET, job, event.code or "budget", event.reason, action)
         elif event.kind == EventKind.STOPPED:
             action = "the job was stopped; rows that are done stay"
             kind = AlertKind.BUDGET if event.code == CancelCode.BUDGET else AlertKind.QUALITY
             yield Alert(kind, job, "stopped", event.reason, action)
         elif event.kind == EventKind.FAULT:
-            action = "it is tried again, ever more rarely; engine.log has the details; other jobs are not affected"
+            action = "retried with growing pauses; engine.log has the details; other jobs are not affected"
             yield Alert(AlertKind.ENGINE, job, event.code or "fault", event.reason, action)
 
 
@@ -170,7 +170,7 @@ def _backend(watched: MonitoredJob) -> Iterator[Alert]:
     for trouble in watched.troubles:
         if trouble.seconds >= PATIENCE:
             text = trouble.text.partition("\n")[0]
-            action = "its rows wait and go on by themselves; those that another backend takes in time go there"
+            action = "its rows wait and resume automatically; those that another backend can finish in time go there"
             yield Alert(
                 AlertKind.BACKEND, watched.job, trouble.code, f"{text}, for {duration(trouble.seconds)}", action
             )
@@ -182,7 +182,7 @@ def _stall(watched: MonitoredJob, now: datetime) -> Iterator[Alert]:
             continue
         where = f"batch {shard.id} of {shard.rows:,} rows at {shard.backend}"
         if _is_slow(shard, now):
-            action = "it is waited for; its rows are rerouted where the deadline asks for it"
+            action = "waiting; its rows are rerouted if the deadline requires it"
             message = f"{where} takes longer than usual: {shard.held}"
             yield Alert(AlertKind.STALL, watched.job, shard.id, message, action)
         elif (since := _held_since(watched, shard)) is not None and (
@@ -202,16 +202,16 @@ def _is_slow(shard: Shard, now: datetime) -> bool:
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _WAITS = {
-    ShardState.PENDING: ("has not been sent", "it is tried again until it can be sent"),
+    ShardState.PENDING: ("has not been sent", "retried until it can be sent"),
     ShardState.SUBMITTING: (
-        "has been asked for without an answer",
-        "it is looked for, and sent again where it is not",
+        "was created without a confirmation",
+        "searched for at the backend, and sent again if it is not there",
     ),
     ShardState.SUBMITTED: (
-        "has been waited for",
-        "it is asked again; its rows are rerouted where the deadline asks",
+        "has kept the job waiting",
+        "asked again; its rows are rerouted if the deadline requires it",
     ),
-    ShardState.ENDED: ("is over, and its answers have not come", "they are waited for as long as the deadline lets"),
+    ShardState.ENDED: ("has ended, and its answers are missing", "waiting for them as long as the deadline allows"),
 }
 
 
@@ -235,7 +235,7 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     message = f"{failed:,} of {done:,} rows have failed ({failed / done:.0%}){more}"
     action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
     if job.finished_at is not None:
-        action = f"`orch status {job.id}` says why they failed, `orch retry` tries them again"
+        action = f"`orch status {job.id}` says why they failed, `orch retry` retries them"
     yield Alert(AlertKind.QUALITY, job, "failed", message, action)
 
 

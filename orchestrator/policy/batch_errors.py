@@ -114,15 +114,15 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
         why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, INPUT_LOST, why, advice)
     if word in _UNSENT:
-        why, advice = "the backend took no batch of it for days", "look at the backend; `orch retry` sends it again"
+        why, advice = "the backend did not accept it for days", "check the backend; `orch retry` sends it again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)
     if word in _QUOTA or _QUOTA_SAYS.search(text) or row.disposition is Disposition.WAIT:
         why = "the backend has no room for more of this model now"
         advice = "nothing: the rows wait; or raise the quota at the provider"
         return BatchVerdict(BatchFault.QUOTA, Disposition.WAIT, "no_room", why, advice, _limit_in(text))
     if word in _LARGE or _LARGE_SAYS.search(text):
-        why = "the batch is larger than the backend takes"
-        advice = "nothing: it is cut; or set `limits` for this backend in orch.toml"
+        why = "the batch is larger than the backend accepts"
+        advice = "nothing: it is split; or set `limits` for this backend in orch.toml"
         return BatchVerdict(BatchFault.TOO_LARGE, Disposition.WAIT, "batch_too_large", why, advice)
     if word in _NO_ACCESS or row.disposition is Disposition.STOP:
         kind, disposition = BatchFault.ACCOUNT, Disposition.STOP

@@ -111,8 +111,8 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
         return None
     if wanted > standing.cap:
         raise RefusedError(
-            f"this batch may cost up to {up_to(wanted)}, which is more than {_named(standing)} ever allows",
-            hint="give it a larger amount, or rows a lower max_tokens, or smaller batches (`limits` of the backend)",
+            f"this batch may cost up to {up_to(wanted)}, more than {_named(standing)} ever allows",
+            hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend)",
         )
     if standing.unbounded:
         return _waits(standing)
@@ -120,7 +120,7 @@ def no_room(standing: BudgetStanding, wanted: Decimal) -> str | None:
         return None
     return (
         f"this batch may cost up to {up_to(wanted)}, and {_spent(standing)}; "
-        f"it goes on as batches settle for less, or when the budget renews at {standing.period.renews}"
+        f"it continues when batches settle for less, or when the budget renews at {standing.period.renews}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether forecasts can be trusted: what was foreseen, held against what came. Pure.
+"""Whether forecasts can be trusted: what was forecast, held against what came. Pure.
 
 Of what came, half should be below its p50 and 95 % below its p95. How far a share may be off by chance is told by the
 binomial distribution: what would come about less than one time in twenty is called wrong.
@@ -126,11 +126,11 @@ def _verdict(
         return False, f"too low in the middle{usual}, though the p95 holds"
     if at_most(unlike - below, unlike, 0.5) < CHANCE / 2:
         return True, f"on the safe side{usual}"
-    return True, "as good as it says"
+    return True, "well calibrated"
 
 
 def _too_few(number: int) -> str:
-    return f"too few to tell: {number} of the {ENOUGH} it takes"
+    return f"too few to judge: {number} of the {ENOUGH} needed"
 
 
 def at_most(hits: int, tries: int, share: float) -> float:

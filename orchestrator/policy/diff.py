@@ -64,7 +64,7 @@ class DocumentRun:
 class FieldChange:
     """A field of an answer before and after; MISSING where the answer had none. `field` names nested ones as `a.b`.
 
-    `answer` stands for an answer that is no object, `status` for the outcome.
+    `answer` stands for an answer that is not an object, `status` for the outcome.
     """
 
     field: str

@@ -65,7 +65,7 @@ def _objection(
     names: Mapping[str, str | None],
 ) -> str | None:
     if local_only and candidate.location != "local":
-        return 'the job is local only, and this backend is not declared location = "local"'
+        return 'the job is local only, and this backend does not have location = "local"'
     if allowed is not None and candidate.name not in allowed:
         return f"the job allows {', '.join(allowed) or 'none'}"
     if wanted is not None and candidate.name != wanted:

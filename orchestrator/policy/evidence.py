@@ -1,7 +1,7 @@
 """What may be believed of a batch that was acknowledged: that it is gone, that its answers exist, that its files are
 whole. Pure.
 
-One answer is no proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
+One answer is not proof. A provider's replicas lag, its gateways answer for it, its files are written while they are
 read. What is taken for gone or missing is asked for again and paid twice if it turns up after all; so each claim
 needs several answers over some time, and each wait has an end.
 """
@@ -77,8 +77,8 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
     if denied.times >= times and now >= at:
         return EvidenceVerdict()
     return EvidenceVerdict(
-        f"{backend} has answered since {denied.since:%H:%M} UTC that it does not know the batch; it counts as gone "
-        f"at {at:%H:%M} UTC unless it shows until then"
+        f"{backend} has said since {denied.since:%H:%M} UTC that it does not know the batch; it counts as gone "
+        f"at {at:%H:%M} UTC unless it reappears"
     )
 
 
@@ -112,13 +112,13 @@ class BatchLife:
         if failing is not None:
             needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
             if needed and failing >= NO_ANSWER:
-                return f"its backend has not shown it since {self.shown:%H:%M} UTC, and its rows are needed in time"
+                return f"its backend has not listed it since {self.shown:%H:%M} UTC, and its rows are needed in time"
             if now >= self.made + self.window and _is_long(failing, now - self.shown):
-                return f"its backend has not shown it for {_days(now - self.shown)}"
+                return f"its backend has not listed it for {_days(now - self.shown)}"
             return None
         ends_from = min(self.ends_from or self.overdue, self.overdue)
         if self.asked is not None and _is_long(now - self.asked, now - ends_from):
-            return f"it has not ended in {_days(now - ends_from)} in which it was to end"
+            return f"it has not ended, {_days(now - ends_from)} after it should have"
         return None
 
 
@@ -224,4 +224,4 @@ def whole(
 
 
 def _until(told: str, at: datetime, now: datetime) -> EvidenceVerdict:
-    return EvidenceVerdict() if now >= at else EvidenceVerdict(f"{told}; waited for until {at:%a %H:%M} UTC")
+    return EvidenceVerdict() if now >= at else EvidenceVerdict(f"{told}; waiting until {at:%a %H:%M} UTC")

@@ -14,7 +14,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 
 WORTH_TELLING = 5 * MINUTE
-"""Seconds below which a delay is no cause."""
+"""A delay of fewer seconds is not named as a cause."""
 BEGINS = (
     EventKind.ROUTED, EventKind.SUBMITTED, EventKind.WAITING, EventKind.HELD, EventKind.STOPPED, EventKind.CANCEL,
 )  # fmt: skip
@@ -28,13 +28,13 @@ class Cause(StrEnum):
     NO_ENGINE = "no_engine"  # it was queued, and nobody ran it
     STOOD_STILL = "stood_still"  # something kept the whole job from going on
     HELD = "held"  # batches waited for a quota, a limit or a budget
-    SLOW_BATCH = "slow_batch"  # a batch took longer than was foreseen
+    SLOW_BATCH = "slow_batch"  # a batch took longer than was forecast
     TOO_LITTLE_TIME = "too_little_time"  # nothing of these: what was asked takes longer
 
 
 _ADVICE = {
-    Cause.NO_ENGINE: "keep `orch up` running (deploy/ has a unit for it)",
-    Cause.STOOD_STILL: "see to that cause; allow a second backend, so that rows can go elsewhere meanwhile",
+    Cause.NO_ENGINE: "keep `orch up` running (deploy/ has a systemd unit for it)",
+    Cause.STOOD_STILL: "fix that cause; allow a second backend, so that rows can go elsewhere meanwhile",
     Cause.HELD: "raise that limit, start earlier, or allow another backend",
     Cause.SLOW_BATCH: "allow a faster backend beside this one, or start earlier",
     Cause.TOO_LITTLE_TIME: "start earlier or name a later deadline; `orch plan` shows what would hold",
@@ -65,7 +65,7 @@ def main_delay(
     if worth:
         return max(worth, key=lambda delay: delay.seconds)
     had = 0.0 if job.deadline_at is None else (job.deadline_at - job.created_at).total_seconds()
-    return Delay(Cause.TOO_LITTLE_TIME, had, f"it had {duration(had)}, and nothing held it up for long")
+    return Delay(Cause.TOO_LITTLE_TIME, had, f"it had {duration(had)}, and nothing delayed it for long")
 
 
 def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
@@ -84,7 +84,7 @@ def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]
             until = next((later.at for later in events[place + 1 :] if later.kind != EventKind.ALERT), ended)
             spent[event.reason] = spent.get(event.reason, 0.0) + (until - event.at).total_seconds()
     for reason, seconds in spent.items():
-        text = f"it could not go on for {duration(seconds)}: {shortened(reason, MOST_TEXT)}"
+        text = f"it was stuck for {duration(seconds)}: {shortened(reason, MOST_TEXT)}"
         yield Delay(Cause.STOOD_STILL, seconds, text)
 
 
@@ -115,6 +115,6 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
         took = ((shard.rerouted_at or shard.ended_at or ended) - shard.submitted_at).total_seconds()
         if took > (known.p50 if shard.rerouted_at else known.p95):
             what = "was cancelled after" if shard.rerouted_at else "took"
-            told = f"{duration(known.p50)} foreseen, {duration(known.p95)} at most"
+            told = f"{duration(known.p50)} forecast, {duration(known.p95)} at most"
             text = f"a batch at {shard.backend} {what} {duration(took)} ({told})"
             yield Delay(Cause.SLOW_BATCH, took - known.p50, text)

@@ -48,7 +48,7 @@ class BackendSpending:
 
 @dataclass(frozen=True, slots=True)
 class SlowestBatch:
-    """How long batches at a backend took: the slowest, beside what was foreseen of it; seconds."""
+    """How long batches at a backend took: the slowest, beside what was forecast of it; seconds."""
 
     backend: str
     batches: int

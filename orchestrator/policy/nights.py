@@ -79,14 +79,14 @@ def zone_of(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         near = get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
-        raise InputError(f"{name!r} is no time zone; {tip}") from None
+        raise InputError(f"{name!r} is not a time zone; {tip}") from None
 
 
 def length(text: str) -> timedelta:
     """A length of time such as 90m or 6h. Raises InputError."""
     seconds = seconds_of(text) or 0.0
     if not 0 < seconds <= LOOK_BACK.total_seconds():
-        raise InputError(f"{text!r} is no length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
+        raise InputError(f"{text!r} is not a length of time up to {LOOK_BACK.days}d; write 90m, 6h or 2d")
     return timedelta(seconds=seconds)
 
 
@@ -99,7 +99,7 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
         try:
             return due_at + timedelta(seconds=seconds)
         except OverflowError:
-            raise InputError(f"{text!r} is further away than a calendar reaches") from None
+            raise InputError(f"{text!r} is too far away") from None
     local = due_at.astimezone(zone).replace(tzinfo=None)
     try:
         if found := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
@@ -109,13 +109,13 @@ def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
         given = datetime.fromisoformat(text)
         return given.astimezone(UTC) if given.tzinfo else _instant(given, zone)
     except ValueError:
-        raise InputError(f"{text!r} is no deadline of a night; write 06:00 or 8h") from None
+        raise InputError(f"{text!r} is not a deadline of a night; write 06:00 or 8h") from None
 
 
 def check_deadline(text: str) -> None:
     """Whether a deadline can hold for every night. Raises InputError."""
     if seconds_of(text) is None and not re.fullmatch(r"\d{1,2}:\d{2}", text):
-        raise InputError(f"{text!r} is no deadline for every night; write 06:00, or 8h from when the night is due")
+        raise InputError(f"{text!r} is not a deadline for every night; write 06:00, or 8h from when the night is due")
     deadline_at(text, datetime(2026, 1, 1, tzinfo=UTC), ZoneInfo("UTC"))
 
 
@@ -221,7 +221,7 @@ def _trigger(cron: str) -> CronTrigger:
         )
     if fields[2] != "*" and fields[4] != "*":
         raise InputError(
-            f"{cron!r} names a day of the month and a day of the week, and programs differ in what that means: "
+            f"{cron!r} names a day of the month and a day of the week, which cron implementations read differently: "
             "make a schedule for each"
         )
     from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
@@ -229,7 +229,7 @@ def _trigger(cron: str) -> CronTrigger:
     try:
         return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
     except ValueError as error:
-        raise InputError(f"{cron!r} is no cron expression: {error}") from None
+        raise InputError(f"{cron!r} is not a cron expression: {error}") from None
 
 
 def _weekdays(field: str) -> str:
@@ -240,13 +240,13 @@ def _weekdays(field: str) -> str:
     for item in field.lower().split(","):
         found = re.fullmatch(r"(\w+)|(?:\*|(\w+)-(\w+))(?:/([1-9]))?", item)
         if found is None:
-            raise ValueError(f'"{item}" is no day of the week; write mon-fri, sat,sun or 1-5')
+            raise ValueError(f'"{item}" is not a day of the week; write mon-fri, sat,sun or 1-5')
         one, begins, ends, step = found.groups()
         first = _weekday(one or begins or "0")
         # `sun` ends a range as 7, so that fri-sun is three days.
         last = first if one else 6 if ends is None else _weekday(ends) or (7 if first else 0)
         if last < first:
-            raise ValueError(f'"{item}" ends before it begins; the week goes from sun or mon')
+            raise ValueError(f'"{item}" ends before it begins; a week begins with sun or mon')
         names += _WEEKDAYS[first : last + 1 : int(step or 1)]
     return ",".join(dict.fromkeys(names))
 
@@ -256,7 +256,7 @@ def _weekday(text: str) -> int:
         return _WEEKDAYS.index(text)
     if re.fullmatch("[0-7]", text):
         return int(text)
-    raise ValueError(f'"{text}" is no day of the week; write mon-fri, sat,sun or 1-5')
+    raise ValueError(f'"{text}" is not a day of the week; write mon-fri, sat,sun or 1-5')
 
 
 def verdict(
@@ -277,23 +277,23 @@ def verdict(
     late, found_late = now - one.at, found_at - one.at
     if one.key != newest.key and one.at < newest.at:
         return NightVerdict(
-            NightState.MISSED, f"not begun when the night of {newest.name} came: only the newest is run"
+            NightState.MISSED, f"not started before the night of {newest.name} was due: only the newest is run"
         )
     if late >= schedule.grace:
         waited = f", waiting for {running}" if running else ""
         limit = duration(schedule.grace.total_seconds())
         return NightVerdict(
-            NightState.MISSED, f"not begun {_told(late)} after its time{waited}; the grace is {limit}"
+            NightState.MISSED, f"not started {_told(late)} after it was due{waited}; the grace is {limit}"
         )
     if deadline is not None and deadline <= now:
-        return NightVerdict(NightState.MISSED, f"not begun when its deadline passed, {_told(late)} after its time")
+        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_told(late)} after it was due")
     if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
-        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late, and the schedule skips such nights")
+        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late; the schedule skips late nights")
     if running is not None:
         if schedule.overlap is Overlap.SKIP:
-            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still going")
+            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
         return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
-    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"begun {_told(late)} late")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_told(late)} late")
 
 
 def _told(late: timedelta) -> str:

@@ -85,7 +85,7 @@ def stall(
     if status in _OVER:
         return None
     if since_submission > window + _LEAST:
-        goes_on = "which this provider lets go on" if overruns else "and its provider has not ended it"
+        goes_on = "which this provider allows" if overruns else "and its provider has not ended it"
         return f"running over its window of {duration(window)}, {goes_on}"
     told = f"{status.replace('_', ' ')} for {duration(in_status)}"
     if status in _BRIEF:
@@ -95,7 +95,7 @@ def stall(
     p90 = usual.total_p90 if usual.is_known else window
     whole = f"usual p90 of the whole {_p90(p90, usual.is_known)}"
     if since_progress is not None and since_progress > max(_QUIET, p90 / _LATE):
-        return f"{told} with no row more for {duration(since_progress)}; {whole}"
+        return f"{told} with no further row for {duration(since_progress)}; {whole}"
     return f"{told}; {whole}" if since_submission > max(_QUIET, _LATE * p90) else None
 
 

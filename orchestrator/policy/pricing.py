@@ -66,9 +66,9 @@ _CONTEXTS = {
 def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle: bool) -> Price:
     """A local row's share of the upstream's time at what an hour of one upstream costs; nothing where it is idle."""
     if idle:
-        return Price(Decimal(0), "local: idle anyway")
+        return Price(Decimal(0), "local: free, as the machine is idle")
     if cost_per_hour is None:
-        raise InputError("the backend has no price", hint="set cost_per_hour, or idle = true, in orch.toml")
+        raise InputError("the backend has no price", hint="set cost_per_hour or idle = true in orch.toml")
     cost = Decimal(repr(upstream_seconds)) * cost_per_hour / _HOUR
     return Price(cost.quantize(PICO, ROUND_HALF_EVEN), f"local: ${cost_per_hour}/h of upstream time")
 
@@ -141,7 +141,7 @@ class TierPrice:
     def _no_output(self) -> InputError:
         return InputError(
             f"no price is known for output tokens ({self.source} has none)",
-            hint="name a model that answers in tokens, or give its output price in orch.toml under [prices]",
+            hint="choose a model that outputs tokens, or set its output price in orch.toml under [prices]",
         )
 
     def __str__(self) -> str:
@@ -219,7 +219,7 @@ def row_price(
         found = replace(found, source=f"{found.source}, served as {outcome.tier}", estimated=True)
     if is_told:
         return found.price(used)
-    return replace(found, source=f"{found.source}, the answer tells no tokens", estimated=True).price(expected)
+    return replace(found, source=f"{found.source}, the answer has no token counts", estimated=True).price(expected)
 
 
 def uncertain_price(
@@ -290,7 +290,7 @@ def _find(
             why = listed
     raise InputError(
         f"no price is known for {_named(provider, model)}: {why}",
-        hint=f"name a model of the genai-prices table, or say what it costs in orch.toml: {_place(model, tier)}",
+        hint=f"use a model of the genai-prices table, or set its price in orch.toml: {_place(model, tier)}",
     )
 
 

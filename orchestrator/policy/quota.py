@@ -97,15 +97,15 @@ def hold(
     `limit` and `batches_per_hour` are what the backend declares to take; `learned` is to be `current`.
     """
     if learned.hold_until is not None and now < learned.hold_until:
-        return f"{learned.reason}; tried again after {learned.hold_until:%H:%M} UTC"
+        return f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
     if batches_per_hour is not None and in_flight.batches_last_hour >= batches_per_hour:
-        return f"queued behind quota: {batches_per_hour:,} batches may be made in an hour, and they were"
+        return f"queued behind quota: hourly limit of {batches_per_hour:,} batches reached"
     limit = effective(limit, learned.limit)
     if limit is None or in_flight.tokens + tokens <= limit:
         return None
     if tokens > limit and rows > 1:
         return Split(
-            f"{amount(tokens)} tokens of {model} in one batch, where {amount(limit)} may be enqueued: cut smaller"
+            f"{amount(tokens)} tokens of {model} in one batch, where {amount(limit)} may be enqueued: split smaller"
         )
     if in_flight.rows == 0:
         # A lone row larger than all that may wait: it cannot be cut, so the backend's answer to it is that row's.

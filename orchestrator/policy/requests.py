@@ -7,10 +7,8 @@ prefix cache reads a document once, however many questions are asked of it.
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -20,14 +18,14 @@ from typing import Any
 import msgspec
 
 from orchestrator.core import tokens
-from orchestrator.core.model import MAX_TOKENS, Row
+from orchestrator.core.model import Row
 from orchestrator.core.templates import TemplateProblem, template
-from orchestrator.core.wire import JSON_ERRORS, NO_BODY
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import Document, UnreadableDocument
-from orchestrator.settings.job_spec import AUTO, DEFAULT_MAX_TOKENS, Clean, JobSpec, Long, Task
-from orchestrator.settings.source_lines import MAX_DIGITS
+from orchestrator.policy.cache_keys import cache_key
+from orchestrator.policy.max_tokens import BoundOf, written_bound
+from orchestrator.settings.job_spec import Clean, JobSpec, Long, Task
 
 ENDPOINT = "/v1/chat/completions"
 
@@ -62,40 +60,6 @@ def content_of(document: Document) -> str:
     for picture in document.pictures:
         digest.update(f"\0{picture.page}\0{picture.data}".encode())
     return digest.hexdigest()[:32]
-
-
-BoundOf = Callable[[Task, str], int]
-
-
-def written_bound(task: Task, prompt_version: str) -> int:
-    """The most tokens that an answer to a task may have, where nothing is known of earlier ones."""
-    return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
-
-
-ENOUGH_ANSWERS = 200
-_MOST = 0.999
-_MARGIN = 1.25
-_STEP = 64
-AUTO_AT_MOST = 4096
-"""No bound that is found by itself is higher, in tokens."""
-
-
-def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
-    """The most tokens that an answer may have, from how many earlier ones had so many.
-
-    `cut_at` is the highest bound at which one of them was cut off: then the bound is twice that at least. Few answers
-    say nothing. It is a multiple of 64, up to AUTO_AT_MOST.
-    """
-    total = sum(seen.values())
-    bound = DEFAULT_MAX_TOKENS
-    if total >= ENOUGH_ANSWERS:
-        rank, so_far = math.ceil(total * _MOST), 0
-        for length in sorted(seen):
-            so_far += seen[length]
-            if so_far >= rank:
-                bound = max(_STEP, math.ceil(length * _MARGIN / _STEP) * _STEP)
-                break
-    return min(AUTO_AT_MOST, max(bound, 2 * (cut_at or 0)))
 
 
 class _Question:
@@ -177,7 +141,7 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
         question = prompt.render({"answers": list(answers)})
         system = None if task.system is None else template(task.system).render({})
     except TemplateProblem as problem:
-        return "template", f"the prompt cannot be made of the parts' answers: {problem.message}"
+        return "template", f"the prompt cannot be rendered from the parts' answers: {problem.message}"
     if "answers" not in prompt.variables:
         told = "\n".join(f"<answer>\n{answer}\n</answer>" for answer in answers)
         question = f"<answers>\n{told}\n</answers>\n\n{question}"
@@ -271,7 +235,7 @@ class Builder:
             try:
                 made = self._requests(question, document, content, cleaned)
             except TemplateProblem as error:
-                problem = ("template", f"the prompt cannot be made for this document: {error.message}")
+                problem = ("template", f"the prompt cannot be rendered for this document: {error.message}")
                 made = [self._failed(question, document.key, content, problem)]
             yield from made
 
@@ -373,117 +337,3 @@ def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
         return 0
     before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))
     return max(0, (before if limit is None else min(before, limit)) - after)
-
-
-# What an answer then depends on lies elsewhere, and may be another tomorrow.
-_CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})
-
-
-def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
-    """The same for all requests that one answer would do for; None for those that are asked each by itself.
-
-    It is made of the endpoint and the body without its model. The order of the body's own fields does not count; that
-    within them does, since a schema's properties are answered in their order. A body that asks for sampling, by a
-    temperature above 0 and no seed, asks for an answer of its own; so does one with tools, or that goes on with what
-    the provider keeps.
-    """
-    temperature = body.get("temperature")
-    samples = isinstance(temperature, int | float) and temperature > 0 and body.get("seed") is None
-    if samples or _CHANGING & body.keys():
-        return None
-    told = {name: body[name] for name in sorted(body) if name != "model" and body[name] is not None}
-    return sha256(url.encode() + b"\0" + msgspec.json.encode(told)).hexdigest()[:32]
-
-
-def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
-    """The cache key of a ready request line: None where it does not itself say that it has one answer.
-
-    Who writes the same line twice into a file may want two answers; with `temperature` 0, with a `seed`, or where
-    nothing is sampled, there is but one.
-    """
-    try:
-        told = _decode_object(body)
-    except JSON_ERRORS:
-        return None
-    if url not in _WITHOUT_OUTPUT and told.get("temperature") != 0 and told.get("seed") is None:
-        return None
-    return cache_key(url, told)
-
-
-class _Bounds(msgspec.Struct):
-    """The fields of a body that say how much may come back, and how much goes in."""
-
-    max_completion_tokens: msgspec.Raw = NO_BODY
-    max_output_tokens: msgspec.Raw = NO_BODY
-    max_tokens: msgspec.Raw = NO_BODY
-    n: msgspec.Raw = NO_BODY
-    input: msgspec.Raw = NO_BODY
-
-
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_decode_bounds = msgspec.json.Decoder(_Bounds).decode
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-# What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
-_WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
-
-
-def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
-    """What number of a request line nothing can hold, as (field, why); None where all is well."""
-    if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
-        try:
-            msgspec.json.decode(raw)  # so many digits may be a text
-        except msgspec.DecodeError:
-            return None, f"a number has more than {MAX_DIGITS:,} digits"
-        except (RecursionError, UnicodeDecodeError):
-            return None
-    found = _decode_bounds(body)
-    limits = {
-        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
-    }
-    for name, limit in limits.items():
-        if url not in _WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
-            return f"body.{name}", f"must be {MAX_TOKENS:,} at most"
-    if url not in _WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
-        return "body.n", f"times the most tokens of an answer must be {MAX_TOKENS:,} at most"
-    return None
-
-
-def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
-    """How many inputs a request has, and how many tokens may come back at most; None where it does not say."""
-    found = _decode_bounds(body)
-    if url in _WITHOUT_OUTPUT:
-        # A list of numbers is one input: tokens of a text.
-        inputs = _decode_list(found.input) if bytes(found.input).lstrip()[:1] == b"[" else []
-        return (1 if not inputs or bytes(inputs[0])[:1].isdigit() else len(inputs)), 0
-    for limit in (found.max_completion_tokens, found.max_output_tokens, found.max_tokens):
-        if bytes(limit).isdigit():
-            return 1, int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
-    return 1, None
-
-
-class _Line(msgspec.Struct):
-    """A request line whose body's fields are kept as they are."""
-
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, msgspec.Raw]
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
-
-
-def with_model(line: bytes, model: str) -> bytes:
-    """The same request line for another model."""
-    parsed = _decode_line(line)
-    parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(parsed)
-
-
-def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
-    """The name that a backend knows a model by; None where the alias has no name there."""
-    found = models.get(alias)
-    if found is None:
-        return None
-    return found if isinstance(found, str) else found.get(backend)

@@ -7,7 +7,7 @@ by `outcome`; what it does not say is the pipeline's to decide.
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,24 +15,23 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.core import answers, request_lines, schemas, wire
-from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.core import answers, request_lines, wire
+from orchestrator.core.model import Outcome, RequestState, Span, Usage
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.policy.row_matching import Recognised
-from orchestrator.settings.model_lists import rung_of
 
 AMBIGUOUS, UNRECOGNISED = "ambiguous_id", "unrecognised_id"
 NOT_EXECUTED = frozenset({"batch_expired", "batch_cancelled"})
 MAX_MESSAGE = 500
 MAX_TIER = 16
-_QUOTE = ord('"')
-
 _decode_line = msgspec.json.Decoder(wire.ResultLine).decode
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLine:
-    """One line of a result file; `line` is None where it is no result line."""
+    """One line of a result file; `line` is None where it is not a result line."""
 
     span: Span
     line: wire.ResultLine | None
@@ -124,115 +123,6 @@ def _has_run(line: wire.ResultLine) -> bool:
     return line.response is not None or refusal(line).code not in NOT_EXECUTED
 
 
-class OutputCheck:
-    """What the answers to a task must be: not empty, and where the task has a schema, JSON that fits it."""
-
-    def __init__(self, schema: Mapping[str, Any] | None) -> None:
-        self._check = None if schema is None else schemas.SchemaCheck(schema)
-
-    def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
-
-        Text without a schema that ended at `max_tokens` is an answer: its length may be just what was asked for.
-        """
-        if answer.refusal:
-            return "refusal", f"the model refused: {answer.refusal}"
-        if answer.text is None or not answer.text.strip():
-            if answer.has_other:
-                return None
-            if answer.finish_reason == "length":
-                return "truncated", "the answer ended at max_tokens before it began; raise max_tokens"
-            if answer.finish_reason == "content_filter":
-                return "content_filter", "the provider's content filter withheld the answer"
-            return "empty_answer", "the model answered with nothing"
-        if self._check is None:
-            return _WITHHELD if answer.finish_reason == "content_filter" else None
-        try:
-            value = msgspec.json.decode(answer.text)
-        except wire.JSON_ERRORS as error:
-            if answer.finish_reason == "length":
-                return "truncated", "the answer ended at max_tokens before its JSON was complete; raise max_tokens"
-            if answer.finish_reason == "content_filter":
-                return _WITHHELD
-            return "invalid_json", f"the answer is no JSON: {error}"
-        wrong = self._check.problem(value, len(answer.text))
-        return None if wrong is None else ("schema_mismatch", wrong)
-
-    @property
-    def parses(self) -> bool:
-        """Whether answers are JSON."""
-        return self._check is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a body says. `has_other`: tool calls, embeddings or the like stand in place of text.
-
-    `refusal` is what the model said in place of an answer, where it marked that as a refusal.
-    """
-
-    text: str | None
-    finish_reason: str | None
-    has_other: bool
-    refusal: str | None = None
-
-
-_WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-    tool_calls: Any = None
-    refusal: Any = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Body(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    data: Any = None
-    output: Any = None
-    incomplete_details: Any = None
-
-
-def answer_of(body: msgspec.Raw) -> Answer:
-    """Text and end of an answer's body: chat completions, completions, responses, embeddings, anything else."""
-    try:
-        parsed = msgspec.json.decode(body, type=_Body)
-    except wire.JSON_ERRORS:
-        return Answer(None, None, False)
-    if parsed.choices:
-        choice = parsed.choices[0]
-        if choice.message is not None:
-            said, refusal = choice.message, choice.message.refusal
-            no = str(refusal) if refusal else None
-            return Answer(said.content, choice.finish_reason, bool(said.tool_calls), no)
-        return Answer(choice.text, choice.finish_reason, False)
-    if isinstance(parsed.output, list):
-        parts = [part for item in parsed.output if isinstance(item, dict) for part in item.get("content") or ()]
-        text, refusal = (
-            "".join(str(part[kind]) for part in parts if isinstance(part, dict) and part.get(kind))
-            for kind in ("text", "refusal")
-        )
-        return Answer(text or None, _end_of(parsed.incomplete_details), not text and not refusal, refusal or None)
-    return Answer(None, None, parsed.data is not None)
-
-
-def text_of(line: wire.ResultLine) -> str | None:
-    """What a result line's answer says, None where it has no text."""
-    return None if line.response is None else answer_of(_json_of(line.response)).text
-
-
-def _end_of(incomplete: Any) -> str | None:
-    """Why an answer of the Responses API is not whole, in the words of a chat completion; None where it is."""
-    reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
-    return "length" if reason == "max_output_tokens" else str(reason) if reason else None
-
-
 def outcome(seq: int, kind: str, found: FoundLine, check: OutputCheck | None) -> Outcome | NotExecuted:
     """What a result line says of its row. `found.line` must be a result line."""
     line = found.line
@@ -248,13 +138,13 @@ def outcome(seq: int, kind: str, found: FoundLine, check: OutputCheck | None) ->
                 else NotExecuted(refused.code)
             )
         return _failed(seq, kind, found, answers.AnswerHead(), refused)
-    body = _json_of(response)
+    body = response_json(response)
     try:
         head = answers.read_answer(body)
     except wire.JSON_ERRORS:
         if line.error is not None:
             return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
-        bad = "invalid_response", "the answer's body is no JSON object"
+        bad = "invalid_response", "the body is not a JSON object"
         return _ended(seq, kind, found, answers.AnswerHead(), bad, response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
@@ -276,13 +166,13 @@ def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
 
 def ambiguous(seq: int, told: str) -> Outcome:
     """The outcome of a row that may be meant by lines with another row's id."""
-    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing is guessed"
+    message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 
 
 def unrecognised(seq: int, told: str) -> Outcome:
-    """The outcome of a row whose batch came back with ids that no row has."""
-    message = f"none of its batch's results has an id that was sent; one has {told!r}: asking again would cost again"
+    """The outcome of a row whose batch came back with unknown ids."""
+    message = f"none of its batch's results has an id that was sent (one has {told!r}); a retry would be billed again"
     return Outcome(seq, RequestState.FAILED, error_code=UNRECOGNISED, error_message=_short(message))
 
 
@@ -291,7 +181,7 @@ def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, ref
     # Where the status says that it may pass, no word of the provider's may hide it.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
-    message = refused.message or "the backend gave neither an answer nor the reason"
+    message = refused.message or "the backend gave neither an answer nor a reason"
     return _ended(seq, kind, found, head, (code, message), refused.status)
 
 
@@ -330,7 +220,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:
         status = None  # it says that there is an answer
-    error = _error_in(_json_of(response)) if response else None
+    error = _error_in(response_json(response)) if response else None
     # `vllm run-batch` puts it beside the response.
     error = _inner(line.error if error is None else error)
     if not isinstance(error, dict):
@@ -342,7 +232,7 @@ def refusal(line: wire.ResultLine) -> RowRefusal:
 
 
 def _error_in(body: msgspec.Raw) -> Any:
-    """What a body that is no answer says; some put nothing but a text there."""
+    """What a body that is not an answer says; some put nothing but a text there."""
     try:
         said = msgspec.json.decode(body)
     except wire.JSON_ERRORS:
@@ -355,106 +245,9 @@ def _inner(error: Any) -> Any:
     return error["error"] if isinstance(error, dict) and error.get("error") else error
 
 
-def _json_of(response: wire.ResultResponse) -> msgspec.Raw:
-    """The body of a response, also where it is JSON in a string (Mistral)."""
-    body = response.body
-    if memoryview(body)[0] != _QUOTE:
-        return body
-    try:
-        inner = msgspec.json.decode(body, type=str).encode()
-    except wire.JSON_ERRORS:
-        return body
-    return msgspec.Raw(inner) if inner.lstrip().startswith(b"{") else body
-
-
 def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:
     """What a report shows and every database takes: Postgres knows no NUL."""
     if text is None:
         return None
     text = text.replace("\0", "\ufffd")
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
-    """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
-    output: Any = None
-    finish_reason = None
-    if line is not None:
-        response = _decode_line(line).response
-        if response is not None and 200 <= response.status_code < 300:
-            body = _json_of(response)
-            answer = answer_of(body)
-            output, finish_reason = answer.text, answer.finish_reason
-            if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
-                with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
-                    output = msgspec.json.decode(answer.text)
-            elif answer.text is None:
-                output = body
-    error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
-    return msgspec.json.encode(
-        {
-            "custom_id": row.custom_id,
-            "document": row.document,
-            "task": row.task,
-            "stage": row.stage,
-            "part": row.part,
-            "parts": row.parts,
-            "status": row.state,
-            "output": output,
-            "error": error,
-            "provenance": _provenance(row, finish_reason),
-        }
-    )
-
-
-def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
-    return {
-        "backend": row.backend,
-        "upstream": row.upstream,
-        "model": row.answered_by or rung_of(row.model)[0],
-        "batch_id": row.batch_id,
-        "tier": row.tier,
-        "attempt": row.attempt + 1,
-        # Which model of its alias's list answered; what another job answered says nothing of this one's list.
-        "rung": rung_of(row.model)[1] if row.carried_from is None else None,
-        "tokens": {
-            "input": row.usage.input_tokens,
-            "cached": row.usage.cached_tokens,
-            "cache_write": row.usage.cache_write_tokens,
-            "output": row.usage.output_tokens,
-            "reasoning": row.usage.reasoning_tokens,
-        },
-        "cost_usd": f"{row.cost:f}",
-        "latency_ms": row.latency_ms,
-        "settled_at": row.settled_at,
-        "finish_reason": finish_reason,
-        "prompt_version": row.prompt_version,
-        "document_cut_from_tokens": row.cut_from_tokens,
-        "carried_from": row.carried_from,
-        "why": row.why,
-    }
-
-
-class _Plain(msgspec.Struct):
-    """A result line as OpenAI writes it: what else our own server put there falls away."""
-
-    id: msgspec.Raw = msgspec.Raw(b"null")
-    custom_id: msgspec.Raw = msgspec.Raw(b"null")
-    response: msgspec.Raw = msgspec.Raw(b"null")
-    error: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode_plain = msgspec.json.Decoder(_Plain).decode
-
-
-def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
-    """One line as OpenAI's output and error files have it."""
-    if line is not None:
-        plain = _decode_plain(line)
-        # The answer may have been another row's, with the same body.
-        plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
-        return msgspec.json.encode(plain)
-    error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}
-    return msgspec.json.encode(
-        {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}
-    )

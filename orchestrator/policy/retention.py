@@ -107,7 +107,7 @@ def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> st
         return None
     first, *more = sorted(held, key=lambda other: (-held[other], other))
     others = f", {len(more)} more jobs some" if more else ""
-    return f"{first} carries {held[first]:,} of its answers{others}"
+    return f"{first} uses {held[first]:,} of its answers{others}"
 
 
 def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: datetime) -> RetentionVerdict:
@@ -126,7 +126,7 @@ def _by_age(job: Leaving, booked: Collection[JobId], terms: Retention, now: date
     if terms.jobs is not None and age >= terms.jobs:
         return RetentionVerdict(job.job_id, JobFate.KEPT, "its cost counts in this month's budgets")
     if job.cleared:
-        return RetentionVerdict(job.job_id, JobFate.KEPT, "its files are gone; its rows stay for reports")
+        return RetentionVerdict(job.job_id, JobFate.KEPT, "its files are gone; its rows are kept for reports")
     return RetentionVerdict(
         job.job_id, JobFate.KEPT, f"{ended}" + (f", results are kept for {duration(span)}" if span else "")
     )
@@ -146,9 +146,7 @@ def _make_room(
         left.remove(job)
         keeping.discard(job.job_id)
         used -= job.bytes
-        reason = (
-            f"the home takes {words(used + job.bytes)}, and may take {words(most)}; of what may go, this is oldest"
-        )
+        reason = f"the home takes {words(used + job.bytes)}, and may take {words(most)}; this job is the oldest"
         verdicts[job.job_id] = replace(verdicts[job.job_id], fate=JobFate.FILES, reason=reason, bytes=job.bytes)
 
 

@@ -46,7 +46,7 @@ class Rule:
 RULES = (
     Rule(
         "no_credit", Disposition.STOP, "the account has no credit left, or has reached its spending limit",
-        "add credit or raise the limit at the provider; the rows wait and go on by themselves",
+        "add credit or raise the limit at the provider; the rows wait and resume automatically",
         ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
          "insufficient_credits", "insufficient_funds", "arrearage", "contract_spend_limit_reached",
          "enforced_spend_limit_reached"),
@@ -55,20 +55,20 @@ RULES = (
     ),
     Rule(
         "bad_key", Disposition.STOP, "the API key is not accepted",
-        "set the right key in the variable that `api_key_env` names; the rows wait and go on by themselves",
+        "set the right key in the variable that `api_key_env` names; the rows wait and resume automatically",
         ("invalid_api_key", "incorrect_api_key", "invalid_authentication", "expired_api_key"),
         r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)",
         (401,),
     ),
     Rule(
         "larger_than_rate", Disposition.ELSEWHERE,
-        "the request alone is larger than what the account may send in a minute",
-        "shorten the document, raise the rate at the provider, or take its Batch API",
+        "the request alone exceeds the account's rate per minute",
+        "shorten the document, raise the rate at the provider, or use its Batch API",
         says=r"request too large for",
     ),
     Rule(
         "context_length_exceeded", Disposition.NEVER, "the prompt is longer than the model can read",
-        "set `max_document_tokens`, lower `max_tokens`, or take a model with a longer context",
+        "set `max_document_tokens`, lower `max_tokens`, or use a model with a longer context",
         ("string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded"),
         r"maximum context length|context (length|window|limit)|prompt is too long|reduce the length"
         r"|maximum (model|sequence|input) length|input token count \+",
@@ -76,26 +76,26 @@ RULES = (
     ),
     Rule(
         "content_filter", Disposition.NEVER, "the provider's content filter refused the text or the answer",
-        "look at the document; another provider may judge it differently",
+        "check the document; another provider may judge it differently",
         ("content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
          "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed"),
         r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially",
     ),
     Rule(
         "unsupported_region", Disposition.ELSEWHERE, "the provider does not serve this model or account from here",
-        "take another backend, or a region that the provider serves",
+        "use another backend, or a region that the provider serves",
         ("unsupported_country_region_territory", "data_residency_mismatch"),
         r"(country|region|territory)\b.{0,40}not (supported|available)|location is not supported",
     ),
     Rule(
         "download_failed", Disposition.RETRY, "the provider could not fetch a file that the row points to",
-        "see that the address answers from outside, or put the file into the row",
+        "check that the address is reachable from outside, or put the file into the row",
         ("failed_to_download_image",),
         r"(timeout|timed out|error|failed) while downloading|failed to download",
     ),
     Rule(
         "model_not_found", Disposition.ELSEWHERE, "the backend does not have the model, or not for this account",
-        "correct its name under `models` in orch.toml (at Azure it is the deployment's), or take another backend",
+        "correct its name under `models` in orch.toml (at Azure it is the deployment's), or use another backend",
         ("model_not_available", "model_not_supported", "unsupported_model", "unknown_model", "invalid_model",
          "model_decommissioned", "model_not_active", "deployment_not_found"),
         r"\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
@@ -103,8 +103,8 @@ RULES = (
         (404, 405),
     ),
     Rule(
-        "unsupported_parameter", Disposition.ELSEWHERE, "the backend does not take a field of the request",
-        "take the field out, or take a backend that knows it",
+        "unsupported_parameter", Disposition.ELSEWHERE, "the backend does not accept a field of the request",
+        "remove the field, or use a backend that supports it",
         ("unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint",
          "unsupported_operation", "operation_not_supported", "not_implemented"),
         r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted",
@@ -112,19 +112,19 @@ RULES = (
     ),
     Rule(
         "invalid_image", Disposition.NEVER, "an image of the request cannot be read",
-        "look at the image: its format, its size, whether it is whole",
+        "check the image: its format, its size, whether it is complete",
         ("invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
          "image_parse_error", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
          "empty_image_file", "image_file_not_found"),
         r"(could not|failed to|unable to) (process|decode|parse|read) (the |this )?image|invalid image",
     ),
     Rule(
-        "bad_generation", Disposition.RETRY, "the model's answer was not of the form that was asked for",
-        "a schema with fewer demands, or another model, if it happens often",
+        "bad_generation", Disposition.RETRY, "the model's answer did not have the requested form",
+        "simplify the schema or use another model, if it happens often",
         ("json_validate_failed", "tool_use_failed", "output_parse_failed"),
     ),
     Rule(
-        "rate_limited", Disposition.WAIT, "the account may not send more for now",
+        "rate_limited", Disposition.WAIT, "the account's rate limit is reached",
         "nothing: the rows wait; or raise the rate at the provider",
         ("rate_limit_exceeded", "too_many_requests", "resource_exhausted", "throttling", "limit_requests",
          "token_limit_exceeded"),
@@ -148,44 +148,44 @@ RULES = (
         "nothing: it goes into another batch",
     ),
     Rule(
-        "upstream_error", Disposition.RETRY, "the server broke off, or gave no answer that can be read",
-        "nothing, if it is a few rows; else look at the upstream, or at the provider's status page",
+        "upstream_error", Disposition.RETRY, "the server closed the connection, or its answer cannot be read",
+        "nothing for a few rows; otherwise check the upstream, or the provider's status page",
         ("upstream_timeout", "internal_error", "request_timeout", "vector_store_timeout", "missing_result"),
         statuses=(408, 409, 425, 499),
     ),
     Rule(
-        "no_permission", Disposition.STOP, "the account may not do this",
-        "give the key the permission that the message names; the rows wait and go on by themselves",
+        "no_permission", Disposition.STOP, "the account is not permitted to do this",
+        "give the key the permission that the message names; the rows wait and resume automatically",
         ("permission_denied", "insufficient_permissions", "authorization_failed", "account_deactivated",
          "organization_deactivated", "organization_on_hold", "access_terminated", "cmek_key_disabled",
          "ip_not_authorized"),
         statuses=(403,),
     ),
     Rule(
-        "invalid_request", Disposition.NEVER, "the request is not one that the API takes",
-        "correct what the message names",
+        "invalid_request", Disposition.NEVER, "the API rejects the request",
+        "fix what the message names",
         ("bad_request", "invalid_value", "invalid_type", "invalid_parameter", "missing_required_parameter",
          "invalid_json_line", "duplicate_custom_id", "mismatched_model", "model_mismatch", "invalid_url",
          "url_mismatch", "streaming_unsupported"),
     ),
 )  # fmt: skip
 
-REFUSED = Rule("http_4xx", Disposition.NEVER, "the backend refuses the request", "correct what the message names")
+REFUSED = Rule("http_4xx", Disposition.NEVER, "the backend refuses the request", "fix what the message names")
 FAILED = Rule(
     "http_5xx", Disposition.RETRY, "the backend failed, or gave neither an answer nor a reason",
-    "nothing, if it is a few rows; else look at the provider's status page",
+    "nothing for a few rows; otherwise check the provider's status page",
 )  # fmt: skip
 
 
 BAD_ANSWERS = {
-    "truncated": ("the answer ended at `max_tokens` before it was complete", "raise `max_tokens`"),
-    "refusal": ("the model refused to answer", "look at the document and the prompt; another model may answer"),
+    "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
+    "refusal": ("the model refused to answer", "check the document and the prompt; another model may answer"),
     "content_filter": (
-        "the provider's content filter withheld the answer, or its rest",
-        "look at the document; another provider may judge it differently",
+        "the provider's content filter withheld the answer, or the rest of it",
+        "check the document; another provider may judge it differently",
     ),
-    "empty_answer": ("the model answered with nothing", "another model, if it happens often"),
-    "invalid_json": ("the task has a schema, and the answer is no JSON", "another model, or a simpler schema"),
+    "empty_answer": ("the model returned an empty answer", "another model, if it happens often"),
+    "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
 }
 """What may be wrong with an answer that came and was paid for: why, and what to do, by the row's error code."""

@@ -1,4 +1,4 @@
-"""Cost reports: what was paid, what was foreseen, and what the same tokens cost at list prices. Pure."""
+"""Cost reports: what was paid, what was forecast, and what the same tokens cost at list prices. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Estimate:
 
     @property
     def off(self) -> float | None:
-        """How far what was paid is above what was foreseen (0.1: a tenth); None where it cannot be said."""
+        """How far what was paid is above what was forecast (0.1: a tenth); None where it cannot be said."""
         return float(self.over_paid / self.over_p50) - 1 if self.over_p50 else None
 
 

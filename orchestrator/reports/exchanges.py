@@ -13,8 +13,8 @@ from orchestrator.core.model import FinishedRow, Job, JobId
 from orchestrator.pipeline.build.selection import names_document, nearest
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
-from orchestrator.policy import results
-from orchestrator.policy.requests import with_model
+from orchestrator.policy.merged_rows import merged_row
+from orchestrator.policy.model_names import with_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.lookups import FoundRow
@@ -92,10 +92,10 @@ def _exchange(store: Store, home: Home, job: Job, found: FoundRow, lines: Result
         result = None
         gone.append(error.message)
     try:
-        merged = msgspec.json.decode(results.merged_row(row, result, checks_of(job).get(row.task)))
+        merged = msgspec.json.decode(merged_row(row, result, checks_of(job).get(row.task)))
     except RecursionError:
-        gone.append("the answer is nested too deeply to be read; --raw gives it as it came")
-        merged = msgspec.json.decode(results.merged_row(row, None, None))
+        gone.append("the answer is nested too deeply to be read; --raw shows it as received")
+        merged = msgspec.json.decode(merged_row(row, None, None))
     return Exchange(row, request, result, merged, tuple(gone))
 
 

@@ -335,19 +335,19 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
     job, needs = facts.job, []
     if job.is_undelivered:
         told = f"the output was not delivered, {job.error_code}: {_first_line(job.error or '')}"
-        again = f"`orch retry {job.id}` delivers the rows; `orch fetch {job.id} -o FILE` writes them elsewhere"
-        needs.append(Need(NeedKind.OUTPUT, told, f"mend it, then {again}", job.error_code))
+        again = f"deliver the rows with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
+        needs.append(Need(NeedKind.OUTPUT, told, f"fix it, then {again}", job.error_code))
     elif job.error is not None:
         needs.append(Need(NeedKind.JOB, f"the job could not go on: {job.error}", code=job.error_code))
     if facts.state is JobState.CANCELLED:
         why = job.cancel_reason or "no reason was given"
-        text = f"the job was ended before it was done: {why}"
+        text = f"the job ended before it was done: {why}"
         needs.append(Need(NeedKind.CANCELLED, text, advice_for("cancelled")))
     if due is not None and due.met is False:
         needs.append(_late(facts, due, now))
     if facts.withheld is not None:
-        text = f"the output was not delivered, judged by known answers: {facts.withheld}"
-        needs.append(Need(NeedKind.WITHHELD, text, "look at the answers; `orch fetch` gives the rows all the same"))
+        text = f"the output was not delivered because of known answers: {facts.withheld}"
+        needs.append(Need(NeedKind.WITHHELD, text, "check the answers; `orch fetch` still writes the rows"))
     needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
     is_open = not facts.state.is_final and facts.state is not JobState.WAITING

@@ -192,11 +192,11 @@ def _money(job: JobReport) -> Block:
         )
         for route in job.routes
     ]
-    notes = [] if rows else ["nothing was paid for"]
+    notes = [] if rows else ["nothing was paid"]
     if job.foreseen is not None:
         p50, p95 = job.foreseen
         off = f", {round(float(job.cost / p50) - 1, 2) + 0:+.0%}" if p50 and job.facts.state.is_final else ""
-        notes.append(f"{money(job.cost)} in all; foreseen: {money(p50)}, at most {money(p95)} (p95){off}")
+        notes.append(f"{money(job.cost)} in total; forecast: {money(p50)}, at most {money(p95)} (p95){off}")
     if job.facts.job.budget is not None:
         notes.append(f"the budget was {money(job.facts.job.budget)}")
     return Block("Cost", ("backend", "rows", "paid", "wasted"), rows, notes)
@@ -218,7 +218,9 @@ def _time(job: JobReport) -> Block:
     if job.rerouted > len(reroutes):
         reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
     if reroutes and job.due is not None and job.due.met:
-        reroutes.insert(0, "it was saved by a reroute: batches were cancelled in time, and their rows went elsewhere")
+        reroutes.insert(
+            0, "a reroute saved the deadline: batches were cancelled in time and their rows went elsewhere"
+        )
     columns = ("backend", "batches", "slowest", "foreseen (p50)", "at most (p95)", "later than p95")
     return Block("Time", columns, rows, reroutes)
 

@@ -12,8 +12,8 @@ from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.pipeline.finish.finisher import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
-from orchestrator.policy import results
 from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
+from orchestrator.policy.merged_rows import merged_row
 from orchestrator.reports import night as nights
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
@@ -49,7 +49,7 @@ def _said(lines: ResultLines, row: FinishedRow, job: Job) -> Said | None:
     if row.state is not RequestState.SUCCEEDED:
         return Said(row.state, row.error_code)
     try:
-        merged = results.merged_row(row, lines.read(row), checks_of(job).get(row.task))
+        merged = merged_row(row, lines.read(row), checks_of(job).get(row.task))
         return Said(row.state, msgspec.json.decode(merged)["output"])
     except (StorageError, RecursionError):
         return None

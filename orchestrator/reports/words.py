@@ -71,7 +71,7 @@ def _cost_cells(line: CostLine) -> tuple[str, ...]:
 def cost_notes(report: CostReport) -> list[str]:
     """What a reader must know of the figures of a cost report."""
     total = report.total
-    stands_in = f" (≈ {report.compare} stands in for a model that no list has)" if total.listed.estimated else ""
+    stands_in = f" (≈ {report.compare} stands in for a model without a list price)" if total.listed.estimated else ""
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
     batch = _guessed(total.batch.estimated, total.batch.cost)
     told = [
@@ -79,14 +79,14 @@ def cost_notes(report: CostReport) -> list[str]:
         f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
     ]
     if total.estimate is not None:
-        told.append("foreseen: by the plans; in brackets, how far the jobs that are over came out above or below")
+        told.append("forecast: by the plans; in brackets, how far the finished jobs came out above or below")
     if total.wasted:
-        told.append("wasted: rows that failed, rows paid for again, sends that brought no answer")
+        told.append("wasted: failed rows, rows paid for twice, sends without an answer")
     if total.uncertain:
         vain = money(total.uncertain)
-        told.append(f"{vain} of the cost is for sends that brought no answer, and may not be billed")
+        told.append(f"{vain} of the cost is for sends without an answer, which may not be billed")
     if report.by == "tag":
-        told.append("a job with several tags is in several lines, and once in the total")
+        told.append("a job with several tags appears in several lines, but once in the total")
     return told
 
 

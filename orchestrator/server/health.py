@@ -66,7 +66,7 @@ def not_ready(service: Service, *, is_known: bool) -> list[str]:
     reasons: dict[str, str] = {}
     if all(upstream.problem is not None for upstream in service.upstreams):
         problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
-        reasons["no upstream is well"] = f"no upstream is well: {problems}"
+        reasons["no upstream is healthy"] = f"no upstream is healthy: {problems}"
     status, _ = service.state()
     if status != "ok":
         reasons[STATUS[status]] = f"{STATUS[status]}: its log and /health tell why"

@@ -63,7 +63,7 @@ class ServerThread:
     def __enter__(self) -> ServerThread:
         self.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.socket.parent.stat().st_uid != os.getuid():
-            # The temporary folder is everybody's: a folder made there by somebody else is no place for a socket.
+            # The temporary folder is everybody's: a folder made there by somebody else is not a place for a socket.
             raise BackendError(
                 f"{self.socket.parent} belongs to another user", hint="set ORCH_HOME to a shorter path"
             )

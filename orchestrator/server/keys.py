@@ -27,7 +27,7 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What requests with a key may use; None is no limit but the server's.
+    """What requests with a key may use; None is not a limit but the server's.
 
     `max_rows` is of one batch, and `max_calls` counts the requests of one key that are answered at once. The others
     count what the tenant has: bytes of stored files, batches that are not at their end, and rows without a result in
@@ -68,7 +68,7 @@ class Keys:
         """A new key and its secret, which nobody can read again. Raises UsageError for a name that is none."""
         if _is_name(tenant) is None:
             raise UsageError(
-                f"{tenant!r} is no name for a key", hint="up to 64 of letters, digits and . _ @ -, e.g. nightly"
+                f"{tenant!r} is not a name for a key", hint="up to 64 of letters, digits and . _ @ -, e.g. nightly"
             )
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
         key = Key(

@@ -163,7 +163,7 @@ def bind_unix(path: Path) -> socket.socket:
     """A Unix socket that only this user may open. One that a killed server left is replaced. Raises BackendError."""
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-            raise BackendError(f"{path} is there and is no socket", hint="choose another --uds")
+            raise BackendError(f"{path} is there and is not a socket", hint="choose another --uds")
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(path)) == 0:
                 raise BackendError(f"{path} is in use by another program", hint="choose another --uds")

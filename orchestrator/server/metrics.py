@@ -72,8 +72,8 @@ class _Server(Collector):
         yield _gauge("orch_rows_waiting", "Rows of batches that wait for an upstream.", waiting)
         yield _gauge("orch_rows_in_flight", "Rows of batches that are out at an upstream.", out)
         running = Counter(run.batch.status.value for run in batches.runs.values())
-        yield _gauges("orch_batches", "Batches that are not at their end.", "status", running.items())
-        name, about = "orch_batches_ended", "Batches that came to their end since the server's start."
+        yield _gauges("orch_batches", "Unfinished batches.", "status", running.items())
+        name, about = "orch_batches_ended", "Batches that ended since the server started."
         family = CounterMetricFamily(name, about, labels=["status"])
         for status, count in batches.ended.items():
             family.add_metric([status.value], count)

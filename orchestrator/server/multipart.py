@@ -23,7 +23,7 @@ ONCE = ("purpose", "expires_after")
 
 
 class BadUpload(Exception):
-    """The body is no multipart form with a file; the text says why."""
+    """The body is not a multipart form with a file; the text says why."""
 
 
 class NoFile(BadUpload):

@@ -168,7 +168,7 @@ class Records:
             try:
                 found.append(_record(tuple(row)))
             except JSON_ERRORS:
-                # The others go on: what a damaged disk made of one is no reason not to start.
+                # The others go on: what a damaged disk made of one is not a reason not to start.
                 log.exception("the record of batch %s cannot be read", batch_id)
         return found
 

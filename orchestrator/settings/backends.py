@@ -181,14 +181,14 @@ Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
 def window_seconds(text: str) -> int:
     """`24h`, `7d` or `30m` in seconds. Raises ValueError."""
     if (seconds := durations.window_seconds(text)) is None:
-        raise ValueError(f"{text!r} is no window such as 24h, 7d or 30m")
+        raise ValueError(f"{text!r} is not a window such as 24h, 7d or 30m")
     return seconds
 
 
 def url_of(text: str, example: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is no http(s) URL such as {example}")
+        raise ValueError(f"{text!r} is not an http(s) URL such as {example}")
     if parts.username or parts.password:
         raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
     return text.rstrip("/")

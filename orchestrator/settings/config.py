@@ -69,7 +69,7 @@ class Budget(Strict):
     @classmethod
     def _is_a_time_of_day(cls, value: Any) -> Any:
         if isinstance(value, int | float):
-            raise ValueError(f'{value} is no time of day such as "22:00"')  # else they are taken for seconds
+            raise ValueError(f'{value} is not a time of day such as "22:00"')  # else they are taken for seconds
         return value
 
     @model_validator(mode="after")
@@ -99,13 +99,13 @@ def size_bytes(value: Any) -> int:
     text = str(value) if isinstance(value, int | str) else ""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,3})?)\s*([KMGT]?B|)", text.strip().upper())
     if found is None or (size := int(Decimal(found[1]) * SIZES[found[2]])) == 0:
-        raise ValueError(f"{value!r} is no size such as 500MB, 50GB or 2TB")
+        raise ValueError(f"{value!r} is not a size such as 500MB, 50GB or 2TB")
     return size
 
 
 def _days(value: Any) -> int:
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is no time such as "90d" or "36h"')
+        raise ValueError(f'{value!r} is not a time such as "90d" or "36h"')
     return window_seconds(value)
 
 

@@ -17,7 +17,7 @@ def deadline_at(text: str, now: datetime) -> datetime:
     try:
         return _instant(text, now)
     except OverflowError:
-        raise ValueError(f"{text!r} is further away than a calendar reaches") from None
+        raise ValueError(f"{text!r} is too far away") from None
 
 
 def _instant(text: str, now: datetime) -> datetime:
@@ -28,7 +28,7 @@ def _instant(text: str, now: datetime) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise ValueError(f"{text!r} is no deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00") from None
+        raise ValueError(f"{text!r} is not a deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00") from None
 
 
 def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
@@ -36,7 +36,7 @@ def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
     try:
         today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
     except ValueError:
-        raise ValueError(f"{text!r} is no time of day") from None
+        raise ValueError(f"{text!r} is not a time of day") from None
     # Naive arithmetic, then the zone: 06:00 stays 06:00 on the night the clocks change. The fold is the second
     # time that a clock shows an hour in the night it is set back.
     days = (today, today + timedelta(days=1))

@@ -113,7 +113,7 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     try:
         return default if text is None else float(text)
     except ValueError:
-        raise InputError(f"{text!r} is no number of seconds", field=name) from None
+        raise InputError(f"{text!r} is not a number of seconds", field=name) from None
 
 
 def home_beside(path: Path | None, home: str | None) -> Path | None:

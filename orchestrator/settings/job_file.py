@@ -103,7 +103,7 @@ def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | in
     except TemplateProblem as problem:
         where = "" if problem.line is None else f" (line {problem.line} of the text)"
         raise InputError(
-            f"is no Jinja2 template: {problem.message}{where}",
+            f"is not a Jinja2 template: {problem.message}{where}",
             file=path,
             line=line_of(place, lines),
             field=spell(place),

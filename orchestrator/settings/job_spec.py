@@ -172,7 +172,7 @@ class Task(_Strict):
                 Draft202012Validator.check_schema(value)
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
-                raise ValueError(f"is no JSON Schema: {place + ': ' if place else ''}{error.message}") from None
+                raise ValueError(f"is not a JSON Schema: {place + ': ' if place else ''}{error.message}") from None
             _check_references(value)
         return value
 
@@ -209,7 +209,7 @@ def _check_references(schema: dict[str, Any]) -> None:
                 try:
                     resolver.lookup(reference)
                 except Unresolvable:
-                    raise ValueError(f"is no JSON Schema: nothing is at {reference!r}") from None
+                    raise ValueError(f"is not a JSON Schema: nothing is at {reference!r}") from None
             for name, inner in part.items():
                 if name not in ("const", "enum", "default", "examples"):
                     walk(resolver, inner)
@@ -267,7 +267,7 @@ class Output(_Strict):
     @classmethod
     def _is_a_database(cls, value: str | None) -> str | None:
         if value is not None and not re.match(r"(sqlite:///|postgres(ql)?://).", value):
-            raise ValueError("is no database such as sqlite:///FILE or postgresql://HOST/NAME")
+            raise ValueError("is not a database such as sqlite:///FILE or postgresql://HOST/NAME")
         return value
 
     @model_validator(mode="after")
@@ -344,7 +344,7 @@ class JobSpec(_Strict):
     @field_validator("quality_threshold")
     @classmethod
     def _has_gold(cls, value: float | None, info: ValidationInfo) -> float | None:
-        # A `gold` that is no text has an error of its own.
+        # A `gold` that is not text has an error of its own.
         if value is not None and info.data.get("gold", "") is None:
             raise ValueError("needs `gold`, the file of known answers")
         return value

@@ -62,7 +62,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
             line = _decode_line(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             hint = 'write {"document": ..., "task": ..., "expect": {field: value}}, one a line'
-            raise InputError(f"is no known answer: {error}", file=path, line=number, hint=hint) from None
+            raise InputError(f"is not a known answer: {error}", file=path, line=number, hint=hint) from None
         if line.task not in known:
             raise InputError(
                 f"the job has no task {line.task!r}", file=path, line=number, field="task",

@@ -80,7 +80,7 @@ for _tag, _pattern, _first in (
 def read_text(path: Path) -> str:
     """The text of a small settings file; a BOM is dropped.
 
-    Raises InputError when it cannot be read, is larger than MAX_BYTES or is no UTF-8 text.
+    Raises InputError when it cannot be read, is larger than MAX_BYTES or is not UTF-8 text.
     """
     return text_of(read_bytes(path, MAX_BYTES), path)
 
@@ -100,7 +100,7 @@ def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
 
 
 def text_of(content: bytes, path: Path) -> str:
-    """What a settings file says, by its bytes. Raises InputError where they are no UTF-8 text."""
+    """What a settings file says, by its bytes. Raises InputError where they are not UTF-8 text."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
             _refuse_no_text(value, (*place, index), lines, path)
     elif isinstance(data, str) and _NO_TEXT.search(data):
         raise InputError(
-            "holds a NUL or half a character, which is no text",
+            "holds a NUL or half a character, which is not text",
             file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
         )  # fmt: skip
 
@@ -261,7 +261,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
         case "missing":
             message = "is required"
         case "extra_forbidden":
-            message = "is no known field here"
+            message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
             near = difflib.get_close_matches(str(place[-1]), known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known fields: {', '.join(sorted(known))}"

@@ -7,7 +7,7 @@
     shards      one row a batch; moves by compare-and-set
     ledger      what was paid for, row by row
     limits      what backends' refusals have taught
-    forecasts   what was foreseen, and what came
+    forecasts   what was forecast, and what came
     observations  what plans are made from, beside shards: progress of engines, how long jobs took to finish
     failures    since when rows fail, and which failures a person has acknowledged
     quarantine  failures that are not asked again

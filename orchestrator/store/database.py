@@ -36,7 +36,7 @@ class Database:
                 return
             if version is not None and version > HEAD:
                 raise StorageError(
-                    f"the database is at version {version}, which is newer than this orch knows", hint="upgrade orch"
+                    f"the database is at version {version}, newer than this orch supports", hint="upgrade orch"
                 )
             self._create_or_migrate()
 
@@ -47,7 +47,7 @@ class Database:
 
     @property
     def path(self) -> Path | None:
-        """The database's file, None where it is no file."""
+        """The database's file, None where it is not a file."""
         return Path(self._url.database) if self.is_sqlite and self._url.database else None
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"the folder {folder} cannot be made: {error.strerror}",
+            f"the folder {folder} cannot be created: {error.strerror}",
             hint="set ORCH_HOME to a folder you may write",
         ) from error
 
@@ -220,7 +220,7 @@ def _parsed(text: str) -> URL:
     except (exc.ArgumentError, ValueError):
         # The text is not told: a password is often what made it unreadable.
         raise StorageError(
-            "the database's address is no URL", hint="such as postgresql://user:password@host:5432/name"
+            "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None
 
 
@@ -242,9 +242,9 @@ _ADVICE = (
     ("failed to resolve host", "correct ORCH_DATABASE_URL"),
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
-    ("disk is full", "make room on the disk and run the command again; nothing is lost"),
-    ("disk I/O", "see whether the disk is full or failing, then run the command again; nothing is lost"),
+    ("disk is full", "free some disk space and run the command again; nothing is lost"),
+    ("disk I/O", "check whether the disk is full or failing, then run the command again; nothing is lost"),
     ("malformed", "the file is damaged; restore it from a backup"),
-    ("not a database", "the file is something else; move it away or set ORCH_HOME elsewhere"),
+    ("not a database", "the file is not a database; move it away or set ORCH_HOME elsewhere"),
     ("No module named 'psycopg'", "install the driver:  pip install 'orch-batch[postgres]'"),
 )

@@ -95,7 +95,7 @@ class Known:
         query = (
             select(requests, whose, _BACKEND)
             .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
-            # What was asked with the fault of a first answer shown is no answer to this request.
+            # What was asked with the fault of a first answer shown is not an answer to this request.
             .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
         )
         with self._db.read() as tx:

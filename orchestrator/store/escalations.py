@@ -1,4 +1,4 @@
-"""Rows whose answers failed their check and that are asked again: booked and freed in one step.
+"""Rows whose answers failed their check and that are re-asked: booked and freed in one step.
 
 Of the same model, with a request that says what was wrong, or of a stronger one.
 """
@@ -20,7 +20,7 @@ from orchestrator.store.tables import requests
 
 
 class Escalations:
-    """Verbs on rows that are asked again for a bad answer."""
+    """Verbs on rows that are re-asked for a bad answer."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -50,7 +50,7 @@ class Escalations:
             return len(seqs)
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
-        """The same for rows that are asked again of their model, by the request lines at `spans` (by seq)."""
+        """The same for rows that are re-asked of their model, by the request lines at `spans` (by seq)."""
         if not failed:
             return 0
         c = requests.c

@@ -1,4 +1,4 @@
-"""What was foreseen, and what came."""
+"""What was forecast, and what came."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Forecasts:
         self._db = database
 
     def made(self, made: Sequence[Forecast]) -> None:
-        """Keep forecasts. Of one job, kind, shard and task the first stays: what was foreseen is not made better."""
+        """Keep forecasts. Of one job, kind, shard and task the first stays: what was forecast is not made better."""
         rows = [{name: getattr(one, name) for name in _FIELDS} for one in made]
         if rows:
             with self._db.write() as tx:
@@ -38,7 +38,7 @@ class Forecasts:
         *,
         censored: bool = False,
     ) -> None:
-        """Say what came, in the unit of the kind. The first figure stays; nothing happens where none was foreseen.
+        """Say what came, in the unit of the kind. The first figure stays; nothing happens where none was forecast.
 
         With `censored`, it was cut short: all that is known is that it would have been more.
         """

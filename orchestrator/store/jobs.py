@@ -214,7 +214,7 @@ class Jobs:
     def _set(self, job_id: JobId, condition: Any, **values: Any) -> None:
         with self._db.write() as tx:
             if tx.execute(update(jobs).where(jobs.c.id == job_id, condition).values(**values)).rowcount != 1:
-                raise StateConflict(f"job {job_id} is not where it was expected to be")
+                raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
         """How many requests of each job are in which state."""

@@ -46,8 +46,8 @@ class Schedules:
             added = tx.execute(add).first()
         if added is None:
             raise UsageError(
-                f"there is a schedule {schedule.name} already",
-                hint=f"--name gives this one another; `orch schedule remove {schedule.name}` ends that one",
+                f"there is already a schedule {schedule.name}",
+                hint=f"--name gives this one another name; `orch schedule remove {schedule.name}` ends that one",
             )
 
     def find(self, name: str) -> Schedule | None:
@@ -161,4 +161,4 @@ class Schedules:
         here = (nights.c.schedule_id == night.schedule_id, nights.c.night == night.night, nights.c.slot == night.slot)
         with self._db.write() as tx:
             if tx.execute(update(nights).where(*here, nights.c.state.in_(expected)).values(**values)).rowcount != 1:
-                raise StateConflict(f"the night of {night.name} is not where it was expected to be")
+                raise StateConflict(f"the night of {night.name} is not in the expected state")

@@ -50,8 +50,8 @@ class Stages:
     def complete(self, job_id: JobId, limit: int) -> list[Unmade]:
         """Up to so many rows of a job without a request line whose parts all have an outcome, in input order."""
         c, part = requests.c, _PART.c
-        # Of the job's open rows most are no part of this one: the condition is one that their index knows nothing of,
-        # and OFFSET keeps Postgres from making a join of it.
+        # Most of the job's open rows are not in this part: their index does not cover the condition, and OFFSET keeps
+        # Postgres from turning it into a join.
         is_open = part.state.concat("") == RequestState.PENDING
         of_row = part.job_id == job_id, part.seq > c.seq, part.seq <= c.seq + c.parts
         open_part = exists(select(part.seq).where(*of_row, is_open).correlate(requests).offset(literal_column("0")))

@@ -319,7 +319,7 @@ limits = Table(
     Column("reason", Words, nullable=False),
 )
 
-# What was foreseen, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
+# What was forecast, and what came: `report forecast` holds one against the other. `shard_id` and `task` are "" where
 # they say nothing, so that a forecast is made once.
 forecasts = Table(
     "forecasts",

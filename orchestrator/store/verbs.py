@@ -61,7 +61,7 @@ class Store:
 
     @cached_property
     def escalations(self) -> Escalations:
-        """Answers that are asked again."""
+        """Answers that are re-asked."""
         from orchestrator.store.escalations import Escalations
 
         return Escalations(self._database)
@@ -82,7 +82,7 @@ class Store:
 
     @cached_property
     def forecasts(self) -> Forecasts:
-        """What was foreseen, and what came."""
+        """What was forecast, and what came."""
         from orchestrator.store.forecasts import Forecasts
 
         return Forecasts(self._database)

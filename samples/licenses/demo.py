@@ -40,7 +40,7 @@ console = Console(highlight=False, markup=False, emoji=False)
 
 
 def main() -> int:
-    """Run the demo; the exit code is that of `orch run`, where failed rows are shown but are no failure here."""
+    """Run the demo; the exit code is that of `orch run`, where failed rows are shown but are not a failure here."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--upstream", help="an OpenAI-compatible server to use instead of starting one")
     arguments.add_argument("--model", default="default", help="the model's name there")

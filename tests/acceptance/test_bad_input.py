@@ -82,7 +82,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         orch.close()
 
 
-TO_DO = "correct these lines and run the same command again; nothing was sent"
+TO_DO = "fix these lines and run the same command again; nothing was sent"
 BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     "not-json": (
         jsonl([row("a"), b"{broken", row("b"), b"nope"]),
@@ -112,11 +112,14 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
     ),
     "more-tokens-than-any-answer-has": (
         jsonl([row("a", max_tokens=2**63), row("b", max_tokens=2**31)]),
-        ["FILE:1: body.max_tokens: must be 2,147,483,647 at most", "FILE:2: body.max_tokens: must be 2,147,483,647"],
+        [
+            "FILE:1: body.max_tokens: must be at most 2,147,483,647",
+            "FILE:2: body.max_tokens: must be at most 2,147,483,647",
+        ],
     ),
     "more-answers-of-them": (
         jsonl([row("a", max_completion_tokens=2**30, n=2)]),
-        ["FILE:1: body.n: times the most tokens of an answer must be 2,147,483,647 at most"],
+        ["FILE:1: body.n: times max_tokens must be at most 2,147,483,647"],
     ),
     "one-line-of-50-mb": (
         jsonl([row("a"), row("big", "x" * 50_000_000)]),
@@ -129,7 +132,7 @@ BATCH_FILES: dict[str, tuple[bytes, list[str]]] = {
         )
         for depth in (499, 985, 100_000)
     },
-    "empty": (b"", ["FILE: the file has no request lines", "write one request a line"]),
+    "empty": (b"", ["FILE: the file has no request lines", "write one request per line"]),
     "only-blank-lines": (b"\n \r\n", ["FILE: the file has no request lines"]),
 }
 
@@ -158,7 +161,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     "fields-missing": ("name: x\n", 2, ["FILE:1: documents: is required", "FILE:1: tasks: is required"]),
     "unknown-field": (
         changed("    prompt", "    promt: x\n    prompt"), 2,
-        ["FILE:6: tasks[0].promt: is no known field here", "did you mean 'prompt'?"],
+        ["FILE:6: tasks[0].promt: unknown field", "did you mean 'prompt'?"],
     ),
     "no-number": (
         changed("small\n    p", "small\n    max_tokens: many\n    p"), 2,
@@ -173,10 +176,10 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
         ["FILE:6: tasks[0].max_tokens: Input should be less than or equal to 2147483647"],
     ),
     "nul": (
-        JOB + 'tags: {team: "a\\0b"}\n', 2, ["FILE:8: tags.team: holds a NUL or half a character, which is no text"],
+        JOB + 'tags: {team: "a\\0b"}\n', 2, ["FILE:8: tags.team: holds a NUL or half a character, which is not text"],
     ),
     "half-a-character": (
-        JOB + 'gold: "\\ud800"\n', 2, ["FILE:8: gold: holds a NUL or half a character, which is no text"],
+        JOB + 'gold: "\\ud800"\n', 2, ["FILE:8: gold: holds a NUL or half a character, which is not text"],
     ),
     "unknown-alias": (
         changed("model: small", "model: smal"), 2,
@@ -188,11 +191,11 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "bad-template": (
         changed("Who wrote this?", '"{% if %}"'), 2,
-        ["FILE:6: tasks[0].prompt: is no Jinja2 template: Expected an expression", "line 1 of the text"],
+        ["FILE:6: tasks[0].prompt: is not a Jinja2 template: Expected an expression", "line 1 of the text"],
     ),
     "no-schema": (
         changed("    prompt", "    schema: {type: objekt}\n    prompt"), 2,
-        ["FILE:6: tasks[0].schema: is no JSON Schema: type: 'objekt' is not valid"],
+        ["FILE:6: tasks[0].schema: is not a JSON Schema: type: 'objekt' is not valid"],
     ),
     "empty-folder": (
         changed("path: documents", "path: empty"), 2,
@@ -202,9 +205,9 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
         changed("path: documents", "path: nowhere"), 2,
         ["FOLDER/nowhere: path: There is no file or folder", "correct the path"],
     ),
-    "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is no deadline; write 8h, 90m"]),
+    "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is not a deadline; write 8h, 90m"]),
     "deadline-in-the-past": (
-        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["deadline 2020-01-01 00:00 UTC has passed", "give a later one"],
+        JOB + "deadline: 2020-01-01T00:00Z\n", 3, ["2020-01-01 00:00 UTC has already passed", "give a later one"],
     ),
     "unknown-backend": (
         JOB + "allow: {backends: [gpu]}\n", 2,
@@ -230,9 +233,9 @@ COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "no-such-file": (["FOLDER/nope.yaml"], 2, ["FOLDER/nope.yaml: there is no such file"]),
     "a-folder": (["FOLDER"], 2, ["FOLDER: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)"]),
     "backend": (["GOOD", "--backend", "gpu"], 2, ["--backend gpu: there is no such backend in ", "known: local"]),
-    "deadline": (["GOOD", "--deadline", "soon"], 2, ["--deadline: 'soon' is no deadline; write 8h"]),
-    "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has passed already", "give a later one"]),
-    "budget": (["GOOD", "--budget", "much"], 2, ["'much' is no amount of dollars"]),
+    "deadline": (["GOOD", "--deadline", "soon"], 2, ["--deadline: 'soon' is not a deadline; write 8h"]),
+    "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has already passed", "give a later one"]),
+    "budget": (["GOOD", "--budget", "much"], 2, ["'much' is not an amount of dollars"]),
 }
 
 
@@ -252,11 +255,11 @@ CONFIGS: dict[str, tuple[str, int, list[str]]] = {
     "no-toml": ("[backends.local\n", 2, ["CONFIG:1: is not valid TOML: Expected ']'"]),
     "unknown-field": (
         "[backends.local]\nupstream = 5\n", 2,
-        ["CONFIG:2: backends.local.upstream: is no known field here", "did you mean 'upstreams'?"],
+        ["CONFIG:2: backends.local.upstream: unknown field", "did you mean 'upstreams'?"],
     ),
     "not-allowed": (
         '[backends.cloud]\nupstreams = ["http://127.0.0.1:9/v1"]\nidle = true\n', 3,
-        ["no backend may run this job:", 'cloud: the job is local only, and this backend is not declared location ='],
+        ["no backend may run this job:", 'cloud: the job is local only, and this backend does not have location ='],
     ),
 }  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_a_home_that_is_a_file(batch: Path, run_orch: Orch, orch_home: Path, tmp
     file.write_text("precious")
     refused = run_orch("run", str(batch), env={"ORCH_HOME": str(file)})
     assert (refused.returncode, refused.stdout) == (4, "")
-    assert f"the folder {file} cannot be made: File exists" in refused.stderr
+    assert f"the folder {file} cannot be created: File exists" in refused.stderr
     assert "set ORCH_HOME to a folder you may write" in refused.stderr
     assert file.read_text() == "precious"
 
@@ -110,7 +110,7 @@ def test_a_disk_too_full_for_the_database(batch: Path, run_orch: Orch, orch_home
     refused = run_orch("run", str(batch), prefix=prefix(fsize=20_000))
     assert (refused.returncode, refused.stdout) == (4, "")
     assert f"the database {orch_home}/orch.db cannot be used: disk I/O error" in refused.stderr
-    assert "see whether the disk is full or failing, then run the command again" in refused.stderr
+    assert "check whether the disk is full or failing, then run the command again" in refused.stderr
     assert no_job(run_orch)
     done(run_orch, batch, GOOD)
 
@@ -128,7 +128,7 @@ def test_a_disk_too_full_for_the_results(batch: Path, run_orch: Orch, orch_home:
     refused = run_orch("run", str(batch), prefix=prefix(fsize=700_000))
     assert (refused.returncode, refused.stdout) == (4, "")
     assert "output.jsonl: File too large" in refused.stderr
-    assert "make room, then run the same command again; nothing is lost" in refused.stderr
+    assert "free disk space, then run the same command again; nothing is lost" in refused.stderr
     job = the_job(run_orch)
     assert (job["state"], job["requests"]["pending"]) == ("running", 100)
     (output,) = orch_home.glob("servers/local/batches/*/output.jsonl")
@@ -144,7 +144,7 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert (refused.returncode, refused.stdout) == (4, "")
     assert "backend local: no upstream took a row for" in refused.stderr
     assert f"{upstream.base_url}: unreachable: " in refused.stderr
-    assert "run the same command again: the job goes on where it stopped" in refused.stderr
+    assert "run the same command again: the job resumes where it stopped" in refused.stderr
     job = the_job(run_orch)
     assert (job["state"], job["requests"]["pending"]) == ("running", 3)
     upstream.start()
@@ -214,7 +214,7 @@ def test_a_job_is_taken_up_though_its_deadline_has_passed(
     tomorrow = {"ORCH_NOW": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
     finished = run_orch("run", str(job), env=tomorrow)
     assert finished.returncode == 0, finished.stderr
-    assert "taken up where it stopped" in finished.stderr
+    assert "resuming where it stopped" in finished.stderr
     assert the_job(run_orch)["requests"]["succeeded"] == 1
     # A new job is another matter.
     assert run_orch("run", str(job), "--new", env=tomorrow).returncode == 3

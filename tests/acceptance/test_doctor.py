@@ -84,7 +84,7 @@ batch = {{input = 0.025, output = 0.2}}
     assert found["cloud: batches"][1].startswith("can be listed, as org:")
     assert found["cloud: model gpt-5-nano"] == (True, "is there")
     assert "$0.025 in, $0.2 out per million tokens" in found["cloud: price of gpt-5-nano"][1]
-    assert found["azure: model our-deployment"] == (True, "is a deployment's name, which no list tells")
+    assert found["azure: model our-deployment"] == (True, "is a deployment's name, which cannot be listed")
     assert "$0.025 in, $0.2 out per million tokens" in found["azure: price of our-deployment"][1]
     assert any(name.startswith("claude: ") for name in found)
     assert found["backend flex"] == (True, "sync, location hosted, service tier flex")

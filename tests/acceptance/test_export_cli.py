@@ -53,10 +53,10 @@ def test_the_rows_of_a_job_as_tables(tmp_path: Path, run_orch: Orch, upstream: U
     assert pl.read_csv(text.stdout.encode()).equals(pl.read_csv(tmp_path / "rows.csv"))
 
     for arguments, told in [
-        (["--format", "parquet"], "--format parquet: is no text for stdout"),
+        (["--format", "parquet"], "--format parquet: cannot be written to stdout"),
         (["-o", "s3://me:secret@bucket/x.csv"], "-o: an address may carry no password and no query"),
         (["-o", str(tmp_path)], "is a folder"),
-        (["-o", str(tmp_path / "job.yaml")], "is the file that the job is made of"),
+        (["-o", str(tmp_path / "job.yaml")], "is the job's own input file"),
     ]:
         refused = run_orch("fetch", job, *arguments)
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr

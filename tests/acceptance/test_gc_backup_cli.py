@@ -90,12 +90,12 @@ def test_old_files_go_and_a_full_disk_is_told(
 
     (orch_home / "jobs" / "lost-1").mkdir()
     (orch_home / "jobs" / "lost-1" / "results.jsonl").write_text("x")
-    assert "lost-1 holds results of no job that this database knows" in run_orch("gc").stderr
+    assert "lost-1 holds results of unknown jobs" in run_orch("gc").stderr
     write_config(orch_home, [upstream.base_url], extra='[retention]\nmin_free = "1000TB"\n')
     write_batch_file(tmp_path / "rows.jsonl", 5)
     refused = run_orch("run", str(tmp_path / "rows.jsonl"))
     assert refused.returncode == 4
-    assert "and 1000.0 TB are to stay free" in refused.stderr
+    assert "and 1000.0 TB must stay free" in refused.stderr
     assert "hint: `orch gc --dry-run` shows what may go" in refused.stderr
     assert len(list((orch_home / "jobs").iterdir())) == 2
 

@@ -160,11 +160,11 @@ def test_the_exit_code_of_what_only_gives_rows(nights: Nights) -> None:
 BAD_ARGUMENTS = {
     ("acknowledge",): "name a DOCUMENT, --job JOB, or --all",
     ("acknowledge", "documents/good.txt"): "no row of the document 'documents/good.txt' has failed in the newest run",
-    ("acknowledge", "--all", "documents/bad.txt"): "--all: is every failure of every job file",
-    ("acknowledge", "--list", "--note", "x"): "--list: shows failures and changes none",
-    ("acknowledge", "--take-back", "--all", "--note", "x"): "--note: goes with what is acknowledged",
+    ("acknowledge", "--all", "documents/bad.txt"): "--all: means all failures of all job files",
+    ("acknowledge", "--list", "--note", "x"): "--list: only shows failures",
+    ("acknowledge", "--take-back", "--all", "--note", "x"): "--note: only applies when acknowledging",
     ("acknowledge", "--job", "none"): "there is no job 'none'",
-    ("submit", "job.yaml", "--fail-on", "new"): "--fail-on: says what --wait ends with",
+    ("submit", "job.yaml", "--fail-on", "new"): "--fail-on: only applies with --wait",
     ("run", "job.yaml", "--fail-on", "some"): "'some' is not one of 'new', 'unacknowledged', 'any'",
 }
 

@@ -58,13 +58,13 @@ def test_rows_move_from_a_server_that_is_taken_out_to_one_that_is_put_in(
     told = run_orch("status", env={"ORCH_HOME": str(orch_home)})
     assert told.returncode == 0, told.stderr
     assert f"settings: {toml}:1: is not valid TOML" in told.stdout
-    assert "the engine goes on with the settings that it read at" in told.stdout
+    assert "the engine keeps the settings that it read at" in told.stdout
     refused = run_orch("submit", str(job), "--new")
     assert (refused.returncode, f"{toml}:1" in refused.stderr) == (2, True)
 
     toml.write_text(f'[backends.other]\nupstreams = ["{new.base_url}"]\nlocation = "local"\nidle = true\n')
     wait_until(lambda: status(run_orch)["state"] == "completed", WAIT)
-    assert f"orch: {toml} was edited: what it says now holds" in run_orch.output(engine)
+    assert f"orch: {toml} was edited: the new settings are in force" in run_orch.output(engine)
     assert status(run_orch)["requests"]["succeeded"] == LETTERS
     there, here = asked(old.requests()), asked(new.requests())
     assert there | here == {f"{number:02}" for number in range(LETTERS)}
@@ -96,7 +96,7 @@ def test_what_needs_a_restart_is_told_by_status_submit_doctor_and_the_log(
     wait_until(lambda: "is up" in run_orch.output(engine), WAIT)
     other = orch_home.parent / "elsewhere.db"
     toml.write_text(f'database_url = "sqlite:///{other}"\n{toml.read_text()}')
-    told = "database_url: holds from a restart of the engine on"
+    told = "database_url: takes effect when the engine restarts"
     wait_until(lambda: told in run_orch.output(engine), WAIT)
     assert f"settings: {told}" in run_orch("status", env=env).stdout
     assert f"orch: {told}" in run_orch("submit", str(job), env=env).stderr
@@ -124,4 +124,4 @@ def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream
     wait_until(lambda: (orch_home / "settings.json").exists(), WAIT)
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     assert running.wait(WAIT) == 0, run_orch.output(running)
-    assert "was edited: what it says now holds" in run_orch.output(running)
+    assert "was edited: the new settings are in force" in run_orch.output(running)

@@ -52,7 +52,7 @@ def test_what_is_in_the_home_is_its_owners_and_what_was_asked_for_is_the_users(
         assert kept.returncode == 0, kept.stderr
     finally:
         os.umask(before)
-    assert f"others may look into {orch_home} (drwxr-xr-x): chmod -R go-rwx {orch_home}" in ran.stderr
+    assert f"other users can read {orch_home} (drwxr-xr-x): chmod -R go-rwx {orch_home}" in ran.stderr
     written = [path for path in orch_home.rglob("*") if path.is_file() and path.name != "orch.toml"]
     assert {"requests.jsonl", "results.jsonl", "orch.db", "engine.log", "settings.json"} <= {
         one.name for one in written
@@ -85,7 +85,7 @@ def test_a_file_of_somebody_is_overwritten_only_on_demand(
         options = ("-o", str(mine)) if command[0] == "run" else ()
         refused = run_orch(*command, *options)
         assert (refused.returncode, mine.read_text()) == (2, "years of work"), command
-        assert "is there already, and orch did not write it" in refused.stderr
+        assert "already exists, and orch did not write it" in refused.stderr
         assert "--force" in refused.stderr
     assert upstream.requests() == [], "and nothing was asked"
 
@@ -112,7 +112,7 @@ def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_pa
     for report in (("report", "night"), ("report", "cost")):
         refused = run_orch(*report, "--html", str(page))
         assert (refused.returncode, page.read_text()) == (2, "mine")
-        assert f"--html {page}: is there already, and orch did not write it" in refused.stderr
+        assert f"--html {page}: already exists, and orch did not write it" in refused.stderr
     assert run_orch("report", "night", "--html", str(page), "--force").returncode == 0
     assert run_orch("report", "cost", "--html", str(page)).returncode == 0, "its own is written anew"
     assert "mine" not in page.read_text()

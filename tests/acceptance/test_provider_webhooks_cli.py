@@ -85,7 +85,7 @@ def night(run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
             said = run_orch.output(engine)
             assert engine.poll() is None, said
             found = re.search(
-                r"^orch: webhooks of cloud are taken at (http://127\.0\.0\.1:\d+/webhooks/cloud)$", said, re.M
+                r"^orch: accepting webhooks of cloud at (http://127\.0\.0\.1:\d+/webhooks/cloud)$", said, re.M
             )
             return found and found[1]
 
@@ -148,10 +148,10 @@ def test_the_engine_ends_though_a_client_does_not(night: Night) -> None:
 
 NAMED = 'webhook_secret_env = "CLOUD_WEBHOOK_SECRET"\n'
 USAGE = {
-    "no backend has a secret": ("", ENV, "127.0.0.1:0", "no backend has a secret that its webhooks are checked with"),
+    "no backend has a secret": ("", ENV, "127.0.0.1:0", "no backend has a webhook secret"),
     "its variable is not set": (NAMED, {}, "127.0.0.1:0", "the environment variable CLOUD_WEBHOOK_SECRET is not set"),
-    "no address": (NAMED, ENV, "8090", "'8090' is no address such as 127.0.0.1:8090"),
-    "a host that leads nowhere": (NAMED, ENV, "no such host:8090", "no such host is no address to listen at"),
+    "no address": (NAMED, ENV, "8090", "'8090' is not an address such as 127.0.0.1:8090"),
+    "a host that leads nowhere": (NAMED, ENV, "no such host:8090", "no such host is not an address to listen on"),
 }
 
 
@@ -180,4 +180,4 @@ def test_a_port_that_is_taken(run_orch: Orch) -> None:
 def test_the_help_says_what_it_is(run_orch: Orch) -> None:
     ran = run_orch("up", "--help")
     assert ran.returncode == 0
-    assert "--webhooks HOST:PORT  Take providers' webhooks here, at /webhooks/BACKEND." in ran.stdout
+    assert "--webhooks HOST:PORT  Accept providers' webhooks here, at /webhooks/BACKEND." in ran.stdout

@@ -66,7 +66,7 @@ def test_a_release_lets_go_of_what_is_named(
     assert run(["quarantine", "release", *arguments]) == 0
     number = 2 - len(left)
     out, err = capsys.readouterr()
-    said = f"orch: {number} rows are released; the next run of their job file asks them again\n"
+    said = f"orch: {number} rows are released; the next run of their job file retries them\n"
     assert (out, err) == ("", said)
     assert [one["document"] for one in listed(capsys)] == left
     with Store.open(f"sqlite:///{home / 'orch.db'}") as store:
@@ -78,7 +78,7 @@ def test_with_nothing_held_it_says_so(home: Path, capsys: pytest.CaptureFixture[
     assert run(["quarantine", "release", "--all", "--json"]) == 0
     assert [one["document"] for one in json.loads(capsys.readouterr().out)] == ["d0", "d1"]
     assert run(["quarantine", "list"]) == 0
-    assert capsys.readouterr() == ("", "orch: nothing is in quarantine\n")
+    assert capsys.readouterr() == ("", "orch: the quarantine is empty\n")
     assert run(["quarantine", "release", "--all"]) == 0
 
 

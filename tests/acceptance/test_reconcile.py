@@ -124,7 +124,7 @@ def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str)
     assert f"  unknown: {lost}: a batch" in ran.stdout
     assert f"  double: {double}: a batch" in ran.stdout
     assert "for shard lost-1.001, which is not in this database" in ran.stdout
-    assert "  2 batches were made by something else (--json names them)" in ran.stdout
+    assert "  2 batches were created by something else (--json lists them)" in ran.stdout
 
 
 def test_input_files_that_were_left_behind_go_when_they_are_told_to(provider: Provider, job: str) -> None:

@@ -150,7 +150,7 @@ def test_an_engine_that_does_not_keep_up_gives_its_rows_to_a_realtime_api(
     assert found["requests"]["succeeded"] == ROWS
     assert [shard["backend"] for shard in found["shards"]] == ["gpu", "flex"]
     [left] = reroutes(found)
-    assert "leave gpu, which would not have them done in time" in left["reason"]
+    assert "leave gpu, which would not finish them in time" in left["reason"]
     assert datetime.fromisoformat(found["finished_at"]) <= datetime.fromisoformat(found["deadline_at"])
 
 

@@ -60,9 +60,9 @@ def test_a_full_stdout_is_a_storage_error(done: tuple[Orch, str]) -> None:
 @pytest.mark.parametrize(
     ("output", "told"),
     [
-        (".", "is a folder"), ("/", "is a folder"), ("in.jsonl/x", "is no folder"),
-        ("no/x", "there is no such folder"), ("/dev/null", "is no regular file"),
-        ("in.jsonl", "is the file that the job is made of"),
+        (".", "is a folder"), ("/", "is a folder"), ("in.jsonl/x", "is not a folder"),
+        ("no/x", "there is no such folder"), ("/dev/null", "is not a regular file"),
+        ("in.jsonl", "is the job's own input file"),
         ("x" * 300, "File name too long"),
     ],
 )  # fmt: skip
@@ -88,7 +88,7 @@ def test_surroundings_that_are_none(done: tuple[Orch, str], tmp_path: Path) -> N
     broken = tmp_path / "broken.toml"
     broken.write_text("a = 1\nb = = 2\n")
     for env, told in (
-        ({"ORCH_NOW": "x"}, "orch: ORCH_NOW: 'x' is no time"),
+        ({"ORCH_NOW": "x"}, "orch: ORCH_NOW: 'x' is not a time"),
         ({"ORCH_CONFIG": "/nowhere.toml"}, "orch: /nowhere.toml: there is no such file"),
         ({"ORCH_CONFIG": str(broken)}, f"orch: {broken}:2: is not valid TOML: Invalid value"),
     ):
@@ -103,4 +103,4 @@ def test_an_upstream_whose_models_are_none(monkeypatch: pytest.MonkeyPatch, mode
     with canned.canned(b"") as upstream:
         (_, ok, told, code), _ = _examine_upstream("local", upstream.base_url, None)
     assert (ok, code) == (False, 4)
-    assert told.startswith("does not answer as an OpenAI-compatible server does")
+    assert told.startswith("does not answer like an OpenAI-compatible server")

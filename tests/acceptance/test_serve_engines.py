@@ -82,7 +82,7 @@ def test_a_server_that_is_killed_comes_back_with_its_engines(
         kill_group(process)
         process.wait()
         process = run_orch.start("serve", "--port", "0", *engine, env=NO_GPU)
-        wait_until(lambda: "waiting for the engines of a server that was killed" in run_orch.output(process))
+        wait_until(lambda: "waiting for the engines of a killed server" in run_orch.output(process))
         assert len(starts(tmp_path)) == 1
     finally:
         os.kill(guard, signal.SIGCONT)

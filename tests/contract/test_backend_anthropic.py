@@ -18,7 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import BATCH_GONE, BatchOrder, DoctorCheck, Intent, RemoteBatch, Sighting, inline
+from orchestrator.backends import (
+    BATCH_GONE,
+    BatchOrder,
+    DoctorCheck,
+    Intent,
+    RemoteBatch,
+    Sighting,
+    inline,
+)
 from orchestrator.backends.anthropic import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
@@ -473,7 +481,7 @@ def test_a_first_row_that_is_broken_is_passed_over(provider: Emulator, desk: Des
     untold = desk.backend.find(replace(intent, rows=1, shard="contracts-1.009"))
     assert untold.batch is None
     assert untold.undecided is not None
-    assert untold.undecided.endswith("whether it is ours shows when its results can be read")
+    assert untold.undecided.endswith("whether it is ours will show when its results can be read")
 
 
 # What doctor and reconcile ask

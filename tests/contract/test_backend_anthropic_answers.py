@@ -119,7 +119,7 @@ VERBS: dict[str, Callable[[Desk], object]] = {
 }
 
 
-# A page instead of results is broken lines: what is no row stays as it is.
+# A page instead of results is broken lines: what is not a row stays as it is.
 CALLS = {
     f"{verb}, {name}": (VERBS[verb], *answer)
     for verb in VERBS

@@ -225,8 +225,8 @@ def test_trap_a0_a_list_of_another_shape_is_an_error_that_says_so(body: Any) -> 
     with answering(Answer(body)) as (backend, _):
         said = outcome(lambda: list(backend.batches()))[1]
         assert outcome(lambda: list(backend.files()))[0] is BackendError
-    assert "answers as no Batch API does" in said.message
-    assert said.hint == "is base_url right?"
+    assert "does not answer like a Batch API" in said.message
+    assert said.hint == "check base_url"
 
 
 ACME = Answer({"data": []}, headers={"openai-organization": "acme"})
@@ -273,7 +273,7 @@ def test_doctor_knows_models_of_a_backend() -> None:
     assert found["batches"] == (True, "can be listed, as key:c871f067542d")
     assert found["model gpt-5-nano"] == (True, "is there")
     assert found["model gpt-5-nana"] == (False, "is not there; near to it: gpt-5-nano, gpt-5-mini")
-    assert checks("azure")["model gpt-5-nana"] == (True, "is a deployment's name, which no list tells")
+    assert checks("azure")["model gpt-5-nana"] == (True, "is a deployment's name, which cannot be listed")
     assert checks(models=error(403))["models"][0] is False
 
 

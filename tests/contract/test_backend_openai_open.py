@@ -49,7 +49,7 @@ def test_a_profile_that_is_named_goes_before_the_address() -> None:
     assert profile_for(hosted(profile="orch")).is_orch
     assert profile_for(hosted(kind="azure", base_url="https://proxy.example.org/v1")).name == "azure"
     assert profile_for(claude()).name == "anthropic"
-    with pytest.raises(UsageError, match="names a profile 'opnai', which there is not") as caught:
+    with pytest.raises(UsageError, match="names an unknown profile 'opnai'") as caught:
         profile_for(hosted(profile="opnai"))
     assert "openai, azure, groq" in (caught.value.hint or "")
 
@@ -117,13 +117,13 @@ def test_the_order_of_windows_in_orch_toml_does_not_matter(windows: list[str], l
 @pytest.mark.parametrize("settings", [hosted(), claude()], ids=["openai", "anthropic"])
 def test_a_key_that_is_not_there_is_named_by_its_variable(settings: HostedBackend | AnthropicBackend) -> None:
     for environ in ({}, {"THE_KEY": ""}, {"THE_KEY": " \n"}):
-        with pytest.raises(UsageError, match="THE_KEY is not set, which holds the key of backend cloud"):
+        with pytest.raises(UsageError, match="THE_KEY is not set; it must hold the key of backend cloud"):
             open_backend("cloud", settings, environ)
 
 
 @pytest.mark.parametrize("key", ["sk-two words", "sk-\u00e4", "sk-a\nb", '"sk\t"'])
 def test_a_key_that_is_none_is_refused_without_being_shown(key: str) -> None:
-    with pytest.raises(UsageError, match="THE_KEY holds has characters that no key has") as caught:
+    with pytest.raises(UsageError, match="THE_KEY holds is not a key: it has invalid characters") as caught:
         open_backend("cloud", hosted(), {"THE_KEY": key})
     assert key.strip() not in str(caught.value)
 

@@ -55,7 +55,7 @@ def test_there_is_none_where_none_would_follow(store: Store, rows: int, marked: 
     new = made(store, rows)
     canary.mark(store, new, NOW)
     assert len(first(store, new)) == marked
-    told = "4 rows go first" if marked else "left out: no more than 4 rows are asked"
+    told = "4 rows go first" if marked else "skipped: no more than 4 rows"
     assert events(store, new) == [("canary", told)]
 
 
@@ -124,7 +124,7 @@ def test_the_others_do_not_wait_for_rows_that_are_late(store: Store) -> None:
     batch(store, new, succeeded(2))
     assert canary.look(store, new, later(1.9)) is Stage.RUNS
     assert canary.look(store, new, later(2)) is Stage.FOLLOWS
-    told = "left out: 3 of 4 rows are not back by 22:00 UTC; the others follow unproved"
+    told = "skipped: 3 of 4 rows are not back by 22:00 UTC; the other rows follow without it"
     assert events(store, new) == [("canary", told)]
 
 

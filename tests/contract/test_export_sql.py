@@ -113,7 +113,7 @@ def test_a_table_of_something_else_is_left_alone(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE nights (job TEXT, other TEXT)"))
     engine.dispose()
-    with pytest.raises(StorageError, match=r"output: table nights: it is there already, and no table of rows"):
+    with pytest.raises(StorageError, match=r"output: table nights: it already exists, and does not hold rows"):
         put(merged.lines())
     assert asked(url, "SELECT * FROM nights") == []
 
@@ -141,7 +141,7 @@ def test_a_column_of_another_type_is_named(url: str) -> None:
     put(merged.lines())
     schema = {"type": "object", "properties": {"pages": {"type": "string"}}}
     spec = {**merged.job().spec, "tasks": [{**merged.TASKS[0], "schema": schema}]}
-    told = "its column facts_pages is BIGINT, and would have to be TEXT"
+    told = "its column facts_pages is BIGINT, and must be TEXT"
     with pytest.raises(StorageError, match=told) as raised:
         put([merged.line(0, '{"pages": "three"}')], merged.job("letters-2", spec=spec))
     assert "another name" in str(raised.value)
@@ -182,7 +182,7 @@ def test_to_try_a_table_makes_and_changes_nothing(url: str) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ("CREATE TABLE nights (job TEXT, other TEXT)", "it is there already, and no table of rows"),
+        ("CREATE TABLE nights (job TEXT, other TEXT)", "it already exists, and does not hold rows"),
         ("CREATE TABLE nights (job TEXT, custom_id TEXT, attempt TEXT)", "its column attempt is TEXT"),
     ],
     ids=["something else", "other columns"],

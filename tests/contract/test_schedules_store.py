@@ -26,7 +26,7 @@ LETTERS = Schedule(
 BILLS = replace(
     LETTERS, id="bills-1", name="bills", deadline=None, budget=None, misfire=Misfire.RUN, overlap=Overlap.SKIP
 )
-NIGHT = Night("letters-1", date(2026, 11, 21), NOW, NightState.DUE, "its time has come", later(1))
+NIGHT = Night("letters-1", date(2026, 11, 21), NOW, NightState.DUE, "it is due", later(1))
 
 CLAIM = """
 import sys
@@ -66,7 +66,7 @@ def test_schedules_come_back_by_name_and_all(store: Store) -> None:
 
 def test_a_name_that_is_taken_is_refused(store: Store) -> None:
     store.schedules.add(LETTERS)
-    with pytest.raises(UsageError, match="there is a schedule letters already"):
+    with pytest.raises(UsageError, match="there is already a schedule letters"):
         store.schedules.add(replace(BILLS, name="letters"))
     assert store.schedules.all() == [LETTERS]
 

@@ -80,7 +80,7 @@ def test_ready_says_what_is_in_the_way(make_upstream: MakeUpstream, tmp_path: Pa
         upstream.kill()
         assert ask(sdk, "hello").status_code == 503
         (reason,) = sdk.raw.get("/ready").json()["reasons"]
-        assert reason.startswith("no upstream is well: unreachable")
+        assert reason.startswith("no upstream is healthy: unreachable")
         assert value(sdk, "orch_upstream_up") == 0
 
 

@@ -84,7 +84,7 @@ def test_strangers_are_told_no_name(make_upstream: MakeUpstream, tmp_path: Path,
             upstream.kill()
             create(sdk, [row("b")])
             wait_until(lambda: stranger.get("/ready").status_code == 503)
-            assert stranger.get("/ready").json()["reasons"] == ["no upstream is well"]
+            assert stranger.get("/ready").json()["reasons"] == ["no upstream is healthy"]
         for method, path in ASKED:
             found = told(stranger, method, path)
             assert [name for name in [*names(tmp_path, upstream), batch_id] if name in found] == [], path

@@ -171,7 +171,7 @@ def test_two_connections_that_settle_at_once_book_each_row_once(store: Store, st
 def test_an_outcome_without_a_price_is_not_booked(store: Store) -> None:
     found = added(store)
     batch = sharded(store, found)
-    settle(store, batch, failed(0), (succeeded(1)[0], Price(Decimal(0), "local: idle anyway")))
+    settle(store, batch, failed(0), (succeeded(1)[0], Price(Decimal(0), "local: free, as the machine is idle")))
     # A row that was answered for nothing is in the ledger all the same: its tokens count.
     [total] = store.ledger.totals("job")
     assert (total.rows, total.cost, total.usage) == (1, 0, Usage(100, 40, 7))

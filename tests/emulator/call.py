@@ -45,7 +45,7 @@ class Call:
         return any(fault.do == do for fault in self.faults)
 
     def json(self) -> Json:
-        """Raises Refusal for a body that is no JSON object."""
+        """Raises Refusal for a body that is not a JSON object."""
         try:
             found = msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`blocks` are the body's bytes where it is no JSON. `effect` is that of a synchronous row, which may have its
+    """`blocks` are the body's bytes where it is not JSON. `effect` is that of a synchronous row, which may have its
     answer cut off; `cut` is a wire that is cut behind the body."""
 
     body: Any = None

@@ -1,4 +1,4 @@
-"""The rows of one batch, some twenty bytes each: a million of them are no burden.
+"""The rows of one batch, some twenty bytes each: a million of them are not a burden.
 
 Rows end in an order of their own, the rank, which is a permutation that needs no memory: (a * rank + b) mod n. What
 is known of a row stands in the order of ranks, so that "what has run by now" is the first so many.

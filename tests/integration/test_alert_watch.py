@@ -109,7 +109,7 @@ def test_an_alert_goes_once_on_every_way_and_is_an_event(watched: Watched) -> No
     assert watched.subjects() == [[DEADLINE]] * 2
     [message] = watched.ways[0].taken
     assert "has passed: 3 of 3 rows have no answer" in message.text
-    assert "What was done: the job is finished late" in message.brief
+    assert "Action taken: the job finishes late" in message.brief
     assert re.fullmatch("alert-20261121-213000-deadline-contracts-1-[0-9a-f]{6}", message.name)
     assert message.page is None
     [event] = watched.events("contracts-1", "alert")
@@ -121,7 +121,7 @@ def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:
     watched.watch().look(CALM, later(0.5))
     watched.watch().look(CALM, later(0.6))
     [event] = watched.events("contracts-1", "alert")
-    assert "is at risk: it is kept with" in event
+    assert "is at risk: met with" in event
 
 
 def test_a_job_that_no_backend_may_run_is_watched_all_the_same(watched: Watched) -> None:
@@ -200,7 +200,7 @@ def test_what_is_not_taken_is_sent_again_ever_more_slowly(watched: Watched) -> N
     assert (len(good.taken), good.asked) == (1, 1)
     assert bad.asked == 6, "after 1, 2, 4, 8, 16 and 32 minutes"
     assert watched.events("contracts-1", "undelivered") == [
-        "the report was not taken, and is sent again for a day: nobody is there"
+        "the report was not accepted and is retried for a day: nobody is there"
     ]
     bad.refuses = False
     watched.watch().look(CALM, later(5))
@@ -252,4 +252,4 @@ def test_a_database_that_fails_ends_no_engine(place: Config, caplog: pytest.LogC
     watch.tick(lambda: CALM, NOW)
     watch.close()
     store.close()
-    assert "jobs could not be watched" in caplog.text
+    assert "jobs could not be monitored" in caplog.text

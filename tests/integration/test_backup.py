@@ -200,7 +200,7 @@ def test_a_cleared_job_and_one_that_is_built_lack_nothing(years: Years, target: 
 
 def test_a_backup_never_overwrites(years: Years, target: Path) -> None:
     target.write_text("dear")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         make(years, target)
     assert target.read_text() == "dear"
 
@@ -245,7 +245,7 @@ def edited(target: Path, change: Change) -> None:
 
 DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes | None], str]] = {
     "a shorter file": ("output.jsonl", lambda data: data[:-2], "shards/001.output.jsonl: has"),
-    "a broken line": ("output.jsonl", lambda data: b"x" + data[1:], "the line at 0 is no result"),
+    "a broken line": ("output.jsonl", lambda data: b"x" + data[1:], "the line at 0 is not a result"),
     "no results": ("output.jsonl", lambda data: None, "has 0 of"),
     "no requests": ("requests.jsonl", lambda data: None, "has 0 of"),
     "no database": ("orch.db", lambda data: None, "orch.db is not there"),
@@ -273,9 +273,9 @@ def test_what_is_no_backup_is_told(years: Years, target: Path, tmp_path: Path) -
     make(years, target)
     whole = target.read_bytes()
     for text, said in (
-        (b"", "is no backup, or is cut"),
-        (b"x" * 2000, "is no backup, or is cut"),
-        (whole[: len(whole) // 2], "is no backup, or is cut"),
+        (b"", "is not a backup, or is truncated"),
+        (b"x" * 2000, "is not a backup, or is truncated"),
+        (whole[: len(whole) // 2], "is not a backup, or is truncated"),
     ):
         (tmp_path / "cut.tar").write_bytes(text)
         with pytest.raises(InputError, match=said):

@@ -333,7 +333,7 @@ def test_what_was_saved_is_told_in_words() -> None:
         "1,204 unchanged since an earlier run",
         "310 answered before for other jobs",
         "2 the same as another row",
-        "41,000 tokens cleaned out of documents",
+        "41,000 tokens removed by cleaning",
     ]
     assert BuildReport(documents=9, requests=9).saved == []
 

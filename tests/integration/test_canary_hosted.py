@@ -52,7 +52,7 @@ def test_the_others_follow_a_canary_that_came_back_well(desk: Desk) -> None:
     assert marked == "3 rows go first"
     assert judged.startswith("0 of 3 rows that went first failed; they cost $")
     assert judged.endswith("times the forecast: the others follow")
-    assert desk.detail(job)["shards"][0]["reason"].startswith("the canary goes first; openai is the quickest")
+    assert desk.detail(job)["shards"][0]["reason"].startswith("the canary goes first; openai is the fastest")
     [forecast] = [one for one in desk.store.forecasts.since() if one.kind == "canary"]
     assert forecast.actual is not None
     assert forecast.actual < forecast.p95
@@ -109,8 +109,8 @@ def test_it_is_left_out_where_it_could_not_be_back_in_time(desk: Desk) -> None:
     desk.settle(job)
     assert sent(desk, job) == [6]
     [_, why] = desk.events(job, "canary")
-    assert why.startswith("left out: openai may take until ")
-    assert why.endswith(" UTC for them, and the others need the time; the others follow unproved")
+    assert why.startswith("skipped: openai may take until ")
+    assert why.endswith(" UTC for them, and the others need the time; the other rows follow without it")
 
 
 def test_it_is_left_out_where_its_batch_expires_and_another_would_come_too_late(desk: Desk) -> None:
@@ -122,14 +122,14 @@ def test_it_is_left_out_where_its_batch_expires_and_another_would_come_too_late(
     for _ in range(16):
         desk.later(2 * HOUR, job)
     assert sent(desk, job) == [2, 6]
-    assert desk.events(job, "canary")[1].startswith("left out: openai may take until ")
+    assert desk.events(job, "canary")[1].startswith("skipped: openai may take until ")
 
 
 def test_without_others_that_would_follow_there_is_none(desk: Desk) -> None:
     desk.backend()
     job = desk.run(job_file(desk, texts(3, BAD), canary={"rows": 3}))
     assert sent(desk, job) == [3]
-    assert desk.events(job, "canary") == ["left out: no more than 3 rows are asked"]
+    assert desk.events(job, "canary") == ["skipped: no more than 3 rows"]
     assert desk.detail(job)["state"] == "completed"
 
 
@@ -139,7 +139,7 @@ def test_it_goes_where_it_is_back_soonest_and_is_compared_with_the_prices_there(
     desk.settle(job)
     [first, *_] = desk.detail(job)["shards"]
     assert (first["backend"], first["rows"]) == ("flex", 2)
-    assert first["reason"].startswith("the canary goes first; flex is the quickest")
+    assert first["reason"].startswith("the canary goes first; flex is the fastest")
     [forecast] = [one for one in desk.store.forecasts.since() if one.kind == "canary"]
     assert (forecast.backend, forecast.p50 > 0) == ("flex", True)
 

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "no option": (["status", "--nothing"], {"code": "bad_usage", "exit_code": 2}),
     "no command": (["nothing"], {"code": "bad_usage", "exit_code": 2}),
     "an option's value": (["run", "x.yaml", "--limit", "0"], {"code": "bad_usage", "exit_code": 2}),
-    "no argument": (["cancel"], {"code": "bad_usage", "hint": "`orch cancel --help` shows how it is used"}),
+    "no argument": (["cancel"], {"code": "bad_usage", "hint": "see `orch cancel --help`"}),
     "no report": (["report", "cost", "--by", "moon"], {"code": "bad_usage"}),
     "no schedule": (["schedule", "run", "none"], {"code": "bad_usage", "hint": "known: none"}),
 }  # fmt: skip
@@ -102,7 +102,7 @@ def test_storage_and_backends_have_codes_of_their_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     (home / "home").mkdir()
-    (home / "home" / "orch.db").write_text("this is no database" * 100)
+    (home / "home" / "orch.db").write_text("this is not a database" * 100)
     code, error, _ = told(capsys, "status")
     assert (code, error["code"], error["exit_code"]) == (4, "storage", 4)
     busy = error_json(BackendBusy("later", status=429, code="rate_limit_exceeded", hint="wait"))

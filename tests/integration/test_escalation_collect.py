@@ -18,7 +18,7 @@ from orchestrator.backends import LineProblem
 from orchestrator.core.model import CancelCode, FinishedRow, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store

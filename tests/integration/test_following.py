@@ -56,9 +56,7 @@ def test_of_several_runs_that_nobody_was_there_for_the_newest_comes(night: Night
         ("2026-11-20 19:00", NightState.RUNNING),
     ]  # fmt: skip
     assert told[0] == "letters, night of 2026-11-20 19:00: begins, on time"
-    assert "of several nights only the newest, that of 2026-11-20 19:00, is run" in (
-        night.store.schedules.nights()[0].reason
-    )
+    assert "of missed nights only the newest, 2026-11-20 19:00, is run" in (night.store.schedules.nights()[0].reason)
 
 
 def test_a_run_waits_for_the_one_before_or_is_skipped(night: Nights) -> None:
@@ -212,7 +210,7 @@ def test_a_job_waits_and_is_built_of_what_is_there_then(night: Nights, way: str)
     named = {"--after its id": first.id, "--after its name": "letters"}.get(way)
     file = other(night, "" if named else "after: letters\n")
     made = submit(night, file, after=named)
-    assert (made.how, made.reason) == (How.WAITING, f"waits for job {first.id} to finish well")
+    assert (made.how, made.reason) == (How.WAITING, f"waits for job {first.id} to succeed")
     assert steps(night, made.job).built_at is None
     assert state(night, made.job) is JobState.WAITING
     again = submit(night, file, after=named)
@@ -234,7 +232,7 @@ def test_a_job_whose_first_ended_badly_fails_by_name_and_can_be_tried_again(nigh
     assert failed.error_code == JobFault.AFTER
     assert failed.error is not None
     assert "bad_input: no such model" in failed.error
-    with pytest.raises(RefusedError, match="has not finished well: bad_input: no such model"):
+    with pytest.raises(RefusedError, match="did not succeed: bad_input: no such model"):
         submit(night, other(night), after=first.id)
 
 

@@ -71,7 +71,7 @@ def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
         swept.freed == told.freed == told.use.results + told.use.requests - swept.use.results - swept.use.requests > 0
     )
     assert {verdict.job_id: verdict.reason for verdict in swept.verdicts}[first.id] == (
-        f"{last.id} carries 1 of its answers"
+        f"{last.id} uses 1 of its answers"
     )
 
     assert years.folders() == {first.id, last.id}
@@ -117,7 +117,7 @@ def test_while_a_job_is_built_none_goes(years: Years) -> None:
     old, last = years.run(100, "one"), years.run(1, "two")
     building = years.build(0, "one", built=False)
     swept = sweep.gc(years.store, years.home, ALL, NOW)
-    assert swept.held == f"job {building.id} is being built, and may carry any other's answers"
+    assert swept.held == f"job {building.id} is being built, and may use other jobs' answers"
     assert set(fates(swept).values()) == {JobFate.KEPT}
     years.store.jobs.mark_built(building.id, NOW)
     assert sweep.gc(years.store, years.home, ALL, NOW).gone == []  # it carries the old one's answer
@@ -161,7 +161,7 @@ def test_a_job_that_is_tried_again_stays_with_all_that_is_older(years: Years) ->
     assert [(verdict.job_id, verdict.fate) for verdict in after[1:]] == [
         (last.id, JobFate.KEPT), (mid.id, JobFate.KEPT), (old.id, JobFate.KEPT),
     ]  # fmt: skip
-    assert after[3].reason == f"job {mid.id} was taken up again just now"
+    assert after[3].reason == f"job {mid.id} was resumed just now"
     assert not list(years.home.root.rglob(sweep.GOING))
 
 

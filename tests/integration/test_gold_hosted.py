@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_at_the_end_keeps_no_job_from_it(desk: Desk, thresho
     content = gold.read_bytes()
     gold.unlink()
     desk.finish(job)
-    why = f"the known answers cannot be read: {gold}: gold: there is no such file"
+    why = f"cannot read the known answers: {gold}: gold: there is no such file"
     assert quality(desk, job) == Quality(0, 0, 0, 0, why if threshold else None)
     assert desk.events(job, "quality") == [why]
     assert delivered(desk) is (threshold is None)

@@ -113,7 +113,7 @@ def test_trap_c_results_that_are_not_kept_any_longer_are_asked_for_anew(desk: De
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert [batch["rows"] for batch in desk.batches()] == [3, 3]
-    assert desk.events(job, "collected")[0] == "3 go on in another batch, 3 for no result"
+    assert desk.events(job, "collected")[0] == "3 continue in another batch, 3 for no result"
 
 
 # --- what carries no metadata
@@ -127,11 +127,11 @@ def test_trap_c_an_orphan_waits_until_its_rows_tell_whose_it_is_and_is_adopted(d
     [batch] = desk.batches()
     assert desk.states(job) == ["submitting (None)"]
     assert desk.held(job) == [
-        f"batch {batch['id']} has as many rows and was made then; whether it is ours shows when it has ended"
+        f"batch {batch['id']} matches in rows and time; whether it is ours will show when it has ended"
     ]
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
-    assert desk.events(job, "recovered") == [f"batch {batch['id']} is this shard's: adopted"]
+    assert desk.events(job, "recovered") == [f"batch {batch['id']} belongs to this shard: adopted"]
     assert len(desk.batches()) == 1
 
 
@@ -144,7 +144,7 @@ def test_trap_c_somebody_elses_batch_of_the_same_size_and_time_is_not_adopted(de
     assert theirs in desk.held(job)[0]
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
-    assert desk.events(job, "recovered") == ["no batch is this shard's: it is submitted again"]
+    assert desk.events(job, "recovered") == ["no batch belongs to this shard: it is submitted again"]
     assert len(desk.batches()) == 2
     assert {name for name, number in desk.billed().items() if not name.startswith("theirs")} != set()
 

@@ -41,7 +41,7 @@ def test_trap_b_a_batch_that_runs_over_its_24_hours_is_waited_for_and_said(desk:
     desk.settle(job)
     for _ in range(25):
         desk.later(HOUR, job)
-    assert desk.held(job) == ["running over its window of 24 h, which this provider lets go on"]
+    assert desk.held(job) == ["running over its window of 24 h, which this provider allows"]
     assert len(desk.batches()) == 1
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)

@@ -1,4 +1,4 @@
-"""One answer is no proof: batches that are not known for a while, files that come late, grow or break off."""
+"""One answer is not proof: batches that are not known for a while, files that come late, grow or break off."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_trap_g1_one_404_is_told_with_when_it_would_count_as_gone(desk: Desk) ->
     desk.settle(job)
     desk.later(70, job)
     [held] = desk.held(job)
-    assert held.startswith("openai has answered since 00:01 UTC that it does not know the batch; it counts as gone")
-    assert held.endswith(" at 00:31 UTC unless it shows until then")
+    assert held.startswith("openai has said since 00:01 UTC that it does not know the batch; it counts as gone")
+    assert held.endswith(" at 00:31 UTC unless it reappears")
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 2)
 
@@ -82,7 +82,7 @@ def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booke
     job = desk.submit(plain(4))
     for _ in range(60):
         desk.later(2 * MINUTE, job)
-    assert desk.events(job, "ended")[0].startswith("the batch is taken for gone: ")
+    assert desk.events(job, "ended")[0].startswith("the batch is considered gone: ")
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 4)
     for _ in range(40):
@@ -149,7 +149,7 @@ def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     [held] = desk.held(job)
     assert "its files have " in held
     assert " of 8 rows and " in held
-    assert " bytes; waited for until Wed " in held
+    assert " bytes; waiting until Wed " in held
     assert desk.states(job) == ["ended (completed)"]
 
 
@@ -232,7 +232,7 @@ def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) 
     for _ in range(30):
         desk.later(HOUR, job)
     assert desk.ends(job) == all_are("succeeded", 5)
-    assert desk.events(job, "late") == ["5 answers came after all"]
+    assert desk.events(job, "late") == ["5 answers arrived after all"]
     assert len(desk.batches()) == 1
     paid_once(desk, 5)
     assert desk.cost(job) == cost_of(desk.provider.bill())
@@ -271,7 +271,7 @@ def test_trap_g2_a_file_of_another_length_than_is_told_is_not_taken_for_whole(de
     for _ in range(12):
         desk.later(5 * MINUTE, job)
     [held] = desk.held(job)
-    assert " of 10 rows, and may grow; waited for until Wed 00:" in held
+    assert " of 10 rows, and may grow; waiting until Wed 00:" in held
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 10)
     assert len(desk.batches()) == 1

@@ -56,7 +56,7 @@ def test_trap_a6_an_input_file_that_the_provider_cannot_find_is_uploaded_again(d
     job = desk.run(plain(3))
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.provider.calls("upload") == {200: 2}
-    assert desk.attempts(job)["r0"] == 1, "it is no row's fault"
+    assert desk.attempts(job)["r0"] == 1, "it is not a row's fault"
 
 
 @pytest.mark.parametrize("code", ["invalid_url", "url_mismatch"])
@@ -169,7 +169,7 @@ def test_trap_a5_result_files_that_went_away_before_they_were_read_are_asked_for
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert [batch["rows"] for batch in desk.batches()] == [3, 3]
-    assert "3 go on in another batch" in desk.events(job, "collected")[0]
+    assert "3 continue in another batch" in desk.events(job, "collected")[0]
     assert "its output file is no longer at the backend" in desk.events(job, "collected")[0]
     assert set(desk.attempts(job).values()) == {2}
 

@@ -20,7 +20,7 @@ def test_trap_a5_an_expired_batch_keeps_its_paid_rows_and_only_the_leftovers_are
     assert desk.cost(job) == cost_of(desk.provider.bill())
     assert set(desk.attempts(job).values()) == {1}, "no row is to blame for a batch that expired"
     assert desk.events(job, "ended") == ["the batch is expired", "the batch is completed"]
-    assert desk.events(job, "collected")[0] == "5 succeeded, 5 go on in another batch"
+    assert desk.events(job, "collected")[0] == "5 succeeded, 5 continue in another batch"
 
 
 def test_trap_1_14_a_batch_that_expires_again_and_again_is_sent_again_and_again(desk: Desk) -> None:
@@ -46,9 +46,7 @@ def test_trap_1_37_a_batch_that_is_completed_before_its_files_are_named_is_waite
     desk.later(900, job)
     assert desk.states(job) == ["submitted (completed)"]
     [held] = desk.held(job)
-    assert held.startswith(
-        "the batch is completed and counts 3 answers; its output file is not named yet; waited for"
-    )
+    assert held.startswith("the batch is completed and counts 3 answers; its output file is not named yet; waiting")
     assert held.endswith(" until Wed 00:15 UTC")
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
@@ -143,7 +141,7 @@ def test_trap_a2_a_batch_that_has_vanished_goes_on_in_another_one(desk: Desk) ->
     job = desk.run(plain(3))
     assert desk.ends(job) == all_are("succeeded", 3)
     assert [batch["status"] for batch in desk.batches()] == ["gone", "completed"]
-    assert "3 go on in another batch" in desk.events(job, "collected")[0]
+    assert "3 continue in another batch" in desk.events(job, "collected")[0]
     assert set(desk.attempts(job).values()) == {2}
 
 
@@ -193,7 +191,9 @@ def test_trap_1_17_a_batch_that_hangs_is_told_from_one_that_gets_on(desk: Desk) 
         desk.later(2 * MINUTE, job)
     assert desk.detail(job)["requests"]["done"] == 2
     [held] = desk.held(job)
-    assert re.fullmatch(r"in progress for 1 h 1\d min with no row more for 4\d min; usual p90 of the whole 1 h", held)
+    assert re.fullmatch(
+        r"in progress for 1 h 1\d min with no further row for 4\d min; usual p90 of the whole 1 h", held
+    )
 
 
 def test_trap_1_14_a_batch_that_hangs_for_its_whole_window_expires_and_is_salvaged(desk: Desk) -> None:
@@ -245,7 +245,7 @@ def test_trap_a0_a_create_without_an_answer_is_not_made_twice(desk: Desk, do: st
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert len(desk.batches()) == 1
-    assert desk.events(job, "recovered") == [f"batch {desk.batches()[0]['id']} is this shard's: adopted"]
+    assert desk.events(job, "recovered") == [f"batch {desk.batches()[0]['id']} belongs to this shard: adopted"]
 
 
 def test_trap_1_7_an_orphan_that_a_listing_does_not_show_yet_is_waited_for(desk: Desk) -> None:
@@ -255,7 +255,7 @@ def test_trap_1_7_an_orphan_that_a_listing_does_not_show_yet_is_waited_for(desk:
     desk.settle(job)
     desk.later(MINUTE, job)
     [held] = desk.held(job)
-    assert held == "it was asked for and no answer came; by 00:10 UTC it shows whether the batch exists"
+    assert held == "it was created without a confirmation; by 00:10 UTC it shows whether the batch exists"
     desk.finish(job)
     assert len(desk.batches()) == 1
     assert desk.billed() == dict.fromkeys(all_are("", 3), 1)
@@ -270,7 +270,7 @@ def test_trap_a0_a_create_that_a_gateway_lost_is_sent_again_once_no_orphan_can_s
     assert desk.states(job) == ["submitting (None)"]
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
-    assert desk.events(job, "recovered") == ["no batch is this shard's: it is submitted again"]
+    assert desk.events(job, "recovered") == ["no batch belongs to this shard: it is submitted again"]
     assert len(desk.batches()) == 1
 
 

@@ -1,4 +1,4 @@
-"""Limits, quotas and accounts of hosted backends, through the whole pipeline: capacity is no failure."""
+"""Limits, quotas and accounts of hosted backends, through the whole pipeline: capacity is not a failure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_trap_1_19_token_limit_exceeded_is_waited_out_and_burns_no_attempt(desk:
     [held] = desk.held(job)
     assert re.fullmatch(
         r"queued behind quota: the backend has no room for more of this model now \(nothing of ours there\); "
-        r"tried again after 00:\d\d UTC",
+        r"retried after 00:\d\d UTC",
         held,
     )
     desk.finish(job)
@@ -145,7 +145,7 @@ def test_trap_a8_batches_an_hour_are_counted_before_the_provider_says_no(desk: D
     job = desk.submit(plain(5))
     desk.settle(job)
     assert len(desk.batches()) == 2
-    assert desk.held(job) == ["queued behind quota: 2 batches may be made in an hour, and they were"] * 3
+    assert desk.held(job) == ["queued behind quota: hourly limit of 2 batches reached"] * 3
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 5)
     assert desk.provider.calls("create") == {200: 5}
@@ -208,7 +208,7 @@ def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_d
     refused(desk, job)
     assert len({text.partition("\n")[0] for text in desk.said}) == 1
     assert "Incorrect API key provided." in desk.said[0]
-    assert "`orch doctor` asks openai again" in desk.said[0]
+    assert "`orch doctor` tests openai again" in desk.said[0]
     assert desk.provider.calls("upload")[401] == 5, "in four minutes"
     desk.key("openai", "sk-the-right-one")
     desk.start_anew()
@@ -261,7 +261,7 @@ def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and
         desk.later(10, job)
     assert desk.provider.calls("retrieve")[401] == 3, "one refusal speaks for all of its batches, at 10, 30 and 60 s"
     refused(desk, job)
-    assert "`orch doctor` asks openai again" in desk.said[0]
+    assert "`orch doctor` tests openai again" in desk.said[0]
     desk.provider.clear()
     desk.later(400, job)
     desk.finish(job)

@@ -74,7 +74,7 @@ def test_trap_1_26_an_output_file_that_is_cut_in_its_last_line_loses_that_row_al
     job = desk.run(plain(5))
     assert desk.ends(job) == all_are("succeeded", 5)
     assert [batch["rows"] for batch in desk.batches()] == [5, 1]
-    assert "1 lines that are no result" in desk.events(job, "collected")[0]
+    assert "1 lines that are not results" in desk.events(job, "collected")[0]
 
 
 def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> None:
@@ -82,7 +82,7 @@ def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> N
     job = desk.run(plain(6))
     assert desk.ends(job) == all_are("succeeded", 6)
     [first, *_] = desk.events(job, "collected")
-    assert first.startswith("4 succeeded, 2 go on in another batch, 2 for no result, 2 answers may exist there")
+    assert first.startswith("4 succeeded, 2 continue in another batch, 2 for no result, 2 answers may exist there")
     assert [shard["reason"] for shard in desk.detail(job)["shards"]][1].endswith("; tried 1 times before")
     assert sum(desk.billed().values()) == 8, "the provider bills what it has not returned: only it can know"
 
@@ -171,8 +171,8 @@ def test_trap_1_38_every_row_is_booked_once_though_lines_are_doubled_and_broken(
     assert total.rows == 6
     [event] = desk.events(job, "collected")
     assert event == (
-        "6 succeeded, 1 lines for rows that had one already, 1 lines of unknown custom_ids, "
-        "an id that no row has is 'nobody-asked-for-this-beside'"
+        "6 succeeded, 1 second lines for a row, 1 lines of unknown custom_ids, "
+        "an unknown id is 'nobody-asked-for-this-beside'"
     )
 
 

@@ -63,14 +63,14 @@ def test_documents_that_are_there_are_the_ones(folder: Path, capsys: pytest.Capt
 def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], there: str) -> None:
     (folder / there).write_text("mine")
     assert run(["init", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["message"] == f"{there}: there already; nothing was written"
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == f"{there}: already there; nothing was written"
     assert {path.name: path.read_text() for path in folder.iterdir()} == {there: "mine"}
 
 
 def test_a_link_to_nothing_is_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.yaml").symlink_to(folder / "elsewhere" / "job.yaml")
     assert run(["init"]) == 2
-    assert "there already" in capsys.readouterr().err
+    assert "already there" in capsys.readouterr().err
 
 
 def test_where_it_cannot_write_it_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

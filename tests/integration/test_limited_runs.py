@@ -237,7 +237,7 @@ def test_a_trial_is_not_delivered_and_shields_no_night(stored: Desk) -> None:
 def test_a_scheduled_night_does_not_wait_for_a_trial(desk: Desk) -> None:
     trial = desk.submit(scope=Scope(limit=2)).job
     one = nightly(desk)
-    desk.store.schedules.claim(Night(one.id, now().date(), now(), NightState.DUE, "its time has come", now()))
+    desk.store.schedules.claim(Night(one.id, now().date(), now(), NightState.DUE, "it is due", now()))
     Scheduler(desk.store, desk.home, desk.config, now).tick()
     [night] = desk.store.schedules.nights(one.id)
     assert (night.state, night.job_id not in (None, trial.id)) == (NightState.RUNNING, True), night.reason

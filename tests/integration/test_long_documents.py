@@ -75,7 +75,7 @@ def test_a_long_document_has_one_answer_made_of_its_parts(desk: Desk) -> None:
     assert desk.billed() == dict.fromkeys(desk.rows(job), 1)
     assert desk.cost(job) == cost_of(desk.provider.bill())
     [built] = desk.events(job, "built")
-    assert built.startswith(f"{len(parts) + 2} requests of 2 documents, 1 made later of the answers to parts, ")
+    assert built.startswith(f"{len(parts) + 2} requests of 2 documents, 1 created later from the answers to parts, ")
     assert sum(float(row["provenance"]["cost_usd"]) for row in parts) > 0
 
 

@@ -126,7 +126,7 @@ def test_answers_whose_file_is_gone_are_told(home: Path, capsys: pytest.CaptureF
 
 
 BAD = {
-    "no such night": (["report", "night", "2026-01-01"], "no job was made in the night of 2026-01-01"),
+    "no such night": (["report", "night", "2026-01-01"], "no job was submitted in the night of 2026-01-01"),
     "no such job": (["report", "night", "nothing"], "there is no job 'nothing'"),
     "two forms": (["report", "night", "--md", "--json"], "--md and --json: one of the two"),
     "page in no folder": (["report", "night", "--html", "no/night.html"], "no/night.html cannot be written"),

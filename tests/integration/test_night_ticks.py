@@ -114,9 +114,9 @@ def test_of_several_missed_nights_the_newest_is_run_and_the_others_say_so(night:
     night.add()
     night.tick(days=3, hours=5)
     assert night.states() == [(20, MISSED), (21, MISSED), (22, MISSED), (23, RUNNING)]
-    assert night.reason() == "begun 1 h late"
+    assert night.reason() == "started 1 h late"
     first = night.store.schedules.nights()[0]
-    assert "of several nights only the newest, that of 2026-11-23, is run" in first.reason
+    assert "of missed nights only the newest, 2026-11-23, is run" in first.reason
     assert first.ended_at == night.at
     assert len(night.jobs()) == 1
 
@@ -125,8 +125,8 @@ def test_of_several_missed_nights_the_newest_is_run_and_the_others_say_so(night:
     ("terms", "hours", "state", "reason"),
     [
         ({}, 10, MISSED, "the grace is 6 h"),
-        ({"misfire": Misfire.SKIP}, 9, SKIPPED, "found 5 h late, and the schedule skips such nights"),
-        ({"deadline": "01:00"}, 8, MISSED, "its deadline passed"),
+        ({"misfire": Misfire.SKIP}, 9, SKIPPED, "found 5 h late; the schedule skips late nights"),
+        ({"deadline": "01:00"}, 8, MISSED, "not started by its deadline"),
     ],
 )
 def test_a_night_that_is_found_late_ends_by_its_rules(
@@ -146,7 +146,7 @@ def test_a_night_is_skipped_while_a_job_of_the_file_goes_on(night: Nights) -> No
     (job,) = night.jobs()
     night.tick(hours=24)
     assert night.states() == [(20, RUNNING), (21, SKIPPED)]
-    assert night.reason() == f"job {job.id} of the same file was still going"
+    assert night.reason() == f"job {job.id} of the same file was still running"
 
 
 def test_a_night_waits_for_a_job_that_somebody_submitted(night: Nights) -> None:
@@ -158,7 +158,7 @@ def test_a_night_waits_for_a_job_that_somebody_submitted(night: Nights) -> None:
     assert night.states() == [(20, DUE)]
     night.finish()
     assert len(night.tick(hours=1)) == 2
-    assert night.reason() == "begun 2 h late"
+    assert night.reason() == "started 2 h late"
     assert len(night.jobs()) == 2
 
 
@@ -226,7 +226,7 @@ def test_a_night_fails_with_its_job(night: Nights) -> None:
     night.store.schedules.remove("letters-1")
     night.add(since=EVENING)
     assert night.store.schedules.claim(replace(running, job_id=type(job.id)("gone-1")))
-    assert ended(22) == "its job was removed before it was at its end"
+    assert ended(22) == "its job was removed before it ended"
 
 
 def test_a_night_whose_rows_could_not_be_delivered_fails_by_name_and_the_next_is_run(night: Nights) -> None:
@@ -276,8 +276,8 @@ def test_what_cannot_be_run_here_is_told_once_and_keeps_no_other(night: Nights) 
     night.add()
     told = night.tick(hours=1)
     assert [line.split(":")[0] for line in told] == ["a", "b"]
-    assert "waits for an engine under the settings it was made with: /elsewhere/orch.toml" in told[0]
-    assert "cannot be run: 'Mars/Olympus' is no time zone" in told[1]
+    assert "waits for an engine with the settings it was made with: /elsewhere/orch.toml" in told[0]
+    assert "cannot be run: 'Mars/Olympus' is not a time zone" in told[1]
     assert night.tick(hours=1) == []
     assert [line.split(",")[0] for line in night.tick(hours=2)] == ["letters", "letters"]
     assert [one.schedule_id for one in night.store.schedules.nights()] == ["letters-1"]

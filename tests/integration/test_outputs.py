@@ -16,7 +16,7 @@ from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.pipeline.after import Predecessor, standing
 from orchestrator.pipeline.build.intake import How, Options, sketch, submit
-from orchestrator.pipeline.finish import output_check
+from orchestrator.pipeline.finish import delivery
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.policy import alerts
@@ -183,7 +183,7 @@ def test_a_good_output_is_tried_and_left_as_it_is(
         path = job_file(desk, output)
         before = listing(desk.folder)
         spec = JobSpec.model_validate(json.loads(path.read_text()))
-        output_check.require(desk.store, sketch(path, spec, desk.config, Options(), now()))
+        delivery.require(desk.store, sketch(path, spec, desk.config, Options(), now()))
         assert listing(desk.folder) == before
     assert (desk.folder / "rows.db").read_bytes() == untouched
     from fsspec.implementations.memory import MemoryFileSystem
@@ -418,14 +418,14 @@ def test_what_orch_wrote_by_hand_is_known_by_its_content(desk: Desk) -> None:
     home, job = desk.home.identity(), desk.run(job_file(desk, {"path": "rows.jsonl"}))
     place = desk.folder / "mine.jsonl"
     place.write_text("rows")
-    assert output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
-    output_check.remember(desk.store, home, output_check.BY_HAND, job.id, place, now())
+    assert delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
+    delivery.remember(desk.store, home, delivery.BY_HAND, job.id, place, now())
     (desk.folder / "link").symlink_to("mine.jsonl")
-    assert not output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
-    assert not output_check.is_foreign(desk.store, home, output_check.BY_HAND, desk.folder / "link")
+    assert not delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
+    assert not delivery.is_foreign(desk.store, home, delivery.BY_HAND, desk.folder / "link")
     place.write_text("mine")
-    assert output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
-    assert output_check.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
+    assert delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
+    assert delivery.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
 
 
 # --- codes
@@ -456,7 +456,7 @@ def test_errors_have_codes(error: Exception, code: OutputFault) -> None:
 
 def test_a_storage_that_never_answers_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(output_check, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(delivery, "PROBE_SECONDS", 0.1)
     monkeypatch.setattr(places, "probe", lambda place: never.wait(30))
     try:
         with pytest.raises(OutputError, match="has not answered for 0 s") as raised:
@@ -475,17 +475,17 @@ def test_what_a_kill_left_of_a_file_that_was_named_by_hand_is_known_as_orchs_own
     place, home = desk.folder / "rows.jsonl", desk.home.identity()
 
     def is_foreign() -> bool:
-        return output_check.is_foreign(desk.store, home, output_check.BY_HAND, place)
+        return delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
 
     def is_killed() -> None:
-        with output_check.writing(desk.store, home, JobId("job-1"), place, now):
+        with delivery.writing(desk.store, home, JobId("job-1"), place, now):
             place.write_text("rows")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         is_killed()
     assert not is_foreign()
-    with output_check.writing(desk.store, home, JobId("job-1"), place, now):
+    with delivery.writing(desk.store, home, JobId("job-1"), place, now):
         place.write_text("all rows")
     assert not is_foreign()
     place.write_text("all rows, and a note of mine")

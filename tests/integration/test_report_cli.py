@@ -97,17 +97,17 @@ def test_the_forecast_report(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     [line] = told(capsys, "forecast")
     assert (line["kind"], line["known"], line["below_p50"], line["below_p95"]) == ("cost", 1, 0.0, 1.0)
     assert run(["report", "forecast"]) == 0
-    assert "cost: too few to tell: 1 of the 10 it takes" in capsys.readouterr().out
+    assert "cost: too few to judge: 1 of the 10 needed" in capsys.readouterr().out
     assert run(["report", "forecast", "--since", "2026-11-23"]) == 0
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "orch: no forecasts yet; each batch that is sent makes some\n")
+    assert (shown.out, shown.err) == ("", "orch: no forecasts yet; every batch that is sent adds some\n")
 
 
 BAD = {
     "group": (["--by", "year"], "--by year: is none of job, day, task, model, backend, tag, tag:KEY"),
     "tag without a key": (["--by", "tag:"], "--by tag:: is none of"),
     "since": (["--since", "soon"], "--since soon: write 7d, 12h or a date such as 2026-11-01"),
-    "since too far": (["--since", "99999999d"], "is further back than a calendar reaches"),
+    "since too far": (["--since", "99999999d"], "is too far back"),
     "compared model": (["--compare", "openai:none"], "no price is known for openai:none"),
     "page in no folder": (["--html", "no/cost.html"], "no/cost.html cannot be written: No such file or directory"),
 }

@@ -16,7 +16,7 @@ from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import CancelCode, Span
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.collect import settling
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import RungStanding, Step
 from orchestrator.store import Store
@@ -96,7 +96,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_first_the_same_model_then_the_next_one_as_the_first_was_asked(desk: Desk) -> None:
     first = desk.sent()
     kinds = {0: "good", 1: "good", 2: "schema_mismatch", 3: "truncated"}
-    assert desk.collect(first, kinds) == "2 succeeded, 2 are asked again: 1 schema_mismatch, 1 truncated"
+    assert desk.collect(first, kinds) == "2 succeeded, 2 are re-asked: 1 schema_mismatch, 1 truncated"
     second = desk.sent(2)
     lengths = [one.span.length for one in desk.store.rows.of_shard(second.id)]
     assert min(lengths) > first.bytes / ROWS

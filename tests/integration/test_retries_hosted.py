@@ -41,7 +41,7 @@ def test_a_bad_answer_is_shown_to_its_model_and_mended(desk: Desk) -> None:
     job = desk.run(job_file(desk, ["One.", "Two.", "Three."]))
 
     assert set(desk.ends(job).values()) == {"succeeded"}
-    assert desk.events(job, "collected") == ["1 succeeded, 2 are asked again: 2 truncated", "2 succeeded"]
+    assert desk.events(job, "collected") == ["1 succeeded, 2 are re-asked: 2 truncated", "2 succeeded"]
     assert set(desk.attempts(job).values()) == {1}
     *_, first, second = lines(desk, job)
     assert [line["custom_id"] for line in (first, second)] == [lines(desk, job)[at]["custom_id"] for at in (0, 2)]
@@ -60,9 +60,9 @@ def test_then_the_next_model_is_asked_as_the_first_was_and_then_it_fails(desk: D
         script(desk, "rows", verb="create", nth=nth, row="length", lines=[1])
     job = desk.run(job_file(desk, ["One."], ["m", "big"]))
     assert desk.events(job, "collected") == [
-        "1 are asked again: 1 truncated",
+        "1 are re-asked: 1 truncated",
         "1 go on with big: 1 truncated",
-        "1 are asked again: 1 truncated",
+        "1 are re-asked: 1 truncated",
         "1 failed",
     ]
     [shard] = [one for one in desk.store.shards.of_job(job.id) if one.number == 3]

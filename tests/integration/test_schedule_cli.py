@@ -115,13 +115,13 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a cron of four": (("--cron", "0 22 * *"), "--cron: .* has 4 fields, not 5"),
     "two ways to say when": (
         ("--after", "letters"),
-        "give --cron, or --after and the schedule that this one follows",
+        "give --cron, or --after with the schedule that this one follows",
     ),
     "a zone": (("--tz", "Europe/Berln"), "--tz: .* did you mean Europe/Berlin"),
-    "a grace": (("--grace", "60d"), "--grace: '60d' is no length of time up to 31d"),
-    "a deadline for one night": (("--deadline", "2026-12-01"), "--deadline: .* is no deadline for every night"),
-    "a name": (("--name", "my letters"), "--name: 'my letters' is no name"),
-    "a budget": (("--budget", "much"), "'much' is no amount of dollars"),
+    "a grace": (("--grace", "60d"), "--grace: '60d' is not a length of time up to 31d"),
+    "a deadline for one night": (("--deadline", "2026-12-01"), "--deadline: .* is not a deadline for every night"),
+    "a name": (("--name", "my letters"), "--name: 'my letters' is not a name"),
+    "a budget": (("--budget", "much"), "'much' is not an amount of dollars"),
     "a rule": (("--misfire", "panic"), "'panic' is not one of 'run', 'skip'"),
 }
 
@@ -152,7 +152,7 @@ def test_warnings_and_unreadable_documents_are_told_and_do_not_keep_it(desk: Des
 def test_a_job_file_whose_deadline_is_of_one_night_needs_another(desk: Desk) -> None:
     desk.file.write_text(JOB + "deadline: 2026-12-01T06:00\n", encoding="utf-8")
     _, err = desk("schedule", "add", str(desk.file), *BERLIN, code=2)
-    assert f"{desk.file}: deadline: '2026-12-01T06:00' is no deadline for every night" in err
+    assert f"{desk.file}: deadline: '2026-12-01T06:00' is not a deadline for every night" in err
     assert "--deadline" in err
     assert desk.add("--deadline", "06:00")["deadline"] == "06:00"
 
@@ -160,7 +160,7 @@ def test_a_job_file_whose_deadline_is_of_one_night_needs_another(desk: Desk) -> 
 def test_a_name_is_taken_once(desk: Desk) -> None:
     desk.add()
     _, err = desk("schedule", "add", str(desk.file), *BERLIN, code=2)
-    assert "there is a schedule letters already" in err
+    assert "there is already a schedule letters" in err
     assert desk.add("--name", "again")["name"] == "again"
     assert [one["name"] for one in desk.json("schedule", "list")] == ["again", "letters"]
 
@@ -178,7 +178,7 @@ def test_pause_and_resume(desk: Desk) -> None:
 
 def test_nights_are_listed_newest_last(desk: Desk) -> None:
     desk.add()
-    assert "no night has come yet" in desk("schedule", "nights")[1]
+    assert "no night was due yet" in desk("schedule", "nights")[1]
     for day in range(1, 23):
         desk.night(day + 1, NightState.DONE)
     out, _ = desk("schedule", "nights", "letters")
@@ -248,13 +248,13 @@ def test_a_schedule_of_another_home_on_the_same_database_says_so(
 
 
 def test_status_says_whether_an_engine_runs_and_when_the_next_night_is(desk: Desk) -> None:
-    assert desk("status")[0] == "engine: none runs; `orch up` is one\n"
+    assert desk("status")[0] == "engine: not running; start it with `orch up`\n"
     desk.add("--name", "early")
     desk.json("schedule", "add", str(desk.file), "--cron", "30 22 * * *", "--name", "late")
     coming = "next night: early, Fri 2026-11-20 22:00, in 2 h"
-    assert desk("status")[0].splitlines()[-1] == f"{coming}; `orch up` alone runs nights, and it is not running"
+    assert desk("status")[0].splitlines()[-1] == f"{coming}; nights are only run by `orch up`, which is not running"
     for command, more in (
-        ("orch run x.yaml", "; `orch up` alone runs nights, and it is not running"),
+        ("orch run x.yaml", "; nights are only run by `orch up`, which is not running"),
         ("orch up", ""),
     ):
         with running(desk.home, command):

@@ -212,7 +212,7 @@ def read_by_others(raw: bytes) -> dict[str, Any] | None:
 
     try:
         found = json.loads(raw.decode(), parse_constant=refuse, parse_int=str, parse_float=str)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no character
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is not a character
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -238,7 +238,7 @@ def test_models_that_cannot_be_read_are_an_upstream_that_is_not_well(tmp_path: P
     upstream.pages["/v1/models"] = Answer(body)
     with scripted(upstream) as where, served(tmp_path, where.base_url) as sdk:
         batch = create(sdk, [row("a")])
-        wait_until(lambda: "not as an OpenAI-compatible server" in str(health(sdk)["upstreams"][0]["problem"]))
+        wait_until(lambda: "not like an OpenAI-compatible server" in str(health(sdk)["upstreams"][0]["problem"]))
         assert health(sdk)["status"] == "ok"
         upstream.pages.update(MODELS)
         ended(sdk, batch.id).check(["a"])

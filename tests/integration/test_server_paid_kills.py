@@ -74,7 +74,7 @@ def test_what_is_sent_and_lost_in_a_kill_is_booked(
 
 
 def test_kills_between_tries_leave_no_doubt(tmp_path: Path, upstream: Upstream) -> None:
-    """Rows that wait after an answer that is no result are in flight for nobody."""
+    """Rows that wait after an answer that is not a result are in flight for nobody."""
     ids = [f"r{number}" for number in range(10)]
     lines = [row(name, f"{name}[[fault:status:503:Retry-After=60:1]]") for name in ids]
     with PaidServer(tmp_path / "s", upstream.base_url) as server:

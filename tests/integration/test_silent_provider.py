@@ -137,7 +137,7 @@ def test_an_engine_stops_at_once_though_a_call_hangs(
     wait_until(lambda: provider.state()["script"][0]["seen"] > 0, 60)
     process.send_signal(number)
     assert process.wait(30) == (0 if command == "up" else 130)
-    assert "left behind in a call that does not return" in (orch.home / "engine.log").read_text()
+    assert "left in a call that does not return" in (orch.home / "engine.log").read_text()
 
 
 def test_a_cancel_ends_and_says_what_is_left_to_do_where_the_provider_is_silent(

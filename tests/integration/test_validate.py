@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def wrong_column(folder: Folder) -> str:
     folder.table()
     folder.spec["documents"] = {"path": "table.csv", "text_column": "body"}
-    return "none of 1 documents can be asked: table.csv: "
+    return "none of 1 documents can be used: table.csv: "
 
 
 def template_that_fails(folder: Folder) -> str:
@@ -76,7 +76,7 @@ def template_that_fails(folder: Folder) -> str:
 def nothing_readable(folder: Folder) -> str:
     for name in "abc":
         folder.write(f"documents/{name}.txt", " ")
-    return "none of 3 documents can be asked: documents/a.txt: empty: "
+    return "none of 3 documents can be used: documents/a.txt: empty: "
 
 
 def no_document(folder: Folder) -> str:
@@ -91,7 +91,7 @@ def gold_of_others(folder: Folder) -> str:
 
 def gold_fields_without_schema(folder: Folder) -> str:
     folder.gold(*({"document": f"documents/{name}.txt", "task": "t", "expect": {"topic": "x"}} for name in "ab"))
-    return "expects fields of 't', whose answers are texts: it has no schema (2 lines)"
+    return "expects fields of 't', which has no schema: its answers are plain text (2 lines)"
 
 
 def gold_of_no_field(folder: Folder) -> str:
@@ -117,7 +117,7 @@ def output_that_is_a_folder(folder: Folder) -> str:
 
 def deadline_of_yesterday(folder: Folder) -> str:
     folder.spec["deadline"] = "2020-01-01"
-    return "the deadline 2020-01-01 00:00 UTC has passed already"
+    return "the deadline 2020-01-01 00:00 UTC has already passed"
 
 
 WRONG: list[tuple[Callable[[Folder], str], int]] = [

@@ -88,7 +88,7 @@ def fill(size: int) -> Iterator[object]:
 def crash_once(mark: str) -> Iterator[object]:
     path = Path(mark)
     if not path.exists():
-        # Workers may write nothing, but a folder is no file.
+        # Workers may write nothing, but a folder is not a file.
         path.mkdir()
         os.kill(os.getpid(), signal.SIGKILL)
     yield "second time"

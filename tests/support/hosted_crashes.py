@@ -262,7 +262,7 @@ class Run:
         return None
 
     def _job(self, store: Store) -> Job:
-        """The job as the command finds it, or makes it; one that is over is not begun again, as the command would."""
+        """The job as the command finds or makes it; one that is over is not started again."""
         if (known := store.jobs.newest()) and known[0].built_at is not None:
             return known[0]
         options = intake.Options()
@@ -284,7 +284,7 @@ class Run:
         )
 
     def _step(self, pipeline: Pipeline, job: Job) -> bool:
-        """One step as the engine does it: what keeps a job from going on is no end of it."""
+        """One step as the engine does it: what keeps a job from going on is not an end of it."""
         try:
             return pipeline.advance(job)
         except StateConflict as conflict:

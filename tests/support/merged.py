@@ -1,4 +1,4 @@
-"""Merged lines as a job has them, made by what makes them: an answer, its row, `results.merged_row`."""
+"""Merged lines as a job has them, made by what makes them: an answer, its row, `merged_row`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span, Usage
-from orchestrator.policy import results
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.merged_rows import merged_row
 from tests.support import stored
 
 SCHEMA: dict[str, Any] = {
@@ -56,7 +56,7 @@ def line(seq: int, text: str | None, *, task: str = "facts", state: str = "succe
     body = {"choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
     raw = {"id": "1", "custom_id": "x", "response": {"status_code": 200, "body": body}, "error": None}
     check = OutputCheck({} if task == "facts" else None)
-    return results.merged_row(FinishedRow(**given), None if text is None else json.dumps(raw).encode(), check)
+    return merged_row(FinishedRow(**given), None if text is None else json.dumps(raw).encode(), check)
 
 
 def lines() -> list[bytes]:
@@ -64,7 +64,7 @@ def lines() -> list[bytes]:
     return [
         line(0, json.dumps(ANSWER)),
         line(1, "Ann writes.\r\n=1+1", task="gist", carried_from="letters-0", cost=Decimal(0)),
-        line(2, "no JSON", state="failed", error_code="invalid_json", error_message="the answer is no JSON"),
+        line(2, "no JSON", state="failed", error_code="invalid_json", error_message="the answer is not JSON"),
         line(3, None, state="expired", error_code="batch_expired", error_message="late", answered_by=None),
         line(4, json.dumps({"topic": "x", "pages": 2**70, "more": 1})),
         line(5, "", task="gist", state="failed", error_code="empty_answer", error_message="nothing"),

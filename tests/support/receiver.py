@@ -37,7 +37,7 @@ class Delivery:
 class Receiver:
     """`with Receiver() as receiver:` answers with the statuses of `script` in turn, then with 204.
 
-    A None in the script is no answer for as long as the receiver runs. `before_answer` is called with each delivery
+    A None in the script means no answer while the receiver runs. `before_answer` is called with each delivery
     before it is answered.
     """
 

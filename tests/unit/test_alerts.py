@@ -36,7 +36,7 @@ def test_all_is_well() -> None:
 def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
     [(kind, what, message, action)] = told(chance=0.6)
     assert (kind, what) == (AlertKind.DEADLINE, "risk")
-    assert message == "the deadline of Sun 2026-11-22 06:00 UTC is at risk: it is kept with 60%"
+    assert message == "the deadline of Sun 2026-11-22 06:00 UTC is at risk: met with 60%"
     assert action.startswith("nothing yet: no other route is better")
     events = [Event(NOW, "rerouted", "first"), Event(NOW, "rerouted", "to the gpu"), Event(NOW, "routed", "x")]
     assert told(chance=0.6, events=events)[0][3] == "to the gpu"
@@ -46,7 +46,7 @@ def test_a_deadline_at_risk_is_told_with_the_rescue() -> None:
 
 def test_a_deadline_that_passed_is_told_once_more() -> None:
     [(kind, what, message, action)] = told(later(10))
-    assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job is finished late")
+    assert (kind, what, action) == (AlertKind.DEADLINE, "missed", "the job finishes late")
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: 10 of 100 rows have no answer"
     gives_up = job(deadline_at=later(10), spec={**SPEC, "on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
@@ -96,11 +96,11 @@ STALLS: dict[str, tuple[Shard, float, str | None]] = {
     ),
     "is looked for": (
         shard(JOB, state=ShardState.SUBMITTING, held="no answer"), HELD,
-        "batch contracts-1.001 of 3 rows at gpu has been asked for without an answer for 30 min: no answer",
+        "batch contracts-1.001 of 3 rows at gpu was created without a confirmation for 30 min: no answer",
     ),
     "is not answered for": (
         shard(JOB, state=ShardState.SUBMITTED, held="cannot retrieve", seen_at=later(-1)), HELD,
-        "batch contracts-1.001 of 3 rows at gpu has been waited for for 30 min: cannot retrieve",
+        "batch contracts-1.001 of 3 rows at gpu has kept the job waiting for 30 min: cannot retrieve",
     ),
     "was not answered for once": (
         shard(JOB, state=ShardState.SUBMITTED, held="cannot retrieve", seen_at=later(-1)), 60, None,
@@ -110,7 +110,7 @@ STALLS: dict[str, tuple[Shard, float, str | None]] = {
     ),
     "is over": (
         shard(JOB, state=ShardState.ENDED, held="no files"), HELD,
-        "batch contracts-1.001 of 3 rows at gpu is over, and its answers have not come for 30 min: no files",
+        "batch contracts-1.001 of 3 rows at gpu has ended, and its answers are missing for 30 min: no files",
     ),
     "is done with": (shard(JOB, state=ShardState.COLLECTED, held="x"), HELD, None),
 }  # fmt: skip

@@ -94,7 +94,7 @@ def test_a_batch_that_never_fits_is_refused_with_the_figures() -> None:
 
 
 def test_answers_without_a_bound_and_a_budget_do_not_go_together() -> None:
-    with pytest.raises(RefusedError, match="rows whose answers have no bound"):
+    with pytest.raises(RefusedError, match="rows with unlimited answers"):
         budget.no_room(
             job(budget=Decimal(9)), of(1, PENDING, output=None), [], Decimal(0), lambda _: TOKENS, lambda *_: "m"
         )
@@ -109,7 +109,7 @@ def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "seconds", "told"),
-    [("0", 7.9, None), ("0", 8.0, "$8.00 spent, stopping costs up to $2.00"), ("5", 3.0, "$8.00 spent")],
+    [("0", 7.9, None), ("0", 8.0, "$8.00 spent, stopping now costs up to $2.00"), ("5", 3.0, "$8.00 spent")],
     ids=["room for the last two seconds", "no more", "booked and running"],
 )
 def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(
@@ -136,4 +136,4 @@ def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None
     found = budget.used_up(
         job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
-    assert "stopping costs" in str(found)
+    assert "stopping now costs" in str(found)

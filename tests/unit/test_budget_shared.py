@@ -116,10 +116,10 @@ def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, 
     return BudgetStanding(budget(**terms), NOVEMBER, Decimal(spent), Decimal(flying), unbounded)  # type: ignore[arg-type]
 
 
-UNKNOWN = "c-1.001 is in flight, and its answers have no bound"
+UNKNOWN = "c-1.001 is in flight, and its answers have no limit"
 HELD = (
     "this batch may cost up to $20.01, and $50.00 of the $100 of budget legal for the month is spent, up to "
-    "$30.00 more in flight; it goes on as batches settle for less, or when the budget renews at 2026-12-01 00:00"
+    "$30.00 more in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
 )
 ROOM = {
     "it fits exactly": (standing("50", "30"), "20", None),
@@ -137,7 +137,7 @@ def test_a_batch_goes_when_all_that_flies_fits(stands: BudgetStanding, wanted: s
 
 
 def test_a_batch_that_fits_into_no_period_is_refused() -> None:
-    told = r"up to \$50\.01, which is more than the \$100 of budget legal for the month, stopped at 50% ever allows"
+    told = r"up to \$50\.01, more than the \$100 of budget legal for the month, stopped at 50% ever allows"
     with pytest.raises(RefusedError, match=told):
         budgets.no_room(standing(stop_at=0.5), Decimal("50.01"))
 
@@ -256,10 +256,10 @@ def test_what_orch_toml_says_of_budgets(tmp_path: Path) -> None:
         (LEGAL + "stop_at = 1.1\n", "budgets[0].stop_at: "),
         (LEGAL + 'night_starts = "12:00"\n', 'budgets[0]: night_starts is for `period = "night"`'),
         (NIGHTLY + 'night_starts = "12:00+01:00"\n', "budgets[0]: night_starts is local time"),
-        (NIGHTLY + "night_starts = 22\n", "budgets[0].night_starts: 22 is no time of day"),
+        (NIGHTLY + "night_starts = 22\n", "budgets[0].night_starts: 22 is not a time of day"),
         (LEGAL.replace("month", "week"), "budgets[0].period: "),
         (LEGAL.replace("120.00", "0"), "budgets[0].amount: "),
-        (LEGAL + "stops_at = 1\n", "budgets[0].stops_at: is no known field here"),
+        (LEGAL + "stops_at = 1\n", "budgets[0].stops_at: unknown field"),
     ],
     ids=["a name twice", "half a tag", "a warning too late", "more than all", "a month's start", "an offset",
          "seconds", "a week", "nothing", "a slip"],

@@ -34,7 +34,7 @@ def test_shares_and_the_median_are_those_of_what_came() -> None:
     line = only(50, 150, 150, 300, None, None)
     assert (line.known, line.open) == (4, 2)
     assert (line.below_p50, line.below_p95, line.ratio) == (0.25, 0.75, 1.5)
-    assert (line.trusted, line.verdict) == (None, "too few to tell: 4 of the 10 it takes")
+    assert (line.trusted, line.verdict) == (None, "too few to judge: 4 of the 10 needed")
 
 
 def test_what_nobody_knows_yet_has_no_shares() -> None:
@@ -61,9 +61,9 @@ def test_kinds_backends_models_and_tasks_are_held_apart() -> None:
 
 
 VERDICTS: dict[str, tuple[list[float], bool | None, str]] = {
-    "nine": ([50.0] * 9, None, "too few to tell: 9 of the 10 it takes"),
-    "half and half": ([50.0, 150.0] * 10, True, "as good as it says"),
-    "one of twenty above": ([50.0, 150.0] * 9 + [50.0, 500.0], True, "as good as it says"),
+    "nine": ([50.0] * 9, None, "too few to judge: 9 of the 10 needed"),
+    "half and half": ([50.0, 150.0] * 10, True, "well calibrated"),
+    "one of twenty above": ([50.0, 150.0] * 9 + [50.0, 500.0], True, "well calibrated"),
     "four of twenty above": (
         [50.0, 150.0] * 8 + [500.0] * 4,
         False,
@@ -75,7 +75,7 @@ VERDICTS: dict[str, tuple[list[float], bool | None, str]] = {
         "too low in the middle: it usually comes to 1.50 × the p50, though the p95 holds",
     ),
     "all below the middle": ([25.0] * 10, True, "on the safe side: it usually comes to 0.25 × the p50"),
-    "hit exactly": ([100.0] * 10, True, "as good as it says"),
+    "hit exactly": ([100.0] * 10, True, "well calibrated"),
 }
 
 
@@ -97,7 +97,7 @@ def test_json_names_every_figure() -> None:
         "kind": "turnaround", "backend": "openai", "model": "m", "task": "", "known": 3, "open": 0,
         "below_p50": 0.3333, "below_p95": 1.0, "ratio": 1.5, "trusted": None,
         "first_at": NOW.isoformat(), "last_at": NOW.isoformat(),
-        "verdict": "too few to tell: 3 of the 10 it takes",
+        "verdict": "too few to judge: 3 of the 10 needed",
     }  # fmt: skip
     assert only(None).to_json()["below_p50"] is None
 

@@ -52,7 +52,7 @@ def test_what_a_webhook_says_where_nothing_arrives() -> None:
         assert refused(way) == "the webhook answered 500"
         assert refused(way) == "the webhook answered 302", "what leads elsewhere is not followed"
     assert refused(way) == "the webhook cannot be reached: ConnectError"
-    assert refused(Webhook("HOOK", {"HOOK": SECRET})) == "what the environment variable HOOK holds is no http(s) URL"
+    assert refused(Webhook("HOOK", {"HOOK": SECRET})) == "the environment variable HOOK does not hold an http(s) URL"
     assert refused(Webhook("HOOK", {"HOOK": f"http://[{SECRET}"})).startswith("the webhook cannot be reached")
     assert refused(Webhook("HOOK", {})).startswith("the environment variable HOOK is not set")
 

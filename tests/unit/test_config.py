@@ -93,7 +93,7 @@ def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
     assert locate({"ORCH_DATABASE_TIMEOUT": "2.5"}, tmp_path).database_timeout == 2.5
     with pytest.raises(InputError) as raised:
         locate({"ORCH_DATABASE_TIMEOUT": "soon"}, tmp_path)
-    assert str(raised.value) == "ORCH_DATABASE_TIMEOUT: 'soon' is no number of seconds"
+    assert str(raised.value) == "ORCH_DATABASE_TIMEOUT: 'soon' is not a number of seconds"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ BAD = {
     "not a number": (LOCAL + "patience = nan\n", ":4: backends.gpu.patience: Input should be a finite number"),
     "a NUL": (
         '[report]\ncompare = "openai:\\u0000"\n',
-        ":2: report.compare: holds a NUL or half a character, which is no text",
+        ":2: report.compare: holds a NUL or half a character, which is not text",
     ),
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
@@ -189,11 +189,11 @@ BAD = {
     ),
     "a hosted field misspelt": (
         OPENAI + 'basurl = "https://x"\n',
-        ":4: backends.cloud.basurl: is no known field here\n  hint: did you mean 'base_url'?",
+        ":4: backends.cloud.basurl: unknown field\n  hint: did you mean 'base_url'?",
     ),
     "a field of another kind": (
         OPENAI + "idle = true\n",
-        ":4: backends.cloud.idle: is no known field here\n  hint: known fields: api_key_env, base_url, discount, "
+        ":4: backends.cloud.idle: unknown field\n  hint: known fields: api_key_env, base_url, discount, "
         "kind, limits, location, organization, poll_seconds, profile, project, provider, request_timeout, "
         "webhook_secret_env, windows",
     ),
@@ -204,7 +204,7 @@ BAD = {
     ),
     "a window that is none": (
         OPENAI + 'windows = ["24h", "soon"]\n',
-        ":4: backends.cloud.windows: 'soon' is no window such as 24h, 7d or 30m",
+        ":4: backends.cloud.windows: 'soon' is not a window such as 24h, 7d or 30m",
     ),
     "a tier that is none": (
         '[backends.f]\nkind = "sync"\nbase_url = "https://h/v1"\napi_key_env = "K"\nservice_tier = "fast"\n',
@@ -228,7 +228,7 @@ BAD = {
     ),
     "no URL": (
         LOCAL.replace("http://127.0.0.1:8000", "127.0.0.1:8000"),
-        ":2: backends.gpu.upstreams: '127.0.0.1:8000/v1/' is no http(s) URL such as http://127.0.0.1:8000/v1",
+        ":2: backends.gpu.upstreams: '127.0.0.1:8000/v1/' is not an http(s) URL such as http://127.0.0.1:8000/v1",
     ),
     "a location misspelt": (
         LOCAL + 'location = "lokal"\n',
@@ -236,15 +236,15 @@ BAD = {
     ),
     "a field misspelt": (
         LOCAL + 'api_key = "x"\n',
-        ":4: backends.gpu.api_key: is no known field here\n  hint: did you mean 'api_key_env'?",
+        ":4: backends.gpu.api_key: unknown field\n  hint: did you mean 'api_key_env'?",
     ),
     "a limit misspelt": (
         LOCAL + "[backends.gpu.limits]\nmax_row = 5\n",
-        ":5: backends.gpu.limits.max_row: is no known field here\n  hint: did you mean 'max_rows'?",
+        ":5: backends.gpu.limits.max_row: unknown field\n  hint: did you mean 'max_rows'?",
     ),
     "a table misspelt": (
         LOCAL + "[modles]\na = 'b'\n",
-        ":4: modles: is no known field here\n  hint: did you mean 'models'?",
+        ":4: modles: unknown field\n  hint: did you mean 'models'?",
     ),
     "a backend with a space": (
         LOCAL.replace("gpu", '"a b"'),

@@ -194,7 +194,7 @@ def encrypted_pdf() -> bytes:
         (encrypted_pdf(), DocumentProblem.ENCRYPTED, "password"),
         (b"", DocumentProblem.UNREADABLE, "damaged"),
         (b"%PDF-1.7\n" + b"\0" * 500, DocumentProblem.UNREADABLE, "damaged"),
-        (b"<html>not found</html>", DocumentProblem.UNREADABLE, "no PDF"),
+        (b"<html>not found</html>", DocumentProblem.UNREADABLE, "not a PDF"),
     ],
 )
 def test_what_is_wrong_with_a_pdf(tmp_path: Path, data: bytes, code: DocumentProblem, words: str) -> None:

@@ -141,7 +141,7 @@ def test_a_sample_is_stable_and_holds_every_smaller_one(
     everything = keys(many, "docs", **settings)
     first, second = (keys(many, "docs", sample=n, **settings) for n in (small, large))
     assert set(first) <= set(second) <= set(everything)
-    # A table that cannot be opened is no document, but is always told.
+    # A table that cannot be opened is not a document, but is always told.
     assert len(first) == min(small, len(everything) - 1) + 1
     assert second == [key for key in everything if key in set(second)]
 

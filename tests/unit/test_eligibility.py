@@ -12,7 +12,7 @@ GPU = Candidate("gpu", "local", "local", "idle, so free")
 LAN = Candidate("lan", "local", "local", "$2 per upstream hour")
 CLOUD = Candidate("cloud", "local", "hosted", "$3 per upstream hour")
 KNOWN = {name: {"small": "m"} for name in ("gpu", "lan", "cloud")}
-NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 
 TABLE = {
     "the only one": (

@@ -89,7 +89,7 @@ def test_named(told: EndedBatch, after: timedelta) -> None:
         early = named(told, T, FAR, T + after - SECOND).why
         assert early is not None
         assert f"the batch is {told.status}" in early
-        assert f"waited for until {T + after:%a %H:%M} UTC" in early
+        assert f"waiting until {T + after:%a %H:%M} UTC" in early
     assert named(told, T, FAR, T + after).holds
 
 

@@ -106,7 +106,7 @@ def test_a_batch_that_runs_since_a_moment_says_nothing() -> None:
 
 
 def test_censored_batches_are_no_short_ones() -> None:
-    """Each is seen for two hours at most: what ended by then is no picture of them all."""
+    """Each is seen for two hours at most: what ended by then is not a picture of them all."""
     chance = random.Random(4)
     seen = []
     for day in range(1, 600):

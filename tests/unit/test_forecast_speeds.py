@@ -130,7 +130,7 @@ def test_users_who_come_at_an_hour_are_foreseen() -> None:
     assert at == pytest.approx(4 * HOUR, abs=1.0)
     assert factor == pytest.approx(0.3, abs=0.1)
     assert known.rows_within(6 * HOUR) == pytest.approx(2.0 * 4 * HOUR + 0.6 * 2 * HOUR, rel=0.12)
-    assert known.hazard < 0.01, "what comes every night is no outage"
+    assert known.hazard < 0.01, "what comes every night is not an outage"
 
 
 def test_an_hour_that_was_slow_once_is_not_slow() -> None:

@@ -32,7 +32,7 @@ def test_lines_are_read_and_blank_ones_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "line", "field", "message"),
     [
-        ((LINE, "{"), 2, None, "is no known answer: "),
+        ((LINE, "{"), 2, None, "is not a known answer: "),
         (('{"document": "a", "task": "t"}',), 1, None, "missing required field `expect`"),
         (('{"document": "a", "task": "t", "expect": {"x": 1}, "y": 2}',), 1, None, "unknown field `y`"),
         (('{"document": "a", "task": "v", "expect": {"x": 1}}',), 1, "task", "the job has no task 'v'"),

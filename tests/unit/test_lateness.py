@@ -1,4 +1,4 @@
-"""Why a job was late: what took the most time, by its events, its batches and what was foreseen of them."""
+"""Why a job was late: what took the most time, by its events, its batches and what was forecast of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def event(hours: float, kind: str, reason: str = "", of: str | None = None) -> E
 
 
 WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
-    "nothing": ({}, Cause.TOO_LITTLE_TIME, "it had 6 h, and nothing held it up for long"),
+    "nothing": ({}, Cause.TOO_LITTLE_TIME, "it had 6 h, and nothing delayed it for long"),
     "nobody ran it": (
         {"events": [event(0, "built"), event(5, "routed"), event(5.1, "submitted", of=BATCH.id)]},
         Cause.NO_ENGINE,
@@ -33,7 +33,7 @@ WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
         {"events": [event(0, "routed"), event(1, "waiting", "the key is bad\nhint"), event(4, "alert"),
                     event(4.5, "submitted")]},
         Cause.STOOD_STILL,
-        "it could not go on for 3 h 30 min: the key is bad hint",
+        "it was stuck for 3 h 30 min: the key is bad hint",
     ),
     "a quota": (
         {"events": [event(0, "routed"), event(0, "held", "queued behind quota", BATCH.id),
@@ -49,14 +49,14 @@ WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
     "a slow batch": (
         {"shards": [replace(BATCH, ended_at=later(7))], "forecasts": [FORESEEN]},
         Cause.SLOW_BATCH,
-        "a batch at gpu took 7 h (1 h foreseen, 2 h at most)",
+        "a batch at gpu took 7 h (1 h forecast, 2 h at most)",
     ),
     "one that was taken back": (
         {"shards": [replace(BATCH, rerouted_at=later(1.9), ended_at=later(2))], "forecasts": [FORESEEN]},
         Cause.SLOW_BATCH,
-        "a batch at gpu was cancelled after 1 h 54 min (1 h foreseen, 2 h at most)",
+        "a batch at gpu was cancelled after 1 h 54 min (1 h forecast, 2 h at most)",
     ),
-    "as foreseen": (
+    "as forecast": (
         {"shards": [BATCH], "forecasts": [FORESEEN], "events": [event(0.01, "routed")]}, Cause.TOO_LITTLE_TIME, "",
     ),
 }  # fmt: skip

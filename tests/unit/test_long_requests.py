@@ -167,7 +167,7 @@ FAULTS = {
         "tasks[0].long.reduce", "the template uses {{ name }}", "it may use {{ answers }}",
     ),
     "no template": (
-        {"long": {**LONG, "reduce": "{{ answers"}}, "tasks[0].long.reduce", "is no Jinja2 template", None,
+        {"long": {**LONG, "reduce": "{{ answers"}}, "tasks[0].long.reduce", "is not a Jinja2 template", None,
     ),
     "a field in system": (
         {"system": "Of {{ name }}."}, "tasks[0].system", "the template uses {{ name }}", "no fields",

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.backends import lenient
-from orchestrator.backends.anthropic import _batch, _remote
+from orchestrator.backends import anthropic_read, lenient
 from orchestrator.backends.openai_read import remote_batch, remote_file
 from orchestrator.core.wire import BatchStatus
 
@@ -64,7 +63,7 @@ ERRORS: dict[str, tuple[Any, list[tuple[str, str, int | None]]]] = {
     "a map of codes": ({"invalid_request": "no"}, [("invalid_request", "no", None)]),
     "within more": ({"data": {"errors": [ERROR]}}, [("invalid_request", "no", 2)]),
     "an error in an object": ({"error": ERROR}, [("invalid_request", "no", 2)]),
-    "a line that is no number": ([{**ERROR, "line": "two"}], [("invalid_request", "no", None)]),
+    "a line that is not a number": ([{**ERROR, "line": "two"}], [("invalid_request", "no", None)]),
     "a line as text": ([{**ERROR, "line": "2"}], [("invalid_request", "no", 2)]),
     "none": (None, []),
     "an empty list": ({"object": "list", "data": []}, []),
@@ -107,13 +106,17 @@ def test_an_answer_about_another_batch_is_none() -> None:
         with pytest.raises(ValueError, match="the answer is"):
             remote_batch(told, "batch_1")
     assert remote_batch({"status": "completed"}, "batch_1").id == "batch_1", "one that does not say is taken for it"
-    with pytest.raises(ValueError, match="the answer is no batch"):
+    with pytest.raises(ValueError, match="the answer is not a batch"):
         remote_batch({"status": "completed"})
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=8))
 def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str, Any]) -> None:
-    for read in (lambda: remote_batch(told), lambda: remote_file(told), lambda: _remote(_batch(told))):
+    for read in (
+        lambda: remote_batch(told),
+        lambda: remote_file(told),
+        lambda: anthropic_read.remote_batch(anthropic_read.read_batch(told)),
+    ):
         try:
             found = read()
         except ValueError:

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.types import Document
-from orchestrator.policy.requests import (
-    AUTO_AT_MOST,
-    BoundOf,
-    Builder,
-    Built,
-    bound_from,
-    too_large,
-    written_bound,
-)
+from orchestrator.policy.max_tokens import AUTO_AT_MOST, BoundOf, bound_from, written_bound
+from orchestrator.policy.request_limits import too_large
+from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.job_file import load
 from orchestrator.settings.job_spec import JobSpec, Task
 
@@ -102,9 +96,9 @@ def test_numbers_that_nothing_can_hold_are_told_and_texts_of_digits_are_none() -
         return too_large(bytes(raw), "/v1/chat/completions", raw)
 
     assert told('{"max_tokens": 2147483647}') is None
-    assert told('{"max_tokens": 2147483648}') == ("body.max_tokens", "must be 2,147,483,647 at most")
+    assert told('{"max_tokens": 2147483648}') == ("body.max_tokens", "must be at most 2,147,483,647")
     assert told('{"n": 3, "max_output_tokens": 1000000000}') == (
-        "body.n", "times the most tokens of an answer must be 2,147,483,647 at most"
+        "body.n", "times max_tokens must be at most 2,147,483,647"
     )  # fmt: skip
     digits = "9" * 4301
     assert told(f'{{"messages": "{digits}"}}') is None

@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> Path:
     ("name", "told"),
     [
         ("", "is a folder"), ("/", "is a folder"), ("to-folder", "is a folder"),
-        ("file/x.jsonl", "file is no folder"), ("nowhere/x.jsonl", "there is no such folder"),
-        ("fifo", "is no regular file"), ("/dev/null", "is no regular file"),
-        ("in.jsonl", "is the file that the job is made of"), ("to-in", "is the file that the job is made of"),
+        ("file/x.jsonl", "file is not a folder"), ("nowhere/x.jsonl", "there is no such folder"),
+        ("fifo", "is not a regular file"), ("/dev/null", "is not a regular file"),
+        ("in.jsonl", "is the job's own input file"), ("to-in", "is the job's own input file"),
         ("x" * 300, "File name too long"), ("x" * 250, "File name too long"), ("circle", "symbolic links"),
     ],
 )  # fmt: skip
@@ -84,7 +84,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, number: int, r
     path.write_text("before")
     with pytest.raises(StorageError) as raised:
         merge.write(path, lines())
-    assert (raised.value.hint == "make room, then run it again") is room
+    assert (raised.value.hint == "free disk space, then run it again") is room
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("out", "before")]
 
 
@@ -92,7 +92,7 @@ def test_a_result_file_that_is_cut_is_named(tmp_path: Path) -> None:
     path = tmp_path / "output.jsonl"
     path.write_bytes(b"12345")
     row = replace(ROW, result=("s", "output", Span(2, 10)))
-    with pytest.raises(StorageError, match=r"output\.jsonl is cut"):
+    with pytest.raises(StorageError, match=r"output\.jsonl is truncated"):
         list(merge.lines(lambda shard, kind: path, [row], {}, style="batch"))
 
 

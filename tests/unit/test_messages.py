@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a tool of another type": ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
     "a tool without a name": ({"tools": [function(), {"type": "function"}]}, "tools[1].function"),
     "a tool's unknown field": ({"tools": [function(foo=1)]}, "tools[0].function.foo"),
-    "tools that are no list": ({"tools": {}}, "tools"),
+    "tools that are not a list": ({"tools": {}}, "tools"),
     "a choice of another type": ({"tools": [function()], "tool_choice": {"type": "custom"}}, "tool_choice"),
     "a choice with more in it": ({"tools": [function()], "tool_choice": {**function(), "a": 1}}, "tool_choice"),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice"),
@@ -410,14 +410,14 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "messages[0].content[0].image_url.url",
     ),
     "a file by its id": (messages({"type": "file", "file": {"file_id": "f"}}), "messages[0].content[0].file.file_id"),
-    "a file that is no PDF": (
+    "a file that is not a PDF": (
         messages({"type": "file", "file": {"file_data": "data:text/csv;base64,YQ=="}}),
         "messages[0].content[0].file.file_data",
     ),
     "a result without an id": ({"messages": [say("tool", "x")]}, "messages[0].tool_call_id"),
-    "calls that are no list": (calling({}), "messages[1].tool_calls"),
+    "calls that are not a list": (calling({}), "messages[1].tool_calls"),
     "a custom call": (calling([{"type": "custom"}]), "messages[1].tool_calls[0].type"),
-    "arguments that are no JSON": (calling([call("{")]), "messages[1].tool_calls[0].function.arguments"),
+    "arguments that are not JSON": (calling([call("{")]), "messages[1].tool_calls[0].function.arguments"),
     "arguments that are a list": (calling([call("[]")]), "messages[1].tool_calls[0].function.arguments"),
 }
 

@@ -138,7 +138,7 @@ def test_the_deadline(of: Any, state: JobState, counts: Counts, met: tuple[bool 
 
 RUNNING = replace(DONE, finished_at=None)
 BEGUN = Event(NOW, "routed", "4 rows to gpu")
-IDLE = ", and nothing held it up for long → start earlier or name a later deadline; `orch plan` shows what would hold"
+IDLE = ", and nothing delayed it for long → start earlier or name a later deadline; `orch plan` shows what would hold"
 NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({}, []),
     "the job failed": (
@@ -146,8 +146,8 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "it was stopped": (
         {"job": replace(DONE, cancel_reason="budget night is used up"), "state": JobState.CANCELLED},
-        ["the job was ended before it was done: budget night is used up → `orch retry` asks the rows that are left, "
-         "if they are wanted"],
+        ["the job ended before it was done: budget night is used up → `orch retry` asks the remaining rows, "
+         "if you want them"],
     ),
     "late": ({"job": replace(DONE, finished_at=later(8))}, [f"the deadline was missed by 2 h; it had 6 h{IDLE}"]),
     "late and running": (
@@ -162,8 +162,8 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "not good enough": (
         {"withheld": "90.0% is below the threshold of 95.0%"},
-        ["the output was not delivered, judged by known answers: 90.0% is below the threshold of 95.0% → look at the "
-         "answers; `orch fetch` gives the rows all the same"],
+        ["the output was not delivered because of known answers: 90.0% is below the threshold of 95.0% → check the "
+         "answers; `orch fetch` still writes the rows"],
     ),
     "held": ({"job": RUNNING, "state": JobState.RUNNING, "held": ["no room"]}, ["waits: no room"]),
     "waiting": (
@@ -217,11 +217,11 @@ def test_the_markdown_tells_all_of_it() -> None:
         "| a.pdf | t.party | 1 | — |",
         "- and 1 more",
         "| gpu | 4 | ≈$1.50 | $0.1000 |",
-        "- $1.50 in all; foreseen: $1.00, at most $3.00 (p95), +50%",
+        "- $1.50 in total; forecast: $1.00, at most $3.00 (p95), +50%",
         "- the budget was $9.00",
         "| cloud | 1 | 1 min 30 s | 1 min | 2 min | — |",
         "was met with 1 h to spare",
-        "- it was saved by a reroute",
+        "- a reroute saved the deadline",
         "- and 2 more times",
     ):
         assert words in told, words

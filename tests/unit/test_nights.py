@@ -237,11 +237,11 @@ def test_a_night_that_never_comes_is_not_waited_for() -> None:
 BAD_CRON = {
     "0 22 * *": "has 4 fields, not 5",
     "0 22 * * * *": "has 6 fields, not 5",
-    "0 25 * * *": "is no cron expression: .*25.* is higher than the maximum value",
-    "x 22 * * *": 'is no cron expression: Unrecognized expression "x" for field "minute"',
-    "0 22 * * 8": 'is no cron expression: "8" is no day of the week',
-    "0 22 * * mon-": 'is no cron expression: "mon-" is no day of the week',
-    "0 22 * * 5-1": 'is no cron expression: "5-1" ends before it begins',
+    "0 25 * * *": "is not a cron expression: .*25.* is higher than the maximum value",
+    "x 22 * * *": 'is not a cron expression: Unrecognized expression "x" for field "minute"',
+    "0 22 * * 8": 'is not a cron expression: "8" is not a day of the week',
+    "0 22 * * mon-": 'is not a cron expression: "mon-" is not a day of the week',
+    "0 22 * * 5-1": 'is not a cron expression: "5-1" ends before it begins',
     "0 22 31 2 *": "never comes",
     "0 22 1 * 1": "names a day of the month and a day of the week",
 }
@@ -257,7 +257,7 @@ def test_a_zone_that_is_none_is_told_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean Europe/Berlin"):
         nights.zone_of("Europe/Berln")
     for name in ("", "../etc/passwd", "qqqqqq"):
-        with pytest.raises(InputError, match="is no time zone; write one such as"):
+        with pytest.raises(InputError, match="is not a time zone; write one such as"):
             nights.zone_of(name)
 
 
@@ -265,7 +265,7 @@ def test_lengths_of_time() -> None:
     assert nights.length("90m") == timedelta(minutes=90)
     assert nights.length("31d") == timedelta(days=31)
     for text in ("0h", "32d", "6", "h", "-6h", "6 weeks", ""):
-        with pytest.raises(InputError, match="is no length of time"):
+        with pytest.raises(InputError, match="is not a length of time"):
             nights.length(text)
 
 
@@ -289,10 +289,10 @@ def test_a_deadline_counts_from_when_the_night_is_due(text: str, due_at: str, ex
 
 def test_a_deadline_that_is_none_is_told() -> None:
     for text in ("25:00", "soon", "06:00:00:00"):
-        with pytest.raises(InputError, match="is no deadline"):
+        with pytest.raises(InputError, match="is not a deadline"):
             nights.deadline_at(text, BEGAN, ZoneInfo("UTC"))
     for text in ("25:00", "2026-12-01T06:00", "x"):
-        with pytest.raises(InputError, match="is no deadline"):
+        with pytest.raises(InputError, match="is not a deadline"):
             nights.check_deadline(text)
     nights.check_deadline("06:00")
     nights.check_deadline("8h")
@@ -313,28 +313,28 @@ SKIP, WAIT = {"misfire": Misfire.SKIP}, {"overlap": Overlap.WAIT}
 VERDICTS: dict[str, tuple[str, dict[str, Any], NightState, str]] = {
     "on time": ("11-21 22:00", {}, NightState.RUNNING, "on time"),
     "a few minutes are nothing": ("11-21 22:15", {"terms": SKIP}, NightState.RUNNING, "on time"),
-    "late, and run": ("11-22 03:00", {}, NightState.RUNNING, "begun 5 h late"),
+    "late, and run": ("11-22 03:00", {}, NightState.RUNNING, "started 5 h late"),
     "late, and skipped": ("11-22 03:00", {"terms": SKIP}, NightState.SKIPPED, "found 5 h late"),
     "found in time, begun late: not what is skipped": (
-        "11-22 03:00", {"terms": SKIP, "found_at": DUE_AT}, NightState.RUNNING, "begun 5 h late"),
-    "past the grace": ("11-22 04:00", {}, NightState.MISSED, "not begun 6 h after its time; the grace is 6 h"),
+        "11-22 03:00", {"terms": SKIP, "found_at": DUE_AT}, NightState.RUNNING, "started 5 h late"),
+    "past the grace": ("11-22 04:00", {}, NightState.MISSED, "not started 6 h after it was due; the grace is 6 h"),
     "past the grace, whatever the rule": ("11-22 04:00", {"terms": SKIP}, NightState.MISSED, "the grace is 6 h"),
-    "before the deadline": ("11-22 03:00", {"deadline": utc("2026-11-22 03:01")}, NightState.RUNNING, "begun"),
+    "before the deadline": ("11-22 03:00", {"deadline": utc("2026-11-22 03:01")}, NightState.RUNNING, "started"),
     "past the deadline": (
-        "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "its deadline passed, 5 h after"),
+        "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "not started by its deadline"),
     "another night has come": (
         "11-22 03:00", {"newest": DueNight(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
-        "not begun when the night of 2026-11-22 came: only the newest"),
+        "not started before the night of 2026-11-22 was due: only the newest"),
     "another run of the day has come": (
         "11-21 23:00", {"newest": DueNight(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
-        "not begun when the night of 2026-11-21 23:00 came"),
+        "not started before the night of 2026-11-21 23:00 was due"),
     "a clock set back": ("11-21 21:00", {}, NightState.RUNNING, "on time"),
     "a job still going": ("11-21 22:00", {"running": "j-1"}, NightState.SKIPPED, "job j-1 of the same file"),
     "a job still going, and waited for": (
         "11-22 03:00", {"running": "j-1", "terms": WAIT, "found_at": DUE_AT}, NightState.DUE, "waits for job j-1"),
     "waited for too long": (
         "11-22 04:00", {"running": "j-1", "terms": WAIT, "found_at": DUE_AT}, NightState.MISSED,
-        "not begun 6 h after its time, waiting for j-1"),
+        "not started 6 h after it was due, waiting for j-1"),
 }  # fmt: skip
 
 

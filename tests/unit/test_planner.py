@@ -103,7 +103,7 @@ def test_a_table_that_people_read() -> None:
     assert Decimal(4) <= planned.expected < Decimal("4.3")
     assert planned.at_most == Decimal("9.6000")
     assert refused(planned) == {
-        "realtime": "kept for the reroute; 2.0x dearer for all rows",
+        "realtime": "reserved for a reroute; 2.0x dearer for all rows",
         "flex": "job allows openai, realtime",
         "anthropic": "1.6x dearer, not needed",
     }
@@ -115,12 +115,12 @@ def test_a_refusal_says_when_it_would_be_done() -> None:
     planned = plan(8000, [BATCH, REALTIME, paced("cpu", "0.0011", 0.1, location="local")], terms(8), NOW)
     slow = next(one for one in planned.refused if one.backend == "cpu")
     done = datetime(2026, 11, 23, 0, 26, tzinfo=UTC).astimezone()
-    assert slow.reason == f"would be done by {done:%Y-%m-%d %H:%M} (p95)"
+    assert slow.reason == f"would finish by {done:%Y-%m-%d %H:%M} (p95)"
     assert slow.chance is not None
     assert slow.chance < 0.01
 
 
-NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 
 
 def test_a_local_job_stays() -> None:
@@ -159,7 +159,7 @@ def test_a_budget_that_does_not_do_names_the_one_that_does() -> None:
     assert not planned.verdict.holds
     assert planned.verdict.budget is not None
     assert planned.verdict.budget > 5
-    assert "the budget of $5 does not pay for being in time" in planned.verdict.reason
+    assert "the budget of $5 is too small to be in time" in planned.verdict.reason
     enough = plan(8000, [BATCH, REALTIME], terms(0.6, str(planned.verdict.budget)), NOW)
     assert enough.verdict.holds
     assert enough.at_most <= planned.verdict.budget
@@ -183,7 +183,7 @@ def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
 def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
     planned = plan(8000, [BATCH, REALTIME], terms(8, "1"), NOW)
     assert (planned.routes, planned.reroute, planned.at_most) == ((), None, 0)
-    assert planned.verdict.reason == "no way to run this costs as little as the budget of $1"
+    assert planned.verdict.reason == "every way to run this costs more than the budget of $1"
     assert planned.verdict.deadline is None
     assert planned.verdict.budget == Decimal("4.8000")
     assert refused(planned)["openai"] == "costs up to $4.80, which is over the budget of $1"
@@ -258,7 +258,7 @@ def test_a_quota_that_another_job_fills_now_is_waited_for() -> None:
 def test_nothing_is_sent_to_a_batch_that_expires_first() -> None:
     planned = plan(8000, [batch(window=HOUR, seconds=2 * HOUR), REALTIME], terms(40), NOW)
     assert routes(planned) == {"realtime": 8000}
-    assert refused(planned) == {"openai": "may not be done at all (p95)"}
+    assert refused(planned) == {"openai": "might never finish (p95)"}
 
 
 def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
@@ -276,5 +276,5 @@ def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
 def test_too_few_rows_for_the_only_way() -> None:
     planned = plan(10, [batch(min_rows=100)], terms(8), NOW)
     assert planned.routes == ()
-    assert planned.verdict.reason == "no backend takes a batch of as few rows as 10"
-    assert refused(planned) == {"openai": "10 rows are no batch; one has 100 or more"}
+    assert planned.verdict.reason == "no backend accepts a batch of only 10"
+    assert refused(planned) == {"openai": "10 rows are too few for a batch, which needs 100 or more"}

@@ -49,7 +49,7 @@ def test_the_rescue_comes_before_it_is_too_late_and_not_much_before() -> None:
     decision = replan(job, OPTIONS, TERMS, at(rerouted))
     assert decision.cancel == ("b0",)
     assert decision.chance >= 0.99
-    assert decision.reason.startswith("8,000 rows rerouted from b0: later the rest would not surely be done in time")
+    assert decision.reason.startswith("8,000 rows rerouted from b0: later, the rest might not finish in time")
 
 
 def test_what_is_done_already_gives_more_time() -> None:
@@ -112,7 +112,7 @@ def test_a_lane_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
     left = (4 - hours) * HOUR
     assert left * 0.6 < 14400 - send.rows < left
     assert decision.chance >= 0.99
-    assert decision.reason.startswith(f"{send.rows:,} rows leave gpu, which would not have them done in time")
+    assert decision.reason.startswith(f"{send.rows:,} rows leave gpu, which would not finish them in time")
 
 
 def test_what_a_dead_lane_holds_goes_to_a_batch_while_there_is_time() -> None:
@@ -160,7 +160,7 @@ def test_where_nothing_is_sure_it_takes_what_is_likelier() -> None:
     slow = paced("realtime", "0.001", 2.0, spread=0.3)
     early = replan(Open(running=running(8000)), [BATCH, slow], Terms(at(1)), at(0.01))
     assert early.cancel == ()
-    assert early.reason.startswith("nothing that can be done now is surer")
+    assert early.reason.startswith("nothing is more likely to be in time")
     # Two hours on, a batch that was to take 20 minutes has something; the lane has a fair chance yet.
     stuck = batch(turnaround=turnaround([SeenBatch(NOW, 2 * HOUR, False, 1000)], rows=1000, at=NOW))
     late = replan(Open(running=running(8000)), [stuck, slow], Terms(at(3.3)), at(2))
@@ -175,7 +175,7 @@ def test_when_it_is_late_it_goes_where_it_is_done_soonest() -> None:
     assert replan(Open(running=running(1000)), [slow, REALTIME], TERMS, late).cancel == ("b0",)
     dead = replan(Open(paced=(("gpu", 1000),)), [still(IDLE), REALTIME], TERMS, late)
     assert dead.sends == (Send(1000, "realtime", "gpu"),)
-    assert dead.reason == "the deadline has passed; what is open goes where it is done soonest"
+    assert dead.reason == "the deadline has passed; open rows go where they finish soonest"
     nearly = replan(Open(paced=(("gpu", 60), ("realtime", 500))), [IDLE, REALTIME], TERMS, late)
     assert nearly.sends == (), "a minute's gain is not worth a move"
 
@@ -184,7 +184,7 @@ def test_a_budget_that_is_spent_lets_run_what_runs() -> None:
     spent = replace(TERMS, budget=Decimal("0.10"))
     decision = replan(Open(running=running(8000)), OPTIONS, spent, at(3.4))
     assert (decision.cancel, decision.sends, decision.reroute) == ((), (), None)
-    assert decision.reason == "nothing more can be done within the budget"
+    assert decision.reason == "nothing else fits the budget"
     assert 0.0 < decision.chance < 1.0
     assert replan(Open(waiting=10), OPTIONS, replace(TERMS, budget=Decimal("0.001")), at(1)).chance == 0.0
 
@@ -268,7 +268,7 @@ def test_no_dithering_where_nothing_holds() -> None:
     realtime = replace(REALTIME, pace=replace(REALTIME.pace, spread=0.05))
     decision = replan(Open(paced=(("gpu", 3200), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
     assert decision.sends == ()
-    assert decision.reason.startswith("nothing that can be done now is surer")
+    assert decision.reason.startswith("nothing is more likely to be in time")
     much = replan(Open(paced=(("gpu", 14_000), ("realtime", 25_200))), [gpu, realtime], TERMS, at(3))
     assert much.sends
 

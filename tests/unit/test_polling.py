@@ -85,9 +85,9 @@ SAID = {
     "in progress, rows move": (say("in_progress", 2 * HOUR, moved=10.0), None),
     "in progress, no row more": (
         say("in_progress", 5 * HOUR, moved=2 * HOUR),
-        "in progress for 5 h with no row more for 2 h; usual p90 of the whole 1 h 10 min",
+        "in progress for 5 h with no further row for 2 h; usual p90 of the whole 1 h 10 min",
     ),
-    "in progress, no row more for not so long": (say("in_progress", HOUR, moved=35 * MIN), None),
+    "in progress, no further row for not so long": (say("in_progress", HOUR, moved=35 * MIN), None),
     "in progress, rows move, but too slowly": (
         say("in_progress", 5 * HOUR, moved=10.0),
         "in progress for 5 h; usual p90 of the whole 1 h 10 min",
@@ -99,7 +99,7 @@ SAID = {
     "in progress, nothing is known": (say("in_progress", 11 * HOUR, moved=11 * HOUR, usual=Usual()), None),
     "in progress, nothing is known, and nothing happens": (
         say("in_progress", 13 * HOUR, moved=13 * HOUR, usual=Usual()),
-        "in progress for 13 h with no row more for 13 h; usual p90 of the whole 24 h (assumed)",
+        "in progress for 13 h with no further row for 13 h; usual p90 of the whole 24 h (assumed)",
     ),
     "in progress, quick batches": (say("in_progress", 29 * MIN, moved=29 * MIN, usual=Usual(1.0, 2.0, 3.0, 9)), None),
     "a status of the provider's own": (
@@ -108,7 +108,7 @@ SAID = {
     ),
     "over its window, which azure lets go on": (
         say("in_progress", 23 * HOUR, made=26 * HOUR, overruns=True),
-        "running over its window of 24 h, which this provider lets go on",
+        "running over its window of 24 h, which this provider allows",
     ),
     "over its window": (
         say("validating", 26 * HOUR),

@@ -52,7 +52,7 @@ def test_a_local_row_costs_its_share_of_the_hour(seconds: float, per_hour: str, 
 
 
 def test_an_idle_upstream_is_free_and_says_why() -> None:
-    assert local_price(99.0, None, idle=True) == Price(Decimal(0), "local: idle anyway")
+    assert local_price(99.0, None, idle=True) == Price(Decimal(0), "local: free, as the machine is idle")
 
 
 def test_a_backend_without_a_price_is_an_error_and_not_free() -> None:
@@ -209,7 +209,7 @@ def test_a_model_that_nobody_knows_is_an_error_and_says_how_to_give_a_price(
         token_price(provider, model, MILLION, tier=BATCH, at=NOW, discount=HALF)
     assert raised.value.message.startswith(f"no price is known for {message}")
     assert raised.value.hint == (
-        f'name a model of the genai-prices table, or say what it costs in orch.toml: [prices."{model}".batch]'
+        f'use a model of the genai-prices table, or set its price in orch.toml: [prices."{model}".batch]'
     )
 
 
@@ -473,7 +473,7 @@ SILENT = {
 @pytest.mark.parametrize("outcome", SILENT.values(), ids=SILENT.keys())
 def test_an_answer_that_tells_no_tokens_is_booked_as_expected_and_as_an_estimate(outcome: Outcome) -> None:
     price = row_price("openai", "gpt-5.4-mini", outcome, asked=BATCH, at=NOW, expected=Usage(1000, 0, 100))
-    source = "genai-prices: openai:gpt-5.4-mini batch, the answer tells no tokens"
+    source = "genai-prices: openai:gpt-5.4-mini batch, the answer has no token counts"
     assert price == Price(Decimal("0.0006"), source, estimated=True)
 
 

@@ -100,7 +100,7 @@ def test_closing_leaves_behind_what_hangs(hang: Callable[[], str], caplog: pytes
     provider_calls.do("b", "b/1", lambda: "quick")
     assert begun.wait(20)
     provider_calls.close()
-    assert "left behind in a call that does not return: a calls" in caplog.text
+    assert "left in a call that does not return: a calls" in caplog.text
     assert provider_calls.do("a", "a/2", lambda: "no more") is None
     assert not provider_calls.is_busy("a/2")
 

@@ -107,7 +107,7 @@ REFUSED: dict[str, Callable[[], tuple[bytes, dict[str, str]]]] = {
     "of the future": lambda: (ENDED, signed(ENDED, age=-330)),
     "a time that is none": lambda: (ENDED, signed(ENDED) | {"webhook-timestamp": "now"}),
     "a signature that is not ASCII": lambda: (ENDED, signed(ENDED) | {"webhook-signature": "v1,\xe9"}),
-    "a body that is no UTF-8": lambda: (b"\xff\xfe", signed(b"\xff\xfe")),
+    "a body that is not UTF-8": lambda: (b"\xff\xfe", signed(b"\xff\xfe")),
 }
 
 
@@ -266,10 +266,10 @@ def test_the_log_says_why_one_was_refused_once_and_nothing_secret(caplog: pytest
     reasons = (
         "Webhook timestamp is too old",
         "The given webhook signature does not match the expected signature",
-        "it is not of the form that signed events have",
+        "it is not a signed event",
     )
-    refused = [f"a webhook for cloud was refused: {reason} (others like it are not told)" for reason in reasons]
-    assert told == [*refused, "cloud tells batch.completed of batch batch_1"]
+    refused = [f"a webhook for cloud was rejected: {reason} (others like it are not logged)" for reason in reasons]
+    assert told == [*refused, "cloud reports batch.completed of batch batch_1"]
     for secret in (SECRET, SECRET.removeprefix("whsec_"), headers["webhook-signature"], "what-nobody-is-to-read"):
         assert secret not in caplog.text
 
@@ -281,7 +281,7 @@ def test_an_address_that_cannot_be_had_is_an_error_that_says_so() -> None:
             listening("127.0.0.1", port, {}, print).__enter__()
     with pytest.raises(BackendError, match=r"^192\.0\.2\.1:0 cannot be listened at: Cannot assign requested"):
         listening("192.0.2.1", 0, {}, print).__enter__()
-    with pytest.raises(UsageError, match=r"is no address to listen at"):
+    with pytest.raises(UsageError, match=r"is not an address to listen on"):
         listening("h" * 64, 0, {}, print).__enter__()
 
 
@@ -323,7 +323,7 @@ def test_an_address_is_a_host_and_a_port(text: str, address: tuple[str, int] | N
     if address is not None:
         assert option.type.convert(text, option, None) == address
         return
-    with pytest.raises(click.BadParameter, match=r"is no address such as 127\.0\.0\.1:8090 or \[::1\]:8090"):
+    with pytest.raises(click.BadParameter, match=r"is not an address such as 127\.0\.0\.1:8090 or \[::1\]:8090"):
         option.type.convert(text, option, None)
 
 
@@ -346,12 +346,12 @@ def test_secrets_are_those_of_the_backends_that_name_one(tmp_path: Path) -> None
 
 
 SECRETS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
-    "none is named": ({"one": None}, {}, "no backend has a secret"),
+    "none is named": ({"one": None}, {}, "no backend has a webhook secret"),
     "it is not set": ({"one": "ONE"}, {}, "the environment variable ONE is not set.* of one"),
     "it is empty": ({"one": "ONE"}, {"ONE": " \n"}, "the environment variable ONE is not set"),
     "another's is not set": ({"one": "ONE", "two": "TWO"}, {"ONE": PLAIN}, "TWO is not set.* of two"),
-    "it is no base64": ({"one": "ONE"}, {"ONE": "whsec_secret-secret"}, "follows whsec_ in .* ONE is not base64"),
-    "it is no ASCII": ({"one": "ONE"}, {"ONE": "whsec_secr\xe9t="}, "follows whsec_ in .* ONE is not base64"),
+    "it is not base64": ({"one": "ONE"}, {"ONE": "whsec_secret-secret"}, "follows whsec_ in .* ONE is not base64"),
+    "it is not ASCII": ({"one": "ONE"}, {"ONE": "whsec_secr\xe9t="}, "follows whsec_ in .* ONE is not base64"),
     "it is a key that everybody has": ({"one": "ONE"}, {"ONE": "whsec_"}, "follows whsec_ in .* ONE is not base64"),
 }
 

@@ -56,11 +56,11 @@ TABLE = {
     "full": (ask(300_000, there=there(1_900_000)), FULL),
     "larger than all that may wait": (
         ask(3 * M),
-        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: cut smaller"),
+        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: split smaller"),
     ),
     "that does not wait for others to end": (
         ask(3 * M, there=there(M)),
-        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: cut smaller"),
+        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: split smaller"),
     ),
     "a lone row cannot be cut, and goes": (ask(3 * M, 1), None),
     "once nothing else is there": (
@@ -69,7 +69,7 @@ TABLE = {
     ),
     "batches an hour": (
         ask(1, hourly=2000, there=there(5, 2000)),
-        "queued behind quota: 2,000 batches may be made in an hour, and they were",
+        "queued behind quota: hourly limit of 2,000 batches reached",
     ),
     "one batch less": (ask(1, hourly=2000, there=there(5, 1999)), None),
     "what was learned is less": (
@@ -79,7 +79,7 @@ TABLE = {
     "what was learned is more": (ask(300_000, there=there(1_900_000), learned=Learned(5 * M, NOW)), FULL),
     "a pause": (
         ask(1, learned=Learned(hold_until=NOW + timedelta(minutes=3), reason="rate limited")),
-        "rate limited; tried again after 14:03 UTC",
+        "rate limited; retried after 14:03 UTC",
     ),
     "the pause is over": (ask(1, learned=Learned(hold_until=NOW, reason="rate limited")), None),
 }
@@ -163,7 +163,7 @@ def test_token_limit_exceeded_without_a_number_and_nothing_of_ours_there_only_wa
     assert (learned.limit, learned.learned_at, learned.strikes) == (None, None, 1)
     assert learned.reason == "queued behind quota: no room for gpt-x (nothing of ours there)"
     assert learned.hold_until is not None
-    said = f"{learned.reason}; tried again after {learned.hold_until:%H:%M} UTC"
+    said = f"{learned.reason}; retried after {learned.hold_until:%H:%M} UTC"
     assert ask(200_000, limit=None, learned=learned) == said
     assert ask(200_000, limit=None, learned=learned, now=learned.hold_until) is None
 

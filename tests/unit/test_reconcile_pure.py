@@ -66,20 +66,20 @@ CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[FindingKind, s
         [ours()],
         [theirs(), replace(theirs(), id="batch_x")],
         [(FindingKind.DOUBLE, "batch_x", "contracts-1.001")],
-        "which has batch_1: its rows are paid twice unless it is cancelled",
+        "which has batch_1: its rows are billed twice unless it is cancelled",
     ),
     "a second one that is over": (
         [ours(state=ShardState.PENDING, **UNSENT)],
         [theirs(status="completed")],
         [(FindingKind.DOUBLE, "batch_1", "contracts-1.001")],
-        "which is pending without one: its rows may have been paid twice",
+        "which is pending without one: its rows may have been billed twice",
     ),
-    "gone": ([ours()], [], [(FindingKind.GONE, "batch_1", "contracts-1.001")], "is not there any more"),
+    "gone": ([ours()], [], [(FindingKind.GONE, "batch_1", "contracts-1.001")], "is no longer there"),
     "gone before it was collected": (
         [ours(state=ShardState.ENDED)],
         [],
         [(FindingKind.GONE, "batch_1", "contracts-1.001")],
-        "is not there any more",
+        "is no longer there",
     ),
     "of another account": (
         [ours(account="org:before")],
@@ -155,7 +155,7 @@ def test_the_stable_form() -> None:
                 "kind": "gone",
                 "id": "batch_1",
                 "shard": "contracts-1.001",
-                "text": "the batch of shard contracts-1.001 is not there any more",
+                "text": "the batch of shard contracts-1.001 is no longer there",
             }
         ],
     }

@@ -86,7 +86,7 @@ def test_an_edit_holds_from_the_second_look_on_and_is_told_once(
     write(desk, FIRST.replace("amount = 10", "amount = 20"))
     assert desk.reloader.look(NOW) is None, "it may be half a file"
     assert desk.config.budgets[0].amount == 10
-    assert desk.reloader.look(later(1)) == f"{desk.file} was edited: what it says now holds"
+    assert desk.reloader.look(later(1)) == f"{desk.file} was edited: the new settings are in force"
     assert desk.config.budgets[0].amount == 20
     assert desk.look(5) is None
     assert desk.reloader.in_force.read_at == later(1).isoformat(timespec="seconds")
@@ -116,7 +116,7 @@ def test_two_edits_within_a_tick_of_the_clock_are_two(desk: Desk) -> None:
 BROKEN: dict[str, tuple[Callable[[Desk], object], str]] = {
     "no TOML": (lambda desk: desk.file.write_text(FIRST + "[[["), "orch.toml:14: is not valid TOML"),
     "an unknown field": (
-        lambda desk: desk.file.write_text(FIRST.replace("amount", "amont")), "orch.toml:12: budgets[0].amont: is no"),
+        lambda desk: desk.file.write_text(FIRST.replace("amount", "amont")), "12: budgets[0].amont: unknown field"),
     "no UTF-8": (lambda desk: desk.file.write_bytes(b"a = \xff"), "orch.toml:1: is not UTF-8 text"),
     "deleted": (lambda desk: desk.file.unlink(), "orch.toml: is gone"),
     "a folder": (lambda desk: (desk.file.unlink(), desk.file.mkdir()), "orch.toml: cannot be read: Is a directory"),
@@ -135,14 +135,14 @@ def test_what_is_broken_is_refused_and_what_held_goes_on(
     told = desk.look()
     assert told is not None
     assert why in told
-    assert f"the engine goes on with the settings that it read at {NOW.isoformat(timespec='seconds')}" in told
+    assert f"the engine keeps the settings that it read at {NOW.isoformat(timespec='seconds')}" in told
     assert desk.config is held
     assert desk.look(5) is None, "it is told once"
     assert desk.told() == [told]
     if desk.file.is_dir():
         desk.file.rmdir()
     desk.file.write_text(FIRST)
-    assert desk.look() == f"{desk.file} is again as it was: what it says holds"
+    assert desk.look() == f"{desk.file} is back as it was: its settings are in force"
     assert desk.told() == []
 
 
@@ -156,12 +156,12 @@ def test_a_broken_file_that_is_mended_otherwise_is_taken_up(desk: Desk) -> None:
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     def check(config: Config) -> None:
-        raise UsageError("orch.toml names a profile 'x', which there is not")
+        raise UsageError("orch.toml names an unknown profile 'x'")
 
     desk = Desk(tmp_path)
     desk.reloader._check = check
     desk.file.write_text(FIRST + "# edited\n")
-    assert "names a profile 'x'" in (desk.look() or "")
+    assert "names an unknown profile 'x'" in (desk.look() or "")
 
 
 @pytest.mark.parametrize("edit", ['home = "elsewhere"', 'database_url = "sqlite:////tmp/other.db"'])
@@ -169,7 +169,7 @@ def test_the_place_of_the_state_needs_a_restart(desk: Desk, edit: str) -> None:
     place = desk.config.place
     desk.file.write_text(f"{edit}\n{FIRST}".replace("amount = 10", "amount = 20"))
     name = edit.partition(" ")[0]
-    told = f"{name}: holds from a restart of the engine on"
+    told = f"{name}: takes effect when the engine restarts"
     assert told in (desk.look() or "")
     assert (desk.config.place, desk.config.budgets[0].amount) == (place, 20), "the rest holds now"
     assert desk.told() == [told]
@@ -190,7 +190,7 @@ def test_a_home_that_moves_knows_where_its_engine_is(desk: Desk) -> None:
     with engine_lock(desk.home):
         told = differences(Home(moved), None, desk.file)
     assert told[0].endswith(f"still has the home {desk.home.root}")
-    assert told[1:] == ["home: holds from a restart of the engine on"]
+    assert told[1:] == ["home: takes effect when the engine restarts"]
     assert differences(Home(moved), None, desk.file) == [], "it has ended"
     desk.file.write_text(FIRST)
     desk.look()
@@ -213,7 +213,7 @@ def test_a_key_that_the_engine_has_not_got_needs_a_restart(desk: Desk) -> None:
     desk.look()
     assert list(desk.config.backends) == ["gpu", "cloud", "other"]
     assert getattr(desk.config.backends["cloud"], "api_key_env", None) == "CLOUD_KEY"
-    why = "(the engine has no UNSET_KEY): holds from a restart of the engine on"
+    why = "(the engine has no UNSET_KEY): takes effect when the engine restarts"
     assert desk.told() == [f"backends.cloud: api_key_env {why}", f"backends.more: api_key_env {why}"]
     desk.file.write_text(FIRST.replace("CLOUD_KEY", "OTHER_KEY"))
     desk.look()
@@ -226,7 +226,7 @@ def test_reports_whose_password_is_not_there_stay_as_they_were(desk: Desk) -> No
     desk.look()
     assert desk.config.reports.folder is None
     assert desk.told() == [
-        "reports: webhook_env (the engine has no UNSET_HOOK): holds from a restart of the engine on"
+        "reports: webhook_env (the engine has no UNSET_HOOK): takes effect when the engine restarts"
     ]
 
 
@@ -242,7 +242,7 @@ def test_other_commands_know_what_an_engine_runs_under(desk: Desk, tmp_path: Pat
     (tmp_path / "link.toml").symlink_to(desk.file)
     assert differences(desk.home, here, tmp_path / "link.toml") == [], "another name of the same file"
     desk.file.write_text(FIRST + "# edited\n")
-    assert desk.told() == [f"{desk.file} was edited just now; the engine looks at it within seconds"]
+    assert desk.told() == [f"{desk.file} was edited just now; the engine reads it within seconds"]
     desk.home.settings.write_text("{")
     assert differences(desk.home, here, desk.file) == []
 

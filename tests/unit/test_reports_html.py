@@ -83,8 +83,8 @@ def test_what_a_reader_must_know_is_said() -> None:
         )
     )
     for words in (
-        "openai:gpt-5-nano stands in", "≈$1.00 in a batch (≈ estimated", "wasted: rows that failed",
-        "$1.00 of the cost is for sends that brought no answer", "once in the total", "foreseen: by the plans",
+        "openai:gpt-5-nano stands in", "≈$1.00 in a batch (≈ estimated", "wasted: failed rows",
+        "$1.00 of the cost is for sends without an answer", "once in the total", "forecast: by the plans",
     ):  # fmt: skip
         assert words in told
 
@@ -111,7 +111,7 @@ def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
     assert told(cost_lines(report("legal"), width - 1))[2].split() == " ".join(cells[0][:3] + cells[0][4:]).split()
     said = told(cost_lines(report("legal"), 42))
     assert said[2].split() == "job rows paid list saved wasted".split(), "what matters is never left out"
-    assert "no room here for: in, cached, out, per document, per 1k tokens" in " ".join(said)
+    assert "no room for: in, cached, out, per document, per 1k tokens" in " ".join(said)
     assert max(map(len, said)) <= 42
 
 
@@ -127,7 +127,7 @@ def test_the_forecast_table_says_whether_to_trust_them() -> None:
     assert said[4].split() == "output openai m 3 1 100% 100% 0.50 × p50 too few".split()
     assert said[-2:] == [
         "cost openai m: too hopeful: 0 of 10 kept within the p95, where 10 should",
-        "output openai m: too few to tell: 3 of the 10 it takes",
+        "output openai m: too few to judge: 3 of the 10 needed",
     ]
 
 

@@ -14,16 +14,9 @@ from hypothesis import strategies as st
 
 from orchestrator.core.request_lines import CheckedLine, check_line
 from orchestrator.documents.types import Document, DocumentProblem, UnreadableDocument
-from orchestrator.policy.requests import (
-    Builder,
-    Built,
-    bounds,
-    custom_id,
-    places_text_late,
-    resolve_model,
-    variables,
-    with_model,
-)
+from orchestrator.policy.model_names import resolve_model, with_model
+from orchestrator.policy.request_limits import bounds
+from orchestrator.policy.requests import Builder, Built, custom_id, places_text_late, variables
 from orchestrator.settings.job_spec import JobSpec
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})

@@ -13,7 +13,10 @@ import pytest
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
-from orchestrator.policy.results import Answer, FoundLine, NotExecuted, OutputCheck, RowRefusal
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_text import Answer, answer_of
+from orchestrator.policy.merged_rows import batch_row, merged_row
+from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import is_passing
 
 USAGE = {
@@ -86,7 +89,7 @@ def _outcome(line: dict[str, Any], check: OutputCheck | None = None, kind: str =
     return found
 
 
-NOTHING = "the backend gave neither an answer nor the reason"
+NOTHING = "the backend gave neither an answer nor a reason"
 FAILURES = {
     "a request refused": (refused({"message": "too long", "code": "context_length"}), "context_length", "too long"),
     "refused without a code": (refused({"message": "no", "code": None}), "http_400", "no"),
@@ -111,7 +114,7 @@ FAILURES = {
     # `vllm run-batch`: a null body, the error beside it, as an object or as a string.
     "vllm, an object": (answered(None, 404, error={"error": {"message": "m", "code": 404}}), "http_404", "m"),
     "vllm, a string": (answered(None, 400, error="stream mode"), "http_400", "stream mode"),
-    "an answer that is a list": (answered([1]), "invalid_response", "the answer's body is no JSON object"),
+    "an answer that is a list": (answered([1]), "invalid_response", "the body is not a JSON object"),
     "NUL, which Postgres does not take": (refused({"message": "a\0b", "code": "c\0"}), "c\ufffd", "a\ufffdb"),
     # Trap: rows with `status_code` 0.
     "status_code 0": (answered({"x": 1}, 0), "http_0", NOTHING),
@@ -123,9 +126,9 @@ FAILURES = {
     "a body in a string, an answer": (answered(json.dumps(chat("yes")), 500), "http_500", NOTHING),
     "a body that is a text": (answered("Bad Gateway", 418), "http_418", "Bad Gateway"),
     "a body that is half of one": (answered('{"error": {"mess', 422), "http_422", NOTHING),
-    "an answer that is a text": (answered("Bad Gateway"), "invalid_response", "the answer's body is no JSON object"),
+    "an answer that is a text": (answered("Bad Gateway"), "invalid_response", "the body is not a JSON object"),
     # Trap: a response with a null body.
-    "response with a null body": (answered(None), "invalid_response", "the answer's body is no JSON object"),
+    "response with a null body": (answered(None), "invalid_response", "the body is not a JSON object"),
     "null body, an error beside it": (answered(None, error={"code": "c", "message": "m"}), "c", "m"),
     "null body, a text beside it": (answered(None, error="went wrong"), "error", "went wrong"),
     # Trap: an error that is a plain string.
@@ -258,14 +261,14 @@ TEXTS = {
 
 @pytest.mark.parametrize(("body", "answer"), TEXTS.values(), ids=TEXTS.keys())
 def test_the_text_of_an_answer(body: dict[str, Any], answer: Answer) -> None:
-    assert results.answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
+    assert answer_of(msgspec.Raw(json.dumps(body).encode())) == answer
 
 
 CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "text": (None, Answer("yes", "stop", False), None, ""),
     "text that was cut": (None, Answer("ye", "length", False), None, ""),
-    "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model answered with nothing"),
-    "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model answered with nothing"),
+    "nothing": (None, Answer(None, "stop", False), "empty_answer", "the model returned an empty answer"),
+    "white space": (None, Answer(" \n", "stop", False), "empty_answer", "the model returned an empty answer"),
     "refused": (None, Answer(None, "stop", False, "I may not."), "refusal", "the model refused: I may not."),
     "refused under a schema": (SCHEMA, Answer(None, "stop", False, "No."), "refusal", "the model refused: No."),
     "withheld": (None, Answer("", "content_filter", False), "content_filter", "the provider's content filter"),
@@ -273,18 +276,18 @@ CHECKS: dict[str, tuple[dict[str, Any] | None, Answer, str | None, str]] = {
     "JSON withheld": (SCHEMA, Answer('{"mon', "content_filter", False), "content_filter", "the provider's content"),
     "whole JSON, then withheld": (SCHEMA, Answer('{"months": 1}', "content_filter", False), None, ""),
     "a tool call": (SCHEMA, Answer(None, "stop", True), None, ""),
-    "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer ended at max_tokens"),
+    "thoughts to the limit": (None, Answer("", "length", False), "truncated", "the answer reached max_tokens"),
     "fits": (SCHEMA, Answer(' {"months": 12}\n', "stop", False), None, ""),
-    "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is no JSON: "),
+    "no JSON": (SCHEMA, Answer("twelve", "stop", False), "invalid_json", "the answer is not JSON: "),
     "fenced": (SCHEMA, Answer('```json\n{"months": 12}\n```', "stop", False), "invalid_json", "the answer is no"),
-    "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is no JSON"),
-    "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer ended at max_tokens"),
+    "two values": (SCHEMA, Answer('{"months": 1} {}', "stop", False), "invalid_json", "the answer is not JSON"),
+    "cut": (SCHEMA, Answer('{"months": 1', "length", False), "truncated", "the answer reached max_tokens"),
     "whole at the limit": (SCHEMA, Answer('{"months": 1}', "length", False), None, ""),
     "a field missing": (SCHEMA, Answer("{}", "stop", False), "schema_mismatch", "the answer: 'months' is a required"),
     "another type": (SCHEMA, Answer('{"months": "x"}', "stop", False), "schema_mismatch", "months: 'x' is not"),
-    "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer ended at"),
-    "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is no JSON: maximum"),
-    "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is no JSON"),
+    "brackets to the limit": (SCHEMA, Answer("[" * 50_000, "length", False), "truncated", "the answer reached"),
+    "brackets": (SCHEMA, Answer("[" * 50_000, "stop", False), "invalid_json", "the answer is not JSON: maximum"),
+    "a number without end": (SCHEMA, Answer("9" * 9000, "stop", False), "invalid_json", "the answer is not JSON"),
     "a schema without end": ({"$ref": "#"}, Answer("1", "stop", False), "schema_mismatch", "the answer is nested"),
 }  # fmt: skip
 
@@ -330,7 +333,7 @@ def finished(**facts: Any) -> FinishedRow:
 
 
 def merged(row: FinishedRow, line: dict[str, Any] | None, check: OutputCheck | None = None) -> dict[str, Any]:
-    raw = results.merged_row(row, None if line is None else json.dumps(line).encode(), check)
+    raw = merged_row(row, None if line is None else json.dumps(line).encode(), check)
     assert b"\n" not in raw
     return dict(json.loads(raw))
 
@@ -389,13 +392,13 @@ def test_a_merged_row_without_an_answer_has_an_error_and_no_output(line: dict[st
 
 def test_a_row_of_a_batch_file_is_openais_line_without_our_own_additions() -> None:
     line = answered(chat("yes"), orch={"upstream": "u"})
-    found = json.loads(results.batch_row(finished(), json.dumps(line).encode()))
+    found = json.loads(batch_row(finished(), json.dumps(line).encode()))
     assert found == answered(chat("yes"))
 
 
 def test_a_row_of_a_batch_file_without_a_line_is_told_as_an_error() -> None:
     row = finished(state=RequestState.CANCELLED, result=None)
-    assert json.loads(results.batch_row(row, None)) == {
+    assert json.loads(batch_row(row, None)) == {
         "id": "batch_req_7",
         "custom_id": "a",
         "response": None,

@@ -89,7 +89,7 @@ def test_each_verdict_says_why() -> None:
         "new": (JobFate.KEPT, "the newest of its job file (keep_last = 1)"),
         "cancelled": (JobFate.FILES, "ended 60 d ago, results are kept for 30 d"),
         "mid": (JobFate.FILES, "ended 70 d ago, results are kept for 30 d"),
-        "carried": (JobFate.KEPT, "new carries 12 of its answers, 1 more jobs some"),
+        "carried": (JobFate.KEPT, "new uses 12 of its answers, 1 more jobs some"),
         "paid": (JobFate.FILES, "ended 90 d ago, results are kept for 30 d"),
         "was": (JobFate.JOB, "ended 95 d ago, jobs are kept for 85 d"),
         "running": (JobFate.KEPT, "it is not finished"),
@@ -99,7 +99,7 @@ def test_each_verdict_says_why() -> None:
         "its cost counts in this month's budgets"
     )
     assert fates([job("was", 95, cleared=True), job("x", 1)], terms(30))["was"].reason == (
-        "its files are gone; its rows stay for reports"
+        "its files are gone; its rows are kept for reports"
     )
 
 
@@ -109,7 +109,10 @@ def test_a_cap_takes_the_oldest_first_and_only_what_may_go() -> None:
     found = fates(jobs, terms(most=1000), used=1001)
     assert [name for name, verdict in found.items() if verdict.fate is JobFate.FILES] == ["a"]
     assert found["a"] == RetentionVerdict(
-        JobId("a"), JobFate.FILES, "the home takes 1.0 kB, and may take 1.0 kB; of what may go, this is oldest", 10
+        JobId("a"),
+        JobFate.FILES,
+        "the home takes 1.0 kB, and may take 1.0 kB; this job is the oldest",
+        10,
     )
     assert [name for name, verdict in fates(jobs, terms(most=1), used=1001).items() if verdict.bytes] == [
         "c",
@@ -233,11 +236,11 @@ def test_without_settings_nothing_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("results = 90", "results: 90 is no time such as"),
-        ('results = "3 months"', "results: '3 months' is no window such as"),
-        ('max_bytes = "lots"', "max_bytes: 'lots' is no size such as 500MB, 50GB or 2TB"),
-        ("max_bytes = true", "max_bytes: True is no size"),
-        ("min_free = 0", "min_free: 0 is no size"),
+        ("results = 90", "results: 90 is not a time such as"),
+        ('results = "3 months"', "results: '3 months' is not a window such as"),
+        ('max_bytes = "lots"', "max_bytes: 'lots' is not a size such as 500MB, 50GB or 2TB"),
+        ("max_bytes = true", "max_bytes: True is not a size"),
+        ("min_free = 0", "min_free: 0 is not a size"),
         ("keep_last = 0", "keep_last: "),
         ('results = "90d"\njobs = "30d"', "jobs is shorter than results"),
     ],

@@ -24,7 +24,7 @@ RAW = json.dumps(LINE).encode()
     ("answer", "code", "message", "said", "fault"),
     [
         ('{"x": 1}', "schema_mismatch", "x: 1 is not of type 'string'", '{"x": 1}', "x: 1 is not of type 'string'"),
-        ("hm\n", "invalid_json", "the answer is no JSON: no.", "hm", "the answer is no JSON: no"),
+        ("hm\n", "invalid_json", "the answer is not JSON: no.", "hm", "the answer is not JSON: no"),
         ('{"a', "truncated", "raise max_tokens", '{"a', "it was cut off before its end, so it must be shorter"),
         (None, "empty_answer", "nothing", "(no answer)", "it was empty"),
         (" ", "empty_answer", "nothing", "(no answer)", "it was empty"),

@@ -33,7 +33,7 @@ AZURE_RATE = (
 
 # (status, code, type, message), what becomes of it, and what we call it
 ROWS = {
-    "openai: a 429 without credit is no rate limit": (
+    "openai: a 429 without credit is not a rate limit": (
         (429, "insufficient_quota", "insufficient_quota", QUOTA_TEXT), STOP, "no_credit"),
     "openai: credit, told by the type alone": ((429, None, "insufficient_quota", QUOTA_TEXT), STOP, "no_credit"),
     "openai: hard limit": ((400, "billing_hard_limit_reached", None, "Billing hard limit has been reached"),
@@ -54,7 +54,7 @@ ROWS = {
         NEVER, "content_filter"),
     "openai: no such model": ((404, "model_not_found", "invalid_request_error", "The model `x` does not exist"),
                               ELSEWHERE, "model_not_found"),
-    "openai: no access to a model is no missing permission": (
+    "openai: no access to a model is not a missing permission": (
         (403, "model_not_found", "invalid_request_error", "Project `p` does not have access to model `x`"),
         ELSEWHERE, "model_not_found"),
     "openai: an organization that is not verified": (
@@ -110,7 +110,7 @@ ROWS = {
     "anthropic: overloaded": ((529, None, "overloaded_error", "Overloaded"), WAIT, "http_529"),
     "anthropic: a type without a status": ((None, None, "overloaded_error", "Overloaded"), WAIT, "http_529"),
     "anthropic: a type in place of the code": ((None, "invalid_request_error", None, ""), NEVER, "http_400"),
-    "groq: a rate that mentions billing is no empty account": (
+    "groq: a rate that mentions billing is not an empty account": (
         (429, "rate_limit_exceeded", "tokens", GROQ_RATE), WAIT, "rate_limited"),
     "groq: a row above the rate, as 413": (
         (413, "rate_limit_exceeded", "tokens", "Request too large for model `x` on tokens per minute (TPM): Limit 8"),
@@ -147,14 +147,14 @@ ROWS = {
     "own server: expired": ((None, "batch_expired", None, ""), WAIT, "batch_expired"),
     "own server: cancelled": ((None, "batch_cancelled", None, ""), RETRY, "batch_cancelled"),
     "own server: no upstream": ((503, "no_upstream", None, ""), WAIT, "overloaded"),
-    "a number that is no status": ((None, "007", None, None), RETRY, "007"),
+    "a number that is not a status": ((None, "007", None, None), RETRY, "007"),
     "a message of two lines": ((400, None, None, "The model `x`\ndoes not exist"), ELSEWHERE, "model_not_found"),
     "a status of 0": ((0, None, None, None), RETRY, "error"),
     "nothing at all": ((None, None, None, None), RETRY, "error"),
     "a word that nobody knows": ((None, "odd_word", None, "odd"), RETRY, "odd_word"),
     "an unknown 4xx": ((418, "odd_word", "odd", "odd"), NEVER, "http_418"),
     "an unknown 5xx": ((599, None, None, None), RETRY, "http_599"),
-    "a redirect is no answer": ((307, None, None, None), RETRY, "http_307"),
+    "a redirect is not an answer": ((307, None, None, None), RETRY, "http_307"),
     "an answer that is none": ((200, None, None, None), RETRY, "http_200"),
     "what a broken server says is not believed": ((502, None, None, "invalid api key"), RETRY, "http_502"),
     "time-out": ((408, None, None, ""), RETRY, "http_408"),
@@ -249,7 +249,7 @@ BATCHES = {
     "openai: a rate at create": (("rate_limit_exceeded", "Rate limit reached", None), QUOTA, WAIT, "no_room"),
     "openai: no credit": (("insufficient_quota", QUOTA_TEXT, None), ACCOUNT, STOP, "no_credit"),
     "openai: a key": (("invalid_api_key", "Incorrect API key provided", None), ACCOUNT, STOP, "bad_key"),
-    "openai: an upload that is no JSONL": (
+    "openai: an upload that is not JSONL": (
         ("http_400", "Invalid file format for Batch API. Must be .jsonl", None), WHOLE, NEVER, "http_400"),
     "azure: too_many_tasks": (("too_many_tasks", "", None), TOO_LARGE, WAIT, "batch_too_large"),
     "azure: url_mismatch": (("url_mismatch", "", 1), WHOLE, ELSEWHERE, "invalid_request"),
@@ -288,7 +288,7 @@ LIMITS = {
     "openai": (ENQUEUED.format("900,000"), 900_000),
     "openai, two million": (ENQUEUED.format("2,000,000"), 2_000_000),
     "no separators": (ENQUEUED.format("90000"), 90_000),
-    "requests are no tokens": ("Enqueued request limit reached. Limit: 1,000,000 enqueued requests.", None),
+    "requests are not tokens": ("Enqueued request limit reached. Limit: 1,000,000 enqueued requests.", None),
     "requests in short are none either": ("Enqueued request limit reached. Limit: 1M enqueued requests.", None),
     "azure": (
         "The number of enqueued tokens has surpassed the configured limit of 30K for the deployment 'd'.",
@@ -296,7 +296,7 @@ LIMITS = {
     ),
     "azure, millions": ("enqueued tokens ... limit of 1.5M for the deployment", 1_500_000),
     "azure, in full": ("enqueued tokens ... limit of 30000 for the deployment", 30_000),
-    "a word behind the number that is no unit": ("enqueued tokens ... limit of 30 million", None),
+    "a word behind the number that is not a unit": ("enqueued tokens ... limit of 30 million", None),
     "no limit": (ENQUEUED.format("0"), None),
     "no number": ("Enqueued token limit reached.", None),
     "a number beyond all reason": (ENQUEUED.format("9" * 40), None),

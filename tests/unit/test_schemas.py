@@ -18,7 +18,8 @@ from orchestrator.core.bounded.single import Single
 from orchestrator.core.errors import InputError
 from orchestrator.core.patterns import PatternProblem, searcher
 from orchestrator.core.schemas import SchemaCheck, faults
-from orchestrator.policy.results import Answer, OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_text import Answer
 from orchestrator.settings import job_file
 
 
@@ -74,9 +75,9 @@ HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     ),
     "a large number and a small divisor": ({"multipleOf": 0.25}, "1" + "0" * 400, None),
     "a number that floats do not hold": ({"multipleOf": 0.3}, "1" + "0" * 4000, "is not a multiple"),
-    "a number of a hundred thousand digits": ({"type": "integer"}, "9" * 100_000, "no JSON"),
-    "an exponent": ({"type": "number"}, "1e999999999", "no JSON"),
-    "nested a hundred thousand deep": ({"type": "array"}, "[" * 100_000 + "]" * 100_000, "no JSON"),
+    "a number of a hundred thousand digits": ({"type": "integer"}, "9" * 100_000, "not JSON"),
+    "an exponent": ({"type": "number"}, "1e999999999", "not JSON"),
+    "nested a hundred thousand deep": ({"type": "array"}, "[" * 100_000 + "]" * 100_000, "not JSON"),
     "nested as deep as Python goes": ({"type": "array"}, "[" * 900 + "]" * 900, "deeper than 100 levels"),
     "nested as deep as it may be": ({"type": "array"}, "[" * 100 + "]" * 100, None),
     "many errors in many alternatives": (
@@ -87,7 +88,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "a pattern for a text that does not fit": (
         {"pattern": "[ab]*a[ab]{900}c"}, json.dumps("ab" * 1_000_000), "takes too long|does not match",
     ),
-    "a format": ({"format": "email"}, '"nobody"', None),  # says what it is, and is no check
+    "a format": ({"format": "email"}, '"nobody"', None),  # says what it is, and is not a check
 }  # fmt: skip
 
 

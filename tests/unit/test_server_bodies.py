@@ -329,7 +329,7 @@ def error(message: str, **more: Any) -> bytes:
         (400, error("Bad role: 'Got priority 3 but Priority scheduling is not enabled.'"), False),
         (422, b'{"detail":["priority"]}', False),
         (400, error("The model's maximum context length is 512 tokens."), False),
-        (400, error("'My support ticket has priority' is no role"), False),
+        (400, error("'My support ticket has priority' is not a role"), False),
         (400, b'{"error":"priority"}', False),
         (400, b"priority scheduling is not enabled", False),
         (500, error("Got priority 3 but Priority scheduling is not enabled."), False),

@@ -101,7 +101,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 ENDS = {
     "an answer": (says(http(b'{"a":1}')), End.ANSWERED, 200),
     "an error": (says(http(b'{"error":{}}', b"500 Oh")), End.ANSWERED, 500),
-    "an error that is no JSON": (says(http(b"<html>", b"502 Bad")), End.ANSWERED, 502),
+    "an error that is not JSON": (says(http(b"<html>", b"502 Bad")), End.ANSWERED, 502),
     "a redirect": (says(http(b"", b"302 There", b"location: http://127.0.0.1:1/")), End.ANSWERED, 302),
     "closed": (closes, End.CUT, 0),
     "reset": (resets, End.CUT, 0),
@@ -110,7 +110,7 @@ ENDS = {
     "never answered": (waits, End.TIMED_OUT, 0),
     "half answered": (says_half, End.TIMED_OUT, 0),
     "no HTTP": (says(b"hello\r\n\r\n"), End.GARBLED, 0),
-    "a length that is no number": (says(b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"), End.GARBLED, 0),
+    "a length that is not a number": (says(b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"), End.GARBLED, 0),
     "no JSON": (says(http(b"hello")), End.GARBLED, 200),
     "half a JSON": (says(http(b'{"a":')), End.GARBLED, 200),
     "a JSON list": (says(http(b"[1]")), End.GARBLED, 200),

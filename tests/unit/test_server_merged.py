@@ -36,7 +36,7 @@ class Files:
         self.folder = folder
         self.input = folder / "in.jsonl"
         rows = (json.dumps({"custom_id": custom_id, "method": "POST"}) for custom_id in custom_ids)
-        # Blank lines and a BOM are no rows.
+        # Blank lines and a BOM are not rows.
         self.input.write_text("\ufeff\n" + "\n\n".join(rows) + "\n", encoding="utf-8")
         self.durable: dict[str, int] = {}
 

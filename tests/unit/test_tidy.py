@@ -49,7 +49,7 @@ def test_an_array_is_as_good_as_lines(text: bytes, between: bytes) -> None:
 def test_an_array_that_breaks_off_gives_what_is_whole() -> None:
     found = read(b"[" + b",".join(ROWS)[:-5])
     assert [json.loads(line) for line in found[:3]] == [json.loads(line) for line in ROWS[:3]]
-    assert len(found) == 4, "and the rest, which is no row"
+    assert len(found) == 4, "and the rest, which is not a row"
 
 
 REPAIRED = {
@@ -57,7 +57,7 @@ REPAIRED = {
     "a raw tab in a text": (b'{"custom_id": "a", "text": "x\ty"}', {"text": "x\ty"}),
     "half of a surrogate pair": (b'{"custom_id": "a", "text": "x\\ud800"}', {"text": "x?"}),
     "a whole pair": (b'{"custom_id": "a", "text": "\\ud83d\\ude00"}', {"text": "\U0001f600"}),
-    "bytes that are no UTF-8": (b'{"custom_id": "a", "text": "\xff"}', None),
+    "bytes that are not UTF-8": (b'{"custom_id": "a", "text": "\xff"}', None),
     "nested too deeply": (b'{"custom_id": "a", "x": ' + b"[" * 5000 + b"]" * 5000 + b', "y": 1}', {"y": 1}),
     "brackets within a text": (b'{"custom_id": "a", "x": "[[[[{{{{", "y": 1}', {"x": "[[[[{{{{", "y": 1}),
     "a number of 5,000 digits": (b'{"custom_id": "a", "x": ' + b"9" * 5000 + b"}", {}),

@@ -28,7 +28,7 @@ def test_what_nvidia_smi_says() -> None:
         Gpu(1, 143771 * MIB, 5 * MIB),
     ]
     assert parse("0, [N/A], [N/A]") == [Gpu(0, None, None)]
-    with pytest.raises(EngineUnavailable, match="which is no GPU"):
+    with pytest.raises(EngineUnavailable, match="which is not a GPU"):
         parse("Driver problem")
 
 

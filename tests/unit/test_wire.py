@@ -249,7 +249,7 @@ USAGES = {
          "completion_tokens_details": {"reasoning_tokens": 2}},
         (10, 0, 6, 2, 0),
     ),
-    "a total that is no number": (
+    "a total that is not a number": (
         {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": ["16"],
          "completion_tokens_details": {"reasoning_tokens": 2}},
         (10, 0, 4, 2, 0),

@@ -1,4 +1,4 @@
-"""One word per thing: retired words stay retired, and no public class shares its name with another."""
+"""One word per thing: retired words stay retired, a public class has a name of its own, and files stay short."""
 
 from __future__ import annotations
 
@@ -102,3 +102,11 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_no_file_of_the_package_is_long() -> None:
+    lines = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {path: count for path, count in lines.items() if count > 400} == {}

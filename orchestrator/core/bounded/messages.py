@@ -64,7 +64,7 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The value. Raises ValueError for what is no pickle of plain values."""
+    """The value. Raises ValueError for what is not a pickle of plain values."""
     try:
         return _Unpickler(io.BytesIO(data)).load()
     except MemoryError:

@@ -252,5 +252,5 @@ class WorkerPool:
 def _cannot_start(why: str) -> StorageError:
     return StorageError(
         f"no process can be started to read documents in: {why}",
-        hint="make room for it (memory, processes of this user), then run the same command again",
+        hint="free resources (memory, processes of this user), then run the same command again",
     )

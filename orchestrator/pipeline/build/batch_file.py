@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.core import request_lines, wire
 from orchestrator.core.errors import InputError
-from orchestrator.policy.requests import too_large
+from orchestrator.policy.request_limits import too_large
 
 MAX_ERRORS = 20
 
@@ -35,10 +35,10 @@ def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]
         if not problems:
             yield checked, raw
     if problems:
-        problems[-1].hint = "correct these lines and run the same command again; nothing was sent"
+        problems[-1].hint = "fix these lines and run the same command again; nothing was sent"
         raise joined(problems)
     if number_of_lines == 0:
-        raise InputError("the file has no request lines", file=path, hint="write one request a line into it")
+        raise InputError("the file has no request lines", file=path, hint="write one request per line")
 
 
 def _duplicate(path: Path, custom_id: str) -> wire.LineError:

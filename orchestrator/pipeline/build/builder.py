@@ -29,7 +29,9 @@ from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, DocumentMemory, Made, Sweep, chunks
 from orchestrator.pipeline.build.selection import Scope, Selection
-from orchestrator.policy.requests import Builder, Built, bounds, line_cache_key, variables
+from orchestrator.policy.cache_keys import line_cache_key
+from orchestrator.policy.request_limits import bounds
+from orchestrator.policy.requests import Builder, Built, variables
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of
@@ -67,7 +69,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts. What stands in the folders and is no document is `ignored`. `expected` documents are to be
+    long document's parts. What stands in the folders and is not a document is `ignored`. `expected` documents will be
     read in all, None where only tables can tell. `limited_to` says what a limited run is about.
     """
 
@@ -109,8 +111,8 @@ class BuildReport:
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "answered before for other jobs"),
             (self.twins, "the same as another row"),
-            (self.trimmed_tokens, "tokens cleaned out of documents"),
-            (self.later, "made later of the answers to parts, and not in the forecast"),
+            (self.trimmed_tokens, "tokens removed by cleaning"),
+            (self.later, "created later from the answers to parts, not included in the forecast"),
         )
         return [f"{number:,} {words}" for number, words in told if number]
 
@@ -217,7 +219,7 @@ def build(
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}",
-            hint="make room, then run the same command again; nothing is lost",
+            hint="free disk space, then run the same command again; nothing is lost",
         ) from error
     memory.flush()
     if report.requests >= MANY:
@@ -296,10 +298,10 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
             break
         known.add(row.custom_id)
     return InputError(
-        f"the document {row.document} is named by two sources",
+        f"the document {row.document} is in two sources",
         file=job.source,
         field="documents",
-        hint="give the sources `include` or `exclude` patterns that do not overlap",
+        hint="change `include` or `exclude` of the sources so that they do not overlap",
     )
 
 

@@ -24,8 +24,8 @@ from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.pipeline import after
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
-from orchestrator.pipeline.finish import output_check, outputs
-from orchestrator.pipeline.finish.output_check import OVERWRITE
+from orchestrator.pipeline.finish import delivery, outputs
+from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.gc import disk
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible
@@ -191,7 +191,7 @@ def check_deadline(job: Job) -> None:
     """For new jobs alone: one that is unfinished is taken up and finished late."""
     if job.deadline_at is not None and job.deadline_at <= job.created_at:
         raise RefusedError(
-            f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has passed already",
+            f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
             hint="give a later one, in the job file or with --deadline (8h, 06:00)",
         )
 
@@ -213,7 +213,7 @@ def submit(
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
             if unfinished is not None:
-                reason = f"job {unfinished.id} of this file is unfinished: taken up where it stopped"
+                reason = f"job {unfinished.id} of this file is unfinished: resuming where it stopped"
                 return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
             disk.require_room(home, config.retention)
             check_output(store, job, unattended=options.unattended)
@@ -243,7 +243,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
     Where nobody is there, what may be well again by itself is let by: the engine waits for it before a row is asked.
     """
     try:
-        output_check.require(store, job)
+        delivery.require(store, job)
     except OutputError as error:
         if unattended and error.code.may_pass:
             return
@@ -266,10 +266,10 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or after.AFTER in found.options):
-            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: taken up where it stopped")
+            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: resuming where it stopped")
         check_deadline(job)
         store.jobs.add(job, _tags(job))
-    reason = f"waits for job {job.options[after.AFTER]} to finish well"
+    reason = f"waits for job {job.options[after.AFTER]} to succeed"
     store.jobs.note(job.id, EventKind.WAITING, reason, now)
     return Intake(job, How.WAITING, reason)
 
@@ -284,7 +284,7 @@ def _fitting(planning: Planning) -> Plan | None:
     plan = planning.plan()
     if planning.is_refused(plan):
         nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
-        hint = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route and its figures"
+        hint = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route in detail"
         raise RefusedError(plan.verdict.reason, hint=hint)
     return plan
 

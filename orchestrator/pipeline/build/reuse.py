@@ -11,7 +11,9 @@ from functools import cache
 
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
-from orchestrator.policy.requests import bound_from, custom_id, resolve_model, written_bound
+from orchestrator.policy.max_tokens import bound_from, written_bound
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.requests import custom_id
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.settings.config import Config
 from orchestrator.settings.job_spec import AUTO, Task

@@ -46,7 +46,7 @@ BAD_TEMPLATE = "template"
 
 
 @dataclass(slots=True)
-class Problem:
+class ValidationProblem:
     """Why documents would fail: `message` is that of the first of them, and `first` names some of `documents`."""
 
     code: str
@@ -79,7 +79,7 @@ class ValidatedFile:
     kind: JobKind
     documents: int
     requests: int
-    problems: Sequence[Problem]
+    problems: Sequence[ValidationProblem]
     warnings: Sequence[str]
     ignored: Mapping[str, Any] | None = None
 
@@ -93,9 +93,9 @@ class _Read:
     documents: int = 0
     expected: int | None = None
     requests: int = 0
-    problems: dict[tuple[str, str], Problem] = field(default_factory=dict)
+    problems: dict[tuple[str, str], ValidationProblem] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, Problem] = field(default_factory=dict)
+    failed: dict[str, ValidationProblem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     ignored: Ignored = field(default_factory=Ignored)
@@ -105,10 +105,10 @@ class _Read:
         key = code, re.sub(r"\d+", "#", message)
         if key not in self.problems and len(self.problems) == MOST_KINDS:
             key = code, ""
-        found = self.problems.setdefault(key, Problem(code, message))
+        found = self.problems.setdefault(key, ValidationProblem(code, message))
         if not found.first or found.first[-1] != document:
             found.add(document)  # once, however many tasks it fails
-        self.failed.setdefault(task, Problem(code, message)).add(document)
+        self.failed.setdefault(task, ValidationProblem(code, message)).add(document)
 
 
 def check_file(
@@ -200,7 +200,7 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
-        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be asked", why)
+        yield _mistake(path, ("documents",), f"none of {read.documents:,} documents can be used", why)
         return
     for index, task in enumerate(spec.tasks):
         if task.id in never:
@@ -209,7 +209,7 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
             yield _mistake(path, ("tasks", index, "prompt"), text, why)
 
 
-def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[Problem]) -> InputError:
+def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[ValidationProblem]) -> InputError:
     return InputError(
         f"{text}: {'; '.join(map(str, why))}", file=path, line=line_of(place, lines_of(path)), field=spell(place)
     )
@@ -228,7 +228,7 @@ def _wrong_gold(
             f"none of its {len(known):,} known answers is of a document that is there, such as {known[0].document!r}",
             file=file,
             field="document",
-            hint=f"a document is called as in the results: {near[0]}" if near else None,
+            hint=f"write document names as in the results: {near[0]}" if near else None,
         )
     tasks, told = {task.id: task for task in spec.tasks}, set[str]()
     for one in known:
@@ -246,7 +246,7 @@ def _never_right(one: Gold, task: Task) -> str | None:
     if isinstance(one.expect, str):
         return None
     if schema is None:
-        return f"expects fields of {task.id!r}, whose answers are texts: it has no schema"
+        return f"expects fields of {task.id!r}, which has no schema: its answers are plain text"
     if schema.get("additionalProperties") is False and "properties" in schema:
         strange = sorted(one.expect.keys() - schema["properties"].keys())
         if strange:
@@ -268,7 +268,7 @@ def _routed(config: Config, job: Job) -> None:
 
 def _of_backends(config: Config) -> Iterator[str]:
     if not config.backends:
-        yield f"no backend is configured ({config.path or 'there is no orch.toml'}): nothing can run it yet"
+        yield f"no backend is configured ({config.path or 'there is no orch.toml'}): there is nothing to run it on"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
@@ -302,5 +302,5 @@ def _warnings(spec: JobSpec) -> Iterator[str]:
         if places_text_late(task):
             yield (
                 f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "
-                "reads a document once a task instead of once; leave {{ text }} out and it goes first"
+                "reads each document once per task instead of once; leave {{ text }} out to put it first"
             )

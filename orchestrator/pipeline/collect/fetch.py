@@ -142,7 +142,9 @@ def _download(handle: BackendHandle, file_id: str, path: Path, input_path: Path)
     try:
         return handle.api.download(file_id, path, input_path)
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}", hint="make room, then run it again") from error
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}", hint="free disk space and run it again"
+        ) from error
 
 
 def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:

@@ -24,8 +24,8 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import GONE, KINDS
 from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.policy import results
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.evidence import ANSWERS_KEPT
-from orchestrator.policy.results import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
@@ -44,10 +44,10 @@ class Late:
     booked: int = 0
 
     def __str__(self) -> str:
-        parts = [f"{self.taken:,} answers came after all"] if self.taken else []
+        parts = [f"{self.taken:,} answers arrived after all"] if self.taken else []
         if self.booked:
             parts.append(f"{self.booked:,} came when their rows had ended without them, and are booked")
-        return ", ".join(parts) or "its files came after all, and have nothing new"
+        return ", ".join(parts) or "its files arrived after all, with nothing new"
 
 
 def is_waited_for(shard: Shard, now: datetime) -> bool:
@@ -140,7 +140,7 @@ def take(
         if other.state is ShardState.PENDING:
             # Some of its rows may be answered now: what is left of them is planned anew.
             abandon(home, other)
-            store.shards.dissolve(other, f"answers of {shard.id} came after all")
+            store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     before = [home.results(shard.id, kind) for kind in KINDS]
     found_lines = results.read(home.results(shard.id, LATE))
     taken = booked = 0

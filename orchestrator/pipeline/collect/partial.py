@@ -14,7 +14,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.finish import merge
 from orchestrator.policy import results
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 

@@ -18,7 +18,8 @@ from orchestrator.core import wire
 from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import Job, Outcome, Span
 from orchestrator.core.shards import Shard
-from orchestrator.policy import reask, results
+from orchestrator.policy import reask
+from orchestrator.policy.answer_text import text_of
 from orchestrator.settings.home import Home
 from orchestrator.settings.spec_of import tasks_of
 from orchestrator.store import Store
@@ -42,7 +43,7 @@ def reask_rows(
     try:
         spans = _written(path, home, shard, failed)
     except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
     store.escalations.reask_rows(shard, [settled for _, settled in failed], spans, now)
 
 
@@ -72,4 +73,4 @@ def _read(file: BinaryIO, span: Span) -> bytes:
 def _answer(home: Home, shard: Shard, outcome: Outcome) -> str | None:
     assert outcome.span is not None, "an answer has a line"
     with home.results(shard.id, outcome.kind or "output").open("rb") as file:
-        return results.text_of(_decode_result(_read(file, outcome.span)))
+        return text_of(_decode_result(_read(file, outcome.span)))

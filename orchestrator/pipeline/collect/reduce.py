@@ -17,7 +17,7 @@ from orchestrator.core import wire
 from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span
 from orchestrator.pipeline.finish.merge import ResultLines
-from orchestrator.policy import results
+from orchestrator.policy.answer_text import text_of
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_spec import Task
@@ -64,7 +64,7 @@ def _answers(home: Home, parts: Sequence[FinishedRow]) -> Iterator[str]:
         for part in parts:
             line = lines.read(part)
             assert line is not None, "what succeeded has a line"
-            yield results.text_of(_decode_result(line)) or ""
+            yield text_of(_decode_result(line)) or ""
     finally:
         lines.close()
 
@@ -82,5 +82,5 @@ def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise JobFilesError(f"cannot use {path}: {error}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot use {path}: {error}", hint="free disk space, then run it again") from error
     return spans

@@ -16,8 +16,9 @@ from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import FetchedFiles
 from orchestrator.policy import batch_errors, results, row_errors
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
-from orchestrator.policy.results import FoundLine, NotExecuted, OutputCheck, RowRefusal
+from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition
 from orchestrator.settings.model_lists import RungStanding, keep_from
 from orchestrator.settings.spec_of import expires
@@ -68,12 +69,12 @@ class ShardTally:
                 parts.append(f"{number:,} {_NAMES[name]}")
         if self.again:
             parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
-        for counted, what in ((self.reasked, "are asked again"), (self.escalated, f"go on with {self.escalated_to}")):
+        for counted, what in ((self.reasked, "are re-asked"), (self.escalated, f"go on with {self.escalated_to}")):
             if counted:
                 codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
                 parts.append(f"{counted.total():,} {what}: {codes}")
         if self.odd is not None:
-            parts.append(f"an id that no row has is {self.odd!r}")
+            parts.append(f"an unknown id is {self.odd!r}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         if self.owed:
             parts.append(f"{self.owed:,} answers may exist there, and are looked for for a day")
@@ -81,10 +82,10 @@ class ShardTally:
 
 
 _NAMES = {
-    "released": "go on in another batch",
-    "duplicates": "lines for rows that had one already",
+    "released": "continue in another batch",
+    "duplicates": "second lines for a row",
     "unknown": "lines of unknown custom_ids",
-    "broken": "lines that are no result",
+    "broken": "lines that are not results",
 }
 
 
@@ -122,7 +123,7 @@ class Rest:
     """Rows without an outcome here: those that had been sent when their batch ended, and where the others go on.
 
     Those in `failed` ran, and are tried again, which counts whatever became of their batch. Those in `waiting` were
-    refused for what is no fault of theirs, those in `elsewhere` go on at another backend, and so do those in
+    refused for what is not a fault of theirs, those in `elsewhere` go on at another backend, and so do those in
     `rerouted`, which were rerouted for the deadline. `nobodys` are lines, by the kind of their file, of which nobody
     can tell whose they are; they may be about the `doubtful` rows.
     """
@@ -141,7 +142,7 @@ def unrecognised(ended: EndedShard, untold: list[InShard], tally: ShardTally, re
     for row in untold:
         if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
             rest.elsewhere.append(row.seq)
-            tally.again["ids that no row has"] += 1
+            tally.again["unknown ids"] += 1
         else:
             yield row, results.unrecognised(row.seq, tally.odd or "")
 
@@ -225,7 +226,7 @@ def _refused(ended: EndedShard, rows: list[InShard], untold: list[InShard], tall
             if (problem := by_seq.get(row.seq)) is not None:
                 yield _ended(row, RequestState.FAILED, problem.code, problem.message)
             else:
-                tally.again["other lines that were refused"] += 1
+                tally.again["further refused lines"] += 1
         return
     for row in untold:
         if not _goes_elsewhere(ended, row, verdict, len(rows), rest):

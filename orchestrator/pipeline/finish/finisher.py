@@ -1,4 +1,4 @@
-"""The end of a job: its rows merged and put where its job file says, what was foreseen held against what came.
+"""The end of a job: its rows merged and put where its job file says, what was forecast held against what came.
 
 Where the job file names known answers, the job's are compared with them first; too few that are right, and the rows
 are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the reason's code.
@@ -30,10 +30,10 @@ from orchestrator.core.errors import (
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
-from orchestrator.pipeline.finish.output_check import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
+from orchestrator.pipeline.finish.delivery import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
 from orchestrator.pipeline.plan import forecast_outcomes
+from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.requests import custom_id
-from orchestrator.policy.results import OutputCheck
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_spec import JobSpec
@@ -201,7 +201,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     try:
         known = known_answers.read(Path(job.source).parent / spec.gold, [task.id for task in spec.tasks])
     except InputError as error:
-        return _unjudged(store, job, spec, f"the known answers cannot be read: {error}", now)
+        return _unjudged(store, job, spec, f"cannot read the known answers: {error}", now)
     by_id = {custom_id(one.document, one.task): one for one in known}
     score = known_answers.score((by_id[name], answer) for name, answer in _answers(store, home, job, sorted(by_id)))
     absent, withheld = len(known) - score.rows, None

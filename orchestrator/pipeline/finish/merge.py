@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
-from orchestrator.policy import results
-from orchestrator.policy.results import OutputCheck
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.merged_rows import batch_row, merged_row
 
 MAX_OPEN = 64
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -37,7 +37,7 @@ class ResultLines:
         file.seek(span.offset)
         line = file.read(span.length)
         if len(line) < span.length:
-            raise StorageError(f"the result file {file.name} is cut: it ends before the line of {row.custom_id!r}")
+            raise StorageError(f"the result file {file.name} is truncated before the line of {row.custom_id!r}")
         return line
 
     def _file(self, shard: str, kind: str) -> BinaryIO:
@@ -77,11 +77,7 @@ def lines(
             if not row.state.is_final and partial:
                 continue
             line = reader.read(row)
-            yield (
-                results.batch_row(row, line)
-                if style == "batch"
-                else results.merged_row(row, line, checks.get(row.task))
-            )
+            yield (batch_row(row, line) if style == "batch" else merged_row(row, line, checks.get(row.task)))
     finally:
         reader.close()
 
@@ -102,13 +98,13 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
     if target.is_dir():
         return "is a folder", "name a file in it"
     if not target.parent.exists():
-        return "there is no such folder", "make it, or name another file"
+        return "there is no such folder", "create it, or name another file"
     if not target.parent.is_dir():
-        return f"{target.parent} is no folder", "name another file"
+        return f"{target.parent} is not a folder", "name another file"
     if target.exists() and not target.is_file():
-        return "is no regular file", "name another file; `orch fetch` without -o writes to stdout"
+        return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
-        return "is the file that the job is made of", "name another file"
+        return "is the job's own input file", "name another file"
     _beside(target).exists()  # raises OSError where the name is too long
     return None
 
@@ -133,12 +129,12 @@ def write(path: Path, merged: Iterable[bytes]) -> int:
     try:
         target = _resolved(path)
         if target.exists() and not target.is_file():
-            raise StorageError(f"cannot write {path}: it is no regular file")
+            raise StorageError(f"cannot write {path}: it is not a regular file")
         target.parent.mkdir(parents=True, exist_ok=True)
         with _claimed(_beside(target)) as file:
             return _fill(file, merged, target)
     except OSError as error:
-        hint = "make room, then run it again" if error.errno in NO_ROOM else None
+        hint = "free disk space, then run it again" if error.errno in NO_ROOM else None
         raise StorageError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
 
 

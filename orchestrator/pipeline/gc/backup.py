@@ -70,9 +70,9 @@ def make(
     done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
-        raise UsageError(f"{target} is there already", hint="name a new file: a backup never overwrites another")
+        raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
     if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no such folder", hint="make it, or name another file")
+        raise UsageError(f"{target}: there is no such folder", hint="create it, or name another file")
     label = Label(now.replace(microsecond=0), __version__, home.identity(), store.removals.has_file)
     stage = home.root / f"{STAGE}{uuid.uuid4().hex}"
     with gc_lock(home):
@@ -83,7 +83,7 @@ def make(
                 _pack(stage, file, found, progress)
         except OSError as error:
             raise StorageError(
-                f"cannot write {target}: {error.strerror or error}", hint="make room, or name a file elsewhere"
+                f"cannot write {target}: {error.strerror or error}", hint="free some space, or name a file elsewhere"
             ) from error
         finally:
             shutil.rmtree(stage, ignore_errors=True)
@@ -216,7 +216,7 @@ def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, BinaryIO]]:
             yield archive, file
     except tarfile.TarError as error:
         raise InputError(
-            f"is no backup, or is cut: {error}", file=path, hint="`orch backup FILE` makes one"
+            f"is not a backup, or is truncated: {error}", file=path, hint="`orch backup FILE` makes one"
         ) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from None
@@ -227,13 +227,13 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
         source = archive.extractfile(LABEL)
         return msgspec.json.decode(source.read() if source else b"", type=Label)
     except (KeyError, msgspec.MsgspecError):
-        raise InputError(f"has no {LABEL}: it is no backup, or is cut", file=path) from None
+        raise InputError(f"has no {LABEL}: it is not a backup, or is truncated", file=path) from None
 
 
 def _broken_lines(
     folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
 ) -> Iterable[str]:
-    """The lines that rows point to and that are no JSON."""
+    """The lines that rows point to and that are not JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
         for shard, kind, span in store.removals.result_lines(found.label.home):
@@ -243,4 +243,4 @@ def _broken_lines(
             try:
                 msgspec.json.decode(line)
             except msgspec.MsgspecError as error:
-                yield f"{name}: the line at {span.offset:,} is no result: {error}"
+                yield f"{name}: the line at {span.offset:,} is not a result: {error}"

@@ -78,7 +78,7 @@ def size_of(folder: Path) -> int:
 def shortage(home: Home, terms: Retention) -> str | None:
     """Why nothing more may be put into a home, None where there is room. Raises StorageError."""
     if (free := _free(home)) < terms.min_free:
-        return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} are to stay free"
+        return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} must stay free"
     if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:
         return f"{home.root} takes {words(total)}, and may take {words(terms.max_bytes)}"
     return None
@@ -88,7 +88,8 @@ def require_room(home: Home, terms: Retention) -> None:
     """Raises NoRoom where nothing more may be put into a home."""
     if (why := shortage(home, terms)) is not None:
         raise NoRoom(
-            why, hint="`orch gc --dry-run` shows what may go; `min_free` and `max_bytes` of [retention] set the marks"
+            why,
+            hint="`orch gc --dry-run` shows what can go; `min_free` and `max_bytes` of [retention] set the limits",
         )
 
 

@@ -79,7 +79,7 @@ def gc_lock(home: Home) -> Iterator[None]:
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
             raise RefusedError(
-                "another `orch gc` or `orch backup` is at this home", hint="run it again when that has ended"
+                "another `orch gc` or `orch backup` is running in this home", hint="run it again when that has ended"
             )
         yield
 
@@ -114,7 +114,7 @@ def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now:
     """
     for number, verdict in enumerate(verdicts):
         if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
-            why = f"job {verdict.job_id} was taken up again just now"
+            why = f"job {verdict.job_id} was resumed just now"
             return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
     return verdicts
 
@@ -130,7 +130,7 @@ def _decide(
     """What becomes of each job; and why none goes, where that is so."""
     jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
-    held = None if building is None else f"job {building} is being built, and may carry any other's answers"
+    held = None if building is None else f"job {building} is being built, and may use other jobs' answers"
     leaving = [_leaving(home, job) for job in jobs]
     used = disk.size_of(home.root) if terms.max_bytes is not None else 0
     carriers, booked = store.removals.carriers(identity), store.removals.booked_since(retention.counts_since(now))
@@ -200,7 +200,7 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be removed: {error.strerror}", hint="see to its owner and mode, then run it again"
+            f"{path} cannot be removed: {error.strerror}", hint="check its owner and mode, then run it again"
         ) from error
 
 
@@ -209,7 +209,10 @@ def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], lis
     jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
-        for pattern, reason in ((f"{STAGE}*", "of a backup that was cut off"), (".home.id.*", "of a first start"))
+        for pattern, reason in (
+            (f"{STAGE}*", "left by a killed backup"),
+            (".home.id.*", "left by a killed start"),
+        )
         for path in sorted(home.root.glob(pattern))
         if path.is_dir() or _is_old(path)
     ]
@@ -220,7 +223,7 @@ def _orphans(store: Store, home: Home, identity: str) -> tuple[list[Orphan], lis
             continue
         job = jobs.get(JobId(path.name))
         if path.name.startswith(GONE) or ((path / GOING).exists() and (job is None or CLEARED in job.options)):
-            found.append(Orphan(path, disk.size_of(path), "of a job whose files were to go"))
+            found.append(Orphan(path, disk.size_of(path), "of a job whose files were being removed"))
         elif job is None and _holds_results(path):
             unknown.append(path)
         elif job is None:
@@ -236,7 +239,7 @@ def _of_no_job(path: Path) -> list[Orphan]:
         return []
     if not _is_free(path / "build.lock"):
         return []
-    return [Orphan(path, disk.size_of(path), "of a build that was cut off")]
+    return [Orphan(path, disk.size_of(path), "left by a killed build")]
 
 
 def _is_free(lock: Path) -> bool:

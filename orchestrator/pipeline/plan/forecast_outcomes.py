@@ -1,4 +1,4 @@
-"""What was foreseen, held against what came: when a batch is over, and when a job is."""
+"""What was forecast, held against what came: when a batch is over, and when a job is."""
 
 from __future__ import annotations
 

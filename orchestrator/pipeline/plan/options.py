@@ -22,10 +22,10 @@ from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Assumed, Lengths
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, SynchronousOption, observed
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.quota import Learned
-from orchestrator.policy.requests import resolve_model
 from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home

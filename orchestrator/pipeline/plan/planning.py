@@ -273,7 +273,7 @@ class Planning:
         back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
         if by is not None and back > by and self.lying.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
-        reason = f"the canary goes first; {best.backend} is the quickest"
+        reason = f"the canary goes first; {best.backend} is the fastest"
         sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
         if self.lying.waiting:
             sends.append(Sending(self.lying.waiting, best.backend, None, reason))
@@ -351,7 +351,7 @@ class Planning:
 
     def _kept(self, avoid: str) -> list[Sending]:
         """Where the rows go that a backend has refused. Raises RefusedError where nothing else takes them."""
-        refused, avoided = "it has refused these rows, has no model for them, or gave them up", avoid.split(",")
+        refused, avoided = "it refused these rows, has no model for them, or gave them up", avoid.split(",")
         options = [
             replace(one, objection=one.objection or refused) if one.backend in avoided else one
             for one in self.options
@@ -359,7 +359,7 @@ class Planning:
         others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
         if not others:
             told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
-            raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have nowhere to go: {told}")
+            raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have no other route: {told}")
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
             # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.

@@ -92,7 +92,7 @@ class ByToken:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """A price that is not known is no fault of the job's: it waits until orch.toml has it."""
+    """A price that is not known is not a fault of the job's: it waits until orch.toml has it."""
     try:
         yield
     except InputError as error:

@@ -19,7 +19,7 @@ class ReplanTimer:
     def is_due(
         self, job: Job, now: datetime, *, waiting: bool, moved: bool, trouble: frozenset[str] = frozenset()
     ) -> bool:
-        """Whether to plan a job now: rows wait that did not before, its terms changed, or its time has come.
+        """Whether to plan a job now: rows wait that did not before, its terms changed, or it is due.
 
         Backends in `trouble` take no rows, or do not answer: that they are, and that they are no longer, is news. A
         job without a deadline is planned only then, and while rows of it wait.

@@ -13,7 +13,8 @@ from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
-from orchestrator.policy.requests import ENDPOINT, resolve_model
+from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing

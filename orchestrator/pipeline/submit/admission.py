@@ -155,7 +155,7 @@ class AdmissionControl:
         if known.until - known.since < ACCOUNT_PATIENCE:
             return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
         raise AccountError(
-            known.reason, hint=f"`orch doctor` asks {handle.name} again; every row is kept, and goes on then"
+            known.reason, hint=f"`orch doctor` tests {handle.name} again; every row is kept and continues then"
         )
 
     def lost_input(self, handle: BackendHandle) -> None:

@@ -22,7 +22,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
 from orchestrator.policy.budgets import BudgetStanding, Period
-from orchestrator.policy.requests import resolve_model
+from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.backends import LocalBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
@@ -33,7 +33,7 @@ MARGIN = Decimal("1.5")
 """Prompts are estimated; no text that people write has half as many tokens again."""
 SETTLED_AFTER = timedelta(days=1)
 """A line of the ledger says when its batch was looked at; it is written a while later, and no day later."""
-_NO_BOUND = "give every row of the batch file a `max_tokens`, or run it without a budget"
+_NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 _AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
@@ -60,7 +60,7 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
     )
     if not ahead or spent + ahead < job.budget:
         return None
-    return f"budget of {amount(job.budget)} reached: {money(spent)} spent, stopping costs up to {up_to(ahead)}"
+    return f"budget of {amount(job.budget)} reached: {money(spent)} spent, stopping now costs up to {up_to(ahead)}"
 
 
 def no_room(
@@ -83,7 +83,7 @@ def no_room(
         return f"{told}, up to {up_to(in_flight)} more in flight"
     raise RefusedError(
         f"job {job.id}: {told}",
-        hint="give a larger budget, a lower max_tokens, or smaller batches (`limits` of the backend in orch.toml)",
+        hint="raise the budget, lower max_tokens, or make batches smaller (`limits` of the backend in orch.toml)",
     )
 
 
@@ -95,7 +95,7 @@ def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> 
     """What a shard costs at most, in dollars; None where it is paid by the hour."""
     cost = _bound(handle_of(shard).price, model_of(job, shard), shard)
     if cost is not None and shard.max_output is None:
-        raise RefusedError(f"job {job.id} has a budget, and rows whose answers have no bound", hint=_NO_BOUND)
+        raise RefusedError(f"job {job.id} has a budget, and rows with unlimited answers", hint=_NO_BOUND)
     return cost
 
 
@@ -167,7 +167,7 @@ class SharedBudgets:
                 why = self._no_time(self._standing(budget, look, others), _running(others), shard)
             elif shard.max_output is None:
                 raise RefusedError(
-                    f"job {job.id} counts against budget {budget.name}, and has rows whose answers have no bound",
+                    f"job {job.id} counts against budget {budget.name}, and has rows with unlimited answers",
                     hint=_NO_BOUND,
                 )
             else:
@@ -246,13 +246,13 @@ class SharedBudgets:
                 price = self._price(shard)
                 most = _bound(price, self._model(job, shard), shard)
             except (UsageError, ValueError) as error:  # no price, or a job of another version
-                told = error.message if isinstance(error, UsageError) else "its job file is of another version"
-                standing = replace(standing, unbounded=f"what {shard.id} may cost is not known: {told}")
+                told = error.message if isinstance(error, UsageError) else "its job file is from another version"
+                standing = replace(standing, unbounded=f"the cost of {shard.id} is unknown: {told}")
                 continue
             if most is None:
                 standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)
             elif shard.max_output is None:
-                standing = replace(standing, unbounded=f"{shard.id} is in flight, and its answers have no bound")
+                standing = replace(standing, unbounded=f"{shard.id} is in flight, and its answers have no limit")
             else:
                 standing = replace(standing, in_flight=standing.in_flight + most)
         return standing

@@ -36,7 +36,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
     if (wanted := _wanted(job)) is None:
         return
     rows = store.checked.mark_canary(job.id, wanted.rows)
-    told = f"{rows:,} rows go first" if rows else f"left out: no more than {wanted.rows:,} rows are asked"
+    told = f"{rows:,} rows go first" if rows else f"skipped: no more than {wanted.rows:,} rows"
     store.jobs.note(job.id, EventKind.CANARY, told, now)
 
 
@@ -96,7 +96,7 @@ def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders 
 
 
 def _leave_out(store: Store, job: Job, why: str, now: datetime) -> None:
-    store.jobs.note(job.id, EventKind.CANARY, f"left out: {why}; the others follow unproved", now)
+    store.jobs.note(job.id, EventKind.CANARY, f"skipped: {why}; the other rows follow without it", now)
     store.checked.all_follow(job.id)
 
 

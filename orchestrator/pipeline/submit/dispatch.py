@@ -38,7 +38,7 @@ class Dispatch:
             return self._sent(job, shard, handle)
         if shard.rerouted_at is not None or not self._work.handles.planning(job).may_take(shard):
             # It was rerouted before it was known whether there is a batch of it; or it must not go there any more.
-            self._dissolve(job, shard, shard.rerouted_for or "its backend may not take it any more")
+            self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
             return True
         if not self._work.polls.is_due(shard, handle, self._work.now()):
             return False
@@ -66,7 +66,7 @@ class Dispatch:
             and self._work.admission_control.refused_for(handle, CallKind.SEND) < BUSY_FOR
         ):
             return False
-        sending.give_up(self._work.store, shard, shard.held or "its backend took nothing", now)
+        sending.give_up(self._work.store, shard, shard.held or "its backend accepted nothing", now)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.ENDED, f"it could not be sent: {shard.held}", shard)
         return True
@@ -115,7 +115,7 @@ class Dispatch:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
         watched = self._work.polls.of(shard, self._work.now())
-        admission = sending.SendConditions(
+        admission = sending.AdmissionCheck(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
@@ -128,7 +128,7 @@ class Dispatch:
                 self._work.polls.failed(shard, handle, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.why)
         self._work.polls.forget(shard)
-        said = "the backend refused it" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
+        said = "rejected by the backend" if batch is None else f"batch {batch.id} of {shard.rows:,} rows created"
         self._work.note(job, EventKind.SUBMITTED, said, shard)
         return True
 

@@ -8,7 +8,7 @@ from orchestrator.core.errors import OutputError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
 from orchestrator.pipeline import after
-from orchestrator.pipeline.finish.output_check import Gate
+from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.store import Store
 
 
@@ -27,7 +27,7 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
         return False
     if stands is after.Predecessor.WELL:
         return None
-    error = f"job {before}, which it comes after, has not finished well: {why}"
+    error = f"job {before}, which it comes after, did not succeed: {why}"
     store.jobs.fail(job.id, error, JobFault.AFTER)
     store.jobs.note(job.id, EventKind.FAILED, error, now)
     return True

@@ -38,7 +38,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.admission import BatchRoom
 from orchestrator.policy.batch_errors import NOT_SENT, input_is_missed
 from orchestrator.policy.evidence import DENIALS
-from orchestrator.policy.requests import resolve_model, with_model
+from orchestrator.policy.model_names import resolve_model, with_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -119,7 +119,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class SendConditions:
+class AdmissionCheck:
     """What lets a shard through to its backend. `now` is the clock; one shard at a time holds `asks`, from
     the question to the intent.
 
@@ -141,7 +141,7 @@ def submit(
     handle: BackendHandle,
     models: Models,
     watched: PolledShard,
-    admission: SendConditions,
+    admission: AdmissionCheck,
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's deadline as it is now.
 
@@ -240,7 +240,7 @@ def _refused_create(
     if now >= since + UPLOAD_SETTLES:
         file_id, watched.refused_since, watched.uploads = None, None, watched.uploads + 1
     store.shards.move(intended, ShardState.PENDING, input_file_id=file_id, sends=max(0, intended.sends - 1))
-    return Waits(f"its upload cannot be used yet: {refusal.message}", is_failing=True)
+    return Waits(f"its upload is not usable yet: {refusal.message}", is_failing=True)
 
 
 def give_up(store: Store, shard: Shard, why: str, now: datetime) -> None:
@@ -282,7 +282,7 @@ def _may_appear(
     since = shard.intended_at or shard.created_at
     # The oftener it was asked for in vain, the longer it is looked for: each try may cost what it is about.
     patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
-    told = "it was asked for and no answer came"
+    told = "it was created without a confirmation"
     if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
         patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
     appears_until = since + timedelta(seconds=patience)
@@ -318,7 +318,7 @@ def recover(
         seen = Sighting()
     if seen.batch is not None:
         store.shards.move(shard, ShardState.SUBMITTED, **_facts_of(seen.batch, now))
-        return SendOutcome(f"batch {seen.batch.id} is this shard's: adopted", seen.doubles)
+        return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
     watched.unseen += seen.undecided is None
     if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
@@ -326,9 +326,9 @@ def recover(
         return None
     if shard.sends >= MOST_SENDS:
         give_up(store, shard, f"{shard.sends} creates were not answered, and no batch came of them", now)
-        return SendOutcome("no batch is this shard's, and it is not asked for again")
+        return SendOutcome("no batch belongs to this shard, and it is not submitted again")
     store.shards.move(shard, ShardState.PENDING, held=None)
-    return SendOutcome("no batch is this shard's: it is submitted again")
+    return SendOutcome("no batch belongs to this shard: it is submitted again")
 
 
 def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str | None) -> None:
@@ -348,4 +348,4 @@ def _write_input(store: Store, home: Home, shard: Shard, path: Path, model: str 
             os.fsync(target.fileno())
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise JobFilesError(f"cannot write {path}: {error}", hint="make room, then run it again") from error
+        raise JobFilesError(f"cannot write {path}: {error}", hint="free disk space, then run it again") from error

@@ -1,6 +1,6 @@
 """What an engine's speed was like, learned from how far it had come at each look.
 
-An engine is no number: it differs from night to night, slows down for other users at their hours, stands still at
+An engine is not a number: it differs from night to night, slows down for other users at their hours, stands still at
 times, and dies. Each of these is learned apart, recent nights first, so that one bad night is neither the rule nor
 forgotten.
 """

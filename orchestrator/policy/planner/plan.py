@@ -103,15 +103,15 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     if chosen and chosen.holds:
         return PlanVerdict(True, f"done by {clock(terms.deadline, now)} with {chosen.chance:.1%}")
     if chosen and terms.late_cost is not None:
-        return PlanVerdict(True, f"in time with {chosen.chance:.1%}; being late costs less than being surer")
+        return PlanVerdict(True, f"in time with {chosen.chance:.1%}; being late costs less than a better chance")
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
-        reason = f"no backend takes a batch of as few rows as {rows:,}"
+        reason = f"no backend accepts a batch of only {rows:,}"
     elif chosen is None:
-        reason = f"no way to run this costs as little as the budget of {amount(terms.budget)}"
+        reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:
-        told = f"the budget of {amount(terms.budget)} does not pay for being in time"
+        told = f"the budget of {amount(terms.budget)} is too small to be in time"
         reason = f"{told}; with it, that is {chosen.chance:.1%}"
     else:
         reason = f"in time with {chosen.chance:.1%}, where {terms.target:.1%} are asked for"

@@ -87,7 +87,7 @@ def _nothing(job: Open, board: _Board, now: datetime) -> Decision:
     candidate = CandidatePlan(at.batch_shares, (0,) * len(at.held), at.held, at.coming, at.free_in, 0, None)
     waits = job.waiting + job.rerouted + job.coming > 0
     chance = 0.0 if waits else chance_of(candidate, board.ours)
-    why = "nothing more can be done within the budget"
+    why = "nothing else fits the budget"
     return Decision((), (), why, now + timedelta(seconds=LATEST), chance, money(0.0), None)
 
 
@@ -202,7 +202,7 @@ def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
     sends = [send for bet in candidate.unsent for send in _taken(pool, bet.rows, bet.option.backend, from_end=False)]
     for sync, rows in zip(ours.sync_options, candidate.new, strict=True):
         sends += _taken(pool, rows, sync.option.backend, from_end=True)
-    # What stays where it is after all is no move.
+    # Rows that stay where they are have not moved.
     return [send for send in sends if send.source != send.backend]
 
 
@@ -269,17 +269,17 @@ def _between(there: Rows, before: Sequence[int], after: Sequence[int], ours: Cap
 def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) -> str:
     candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
-        return "the deadline has passed; what is open goes where it is done soonest"
+        return "the deadline has passed; open rows go where they finish soonest"
     told = f"in time with {chosen.chance:.1%}"
     if candidate.cancel:
         rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
-        why = "later the rest would not surely be done in time" if chosen.holds else "that is likelier than waiting"
+        why = "later, the rest might not finish in time" if chosen.holds else "that is likelier than waiting"
         return f"{rows:,} rows rerouted from {_named(candidate.cancel)}: {why}; {told}"
     if moves:
         rows, places = sum(one.rows for one in moves), sorted({one.source for one in moves if one.source})
-        return f"{rows:,} rows leave {_named(places)}, which would not have them done in time; {told}"
+        return f"{rows:,} rows leave {_named(places)}, which would not finish them in time; {told}"
     if not chosen.holds:
-        return f"nothing that can be done now is surer; {told}"
+        return f"nothing is more likely to be in time; {told}"
     if candidate.reroute_after is not None and candidate.batch_shares:
         latest = duration(candidate.reroute_after)
         return f"there is time: what still runs is cancelled and rerouted in {latest} at the latest; {told}"

@@ -15,7 +15,7 @@ from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, ar
 from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.values import BatchOption, Claim, Cost, Option, Reroute, SynchronousOption, Terms
 
-NOT_LOCAL = 'the job is local only, and this backend is not declared location = "local"'
+NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 NOTHING = Cost(Decimal(0), Decimal(0))
 RESERVED = 0.75
 """The part of the time that rows which come later may take at most, as it is planned."""

@@ -27,7 +27,7 @@ def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[R
         found.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:
-            why = "the cheapest" if not place and not candidate.batch_shares else "what it does in time, so cheapest"
+            why = "the cheapest" if not place and not candidate.batch_shares else "cheapest for what it does in time"
             found.append(_route(sync.option, rows, ours.horizon, now, why))
     return found
 
@@ -96,16 +96,16 @@ def _against(
 ) -> str:
     dearer = f"{float(cost.p50) / chosen.expected:.1f}x dearer" if chosen and chosen.expected > 0 else "dearer"
     if kept:
-        return f"kept for the reroute; {dearer} for all rows"
+        return f"reserved for a reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {money(cost.p95)}, which is over the budget of {amount(terms.budget)}"
     if isinstance(option, BatchOption) and rows < option.min_rows:
-        return f"{rows:,} rows are no batch; one has {option.min_rows:,} or more"
+        return f"{rows:,} rows are too few for a batch, which needs {option.min_rows:,} or more"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
-        return "may not be done at all (p95)" if p95 is None else f"would be done by {clock(p95, now)} (p95)"
+        return "might never finish (p95)" if p95 is None else f"would finish by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:
         return f"{dearer}, not needed"
-    return f"no cheaper, and in time with {chance:.0%}"
+    return f"not cheaper, and in time with {chance:.0%}"
 
 
 def clock(at: datetime, now: datetime) -> str:

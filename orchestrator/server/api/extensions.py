@@ -93,7 +93,7 @@ class Extensions:
             page = await self._page(batch, page.position, STREAM_ROWS)
 
     async def _page(self, batch: Batch, after: str | int | None, limit: int) -> merged.ResultPage:
-        # Rows of an input that is not checked yet, or is no good, have neither results nor an order.
+        # Rows of an input that is not checked yet, or is not good, have neither results nor an order.
         if batch.status in (BatchStatus.VALIDATING, BatchStatus.FAILED):
             return merged.ResultPage([], 0, False)
         self._require_kept(batch.output_file_id, batch.error_file_id)

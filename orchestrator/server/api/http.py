@@ -198,7 +198,7 @@ def on_storage_error(request: Request, error: Exception) -> Response:
 def _reason(request: Request, error: Exception) -> str | None:
     if isinstance(error, OSError):
         return error.strerror
-    # Texts of other errors have paths in them, which are no tenant's business.
+    # Texts of other errors have paths in them, which are nobody else's business.
     is_told = isinstance(error, NoSpace) or not request.scope.get("asks_for_keys", False)
     return str(error) if is_told else "its log has the reason"
 

@@ -21,7 +21,7 @@ from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.plan import InputRows
-from orchestrator.server.dispatch.resultlines import error_line
+from orchestrator.server.dispatch.resultlines import error_line, unfinished_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog
 from orchestrator.server.dispatch.tally import Note, Tally, note_of
@@ -30,7 +30,6 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.work import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.records import BatchRecord
 
-IN_DOUBT = "An attempt at it had left before, so it may be billed all the same."
 MANY_MISSES = 3
 BATCH_PRIORITY = 100
 """vLLM serves lower numbers first; people who wait have 0."""
@@ -142,8 +141,7 @@ class ActiveBatch(RowSource):
         """Why rows do not go out, for people: a matter of this batch alone."""
         for index, why in self._unreadable.items():
             return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
-        reason = self._failure
-        return None if reason is None else f"batch {self.batch.id} waits: {reason}"
+        return None if self._failure is None else f"batch {self.batch.id} waits: {self._failure}"
 
     @property
     def row_order(self) -> str | None:
@@ -268,8 +266,7 @@ class ActiveBatch(RowSource):
         work, _, _ = self._inflight.pop(task)
         if self.stopping is not None:
             rows = work.packed or (work.index,)
-            for index in rows:
-                self._taken_back[index] = work.upstream_seconds / len(rows)
+            self._taken_back.update(dict.fromkeys(rows, work.upstream_seconds / len(rows)))
             self.changed.set()
 
     def upstream_seconds(self) -> float:
@@ -384,11 +381,7 @@ class ActiveBatch(RowSource):
             if not done:
                 # A row that was taken back has used the upstream all the same, and somebody pays for that.
                 seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
-                said = f"{message} {IN_DOUBT}" if doubts else message
-                orch = None
-                if self.options.provenance and (seconds or doubts):
-                    orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
-                line = error_line(self._custom_id(index), code, said, orch)
+                line = unfinished_line(self._custom_id(index), code, message, seconds, doubts, self.options)
                 self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:

@@ -103,7 +103,7 @@ def _unlike(answer: http1.HttpAnswer) -> Reply:
     if not is_object(body):
         if status < 300:
             kind = (answer.header("content-type") or "of no type")[:LONGEST_TEXT]
-            detail = f"the answer ({kind}, {len(body)} bytes) is no JSON object"
+            detail = f"the answer ({kind}, {len(body)} bytes) is not a JSON object"
             return Reply(End.GARBLED, status, detail=detail)
         body = b""
     return Reply(End.ANSWERED, status, body, retry_after=retry_after(answer.header, now(), most=MAX_RETRY_AFTER))

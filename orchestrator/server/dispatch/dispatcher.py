@@ -324,7 +324,7 @@ class Dispatcher:
         if fault is not None and fault is not AttemptFault.OVERLOAD:
             work.failed_on = upstream
             # Where there is no other, a row's own pauses do: rows that are bad by themselves would hold up the rest.
-            # But many without any answer are no bad rows: each costs a worker the whole time that a request may take.
+            # But many without any answer are not bad rows: each blocks a worker for as long as a request may take.
             if len(self.upstreams) > 1 or fault is AttemptFault.TIMED_OUT:
                 upstream.faulty(verdict.reason)
             if fault is AttemptFault.CUT and work is self._alone:

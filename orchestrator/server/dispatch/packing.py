@@ -12,7 +12,7 @@ each gets its own end. An upstream that answered with a PackError will do so aga
 
 `/v1/completions` takes a list of prompts too and is left out: its usage is one sum of prompts and generated tokens,
 and a row's generated tokens cannot be known from it; and a pack there would last as long as its longest answer.
-`/v1/score` and `/v1/rerank` answer one list to one query, which is no list of rows.
+`/v1/score` and `/v1/rerank` answer one list to one query, which is not a list of rows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SHAPES = {
 ENDPOINTS = frozenset(_SHAPES)
 # A body that has one of these is about itself alone: an id of its own, or a conversation in the place of an input.
 _SINGLE = frozenset({"request_id", "messages"})
-_FORMATS = (b"null", b'"float"', b'"base64"')  # others are no JSON
+_FORMATS = (b"null", b'"float"', b'"base64"')  # others are not JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _prompts(total: int, rows: Sequence[Packable]) -> list[int]:
 
 
 def _parts(value: Any, weights: Sequence[int]) -> list[Any]:
-    """A usage, or a number in it, shared out; what is no number is everybody's."""
+    """A usage, or a number in it, shared out; what is not a number is everybody's."""
     match value:
         case dict():
             parts = {name: _parts(each, weights) for name, each in value.items()}

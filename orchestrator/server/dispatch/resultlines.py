@@ -12,7 +12,9 @@ import msgspec
 from orchestrator.core import wire
 from orchestrator.core.wire import ErrorObject
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.records import BatchOptions
 
+IN_DOUBT = "It was sent before and got no answer, so it may be billed all the same."
 _encode = msgspec.json.encode
 MAX_MESSAGE = 16_384
 """Characters of an upstream's error message that are kept."""
@@ -46,6 +48,19 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wi
     )
 
 
+def unfinished_line(
+    custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
+) -> bytes:
+    """The result line of a row that its batch ends without: it may have used an upstream for `seconds` all the same.
+
+    `doubts` is how often it was sent to an upstream that bills, without an answer.
+    """
+    orch = None
+    if options.provenance and (seconds or doubts):
+        orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
+    return error_line(custom_id, code, f"{message} {IN_DOUBT}" if doubts else message, orch)
+
+
 def _extension(orch: wire.Provenance | None) -> bytes:
     return b"" if orch is None else b',"orch":' + _encode(orch)
 
@@ -64,7 +79,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_body(reply: Reply) -> bytes:
-    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are no JSON are translated."""
+    """An upstream's error body in OpenAI's form: vLLM's integer codes and bodies that are not JSON are translated."""
     body = _ErrorBody()
     with contextlib.suppress(*wire.JSON_ERRORS):
         body = msgspec.json.decode(reply.body, type=_ErrorBody)

@@ -175,7 +175,7 @@ def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
 
 
 def recover(path: Path) -> Iterator[ResultLine]:
-    """Each row of a result file, after cutting what a kill left behind: half a line, or one that is no JSON.
+    """Each row of a result file, after cutting what a kill left behind: half a line, or one that is not JSON.
 
     A file that is not there has no rows. Raises OSError.
     """

@@ -18,7 +18,7 @@ class End(StrEnum):
     UNREACHABLE = "unreachable"  # no connection: says nothing about the row
     CUT = "cut"  # the connection went away while the row was in it
     TIMED_OUT = "timed_out"  # no answer within the time a request may take
-    GARBLED = "garbled"  # an answer that is no JSON, or not HTTP
+    GARBLED = "garbled"  # an answer that is not JSON, or not HTTP
     TOO_LONG = "too_long"  # an answer of more bytes than are kept of one
 
 

@@ -4,7 +4,7 @@ Before a row is sent, its number is appended to a file: four bytes, a plain writ
 them; a power cut may lose those of the last seconds, as nothing is synced. A row that was sent more often than it was
 answered is in doubt so often: it may have been carried out and billed, and nobody has the answer.
 
-An answer that is no result (a 429, a 500) is noted too, as it takes back the doubt. One that is a result is not: its
+An answer that is not a result (a 429, a 500) is noted too, as it removes the doubt. One that is a result is not: its
 line does that once it is durable, and until then the row is in doubt.
 """
 
@@ -32,7 +32,7 @@ def read_doubts(path: Path, rows: int) -> bytearray:
         while data := file.read(_READ_BYTES):
             for record in array("I", data[: len(data) - len(data) % _RECORD]):
                 row = (record & ~_ANSWERED) - 1
-                # Rows count from 1, so that what a power cut leaves of a write, zeros, is no row.
+                # Rows count from 1, so that what a power cut leaves of a write, zeros, is not a row.
                 if not 0 <= row < rows:
                     continue
                 if record & _ANSWERED:

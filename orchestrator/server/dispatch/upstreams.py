@@ -329,7 +329,7 @@ class Upstream:
             # An upstream without a models page is well as long as it answers.
             return status in (404, 405)
         except JSON_ERRORS:
-            self.problem = "answers, but not as an OpenAI-compatible server does"
+            self.problem = "answers, but not like an OpenAI-compatible server"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.problem = f"unreachable: {unreachable.reason(error)}"
         return False

@@ -96,7 +96,7 @@ def _model(given: str) -> str:
     path = Path(given).expanduser()
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):
-            raise InputError(f"{path} is no model: it holds no config.json")
+            raise InputError(f"{path} is not a model: it holds no config.json")
         return str(path.absolute())
     if path.is_file():
         return str(path.absolute())
@@ -190,7 +190,7 @@ def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -
 
 
 def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
-    # A path is no name for a model: the last part of it is what requests say.
+    # A path is not a name for a model: the last part of it is what requests say.
     name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() else ()
     size = ("--tensor-parallel-size", str(len(gpus))) if len(gpus) > 1 else ()
     ours = COMMON_OPTIONS if gpus else (*COMMON_OPTIONS, *CPU_OPTIONS)

@@ -60,7 +60,7 @@ def parse(text: str) -> list[Gpu]:
     for line in filter(None, map(str.strip, text.splitlines())):
         index, *memory = (cell.strip() for cell in line.split(","))
         if not index.isdecimal() or len(memory) != 2:
-            raise EngineUnavailable(f"nvidia-smi says {line!r}, which is no GPU", hint=None)
+            raise EngineUnavailable(f"nvidia-smi says {line!r}, which is not a GPU", hint=None)
         total, free = (int(cell) * MIB if cell.isdecimal() else None for cell in memory)
         gpus.append(Gpu(int(index), total, free))
     return gpus

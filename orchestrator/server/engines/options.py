@@ -42,7 +42,7 @@ def value_of(options: Sequence[str], name: str) -> str | None:
 def check_options(options: Sequence[str]) -> None:
     """Refuse options that orch itself must set: UsageError."""
     if options and not options[0].startswith("-"):
-        raise UsageError(f"{options[0]!r} is no option of vLLM", hint="only vLLM's own options follow the `--`")
+        raise UsageError(f"{options[0]!r} is not an option of vLLM", hint="only vLLM's own options follow the `--`")
     for option in options:
         name = _plain(option.partition("=")[0])
         if name in OURS:

@@ -18,7 +18,7 @@ import msgspec
 from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, Struct, Unfit, fit, flattened, kind_of
 
 WHOLE = "answer"
-"""What stands for the field where an answer is no object with named fields."""
+"""What stands for the field where an answer is not an object with named fields."""
 
 
 class _Tokens(msgspec.Struct):

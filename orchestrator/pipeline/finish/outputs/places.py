@@ -25,11 +25,11 @@ PROBE = ".orch-check"
 """How the name of an object ends that a probe writes to a storage, and removes."""
 _HINTS = {
     OutputFault.NOT_A_FILE: "name a file",
-    OutputFault.NOT_FOUND: "make it, or name another place",
+    OutputFault.NOT_FOUND: "create it, or name another place",
     OutputFault.NO_PERMISSION: "give yourself the right to write there, or name another place",
-    OutputFault.NO_ROOM: "make room, or name another place",
-    OutputFault.UNREACHABLE: "see that it is there and answers",
-    OutputFault.FAILED: "see that it is there and its keys are set",
+    OutputFault.NO_ROOM: "free some space, or name another place",
+    OutputFault.UNREACHABLE: "check that it exists and responds",
+    OutputFault.FAILED: "check that it exists and its keys are set",
 }
 
 
@@ -63,7 +63,7 @@ def check_address(address: str, field: str) -> None:
     try:
         get_filesystem_class(parts.scheme)
     except ValueError:
-        raise UsageError(f"{field}: {parts.scheme}:// is no storage that fsspec knows") from None
+        raise UsageError(f"{field}: {parts.scheme}:// is not a storage that fsspec supports") from None
     except ImportError as error:
         extra = "pip install 'orch-batch[s3]'" if parts.scheme in ("s3", "s3a") else str(error)
         raise UsageError(f"{field}: what writes to {parts.scheme}:// is not installed", hint=extra) from None
@@ -182,7 +182,7 @@ def _target(place: Path) -> Path:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if target.exists() and not target.is_file():
-        raise OSError(errno.ENXIO, "it is no regular file")
+        raise OSError(errno.ENXIO, "it is not a regular file")
     return target
 
 

@@ -102,9 +102,9 @@ def _told(table: str) -> Iterator[None]:
     except (StorageError, OSError) as error:
         code = fault_of(error)
         # The hints of the store are about orch's own database.
-        hint = "see that output's database is there and may be written"
+        hint = "check that the output's database exists and is writable"
         if code is OutputFault.DIFFERS:
-            hint = "a table of other columns needs another name"
+            hint = "use another table name for other columns"
         why = error.message if isinstance(error, StorageError) else error.strerror or str(error)
         raise OutputError(code, f"output: table {table}: {why}", hint=hint) from error
 
@@ -143,7 +143,7 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         for column in Table(name, MetaData(), autoload_with=tx).columns
     }
     if not there.keys() >= set(KEY):
-        raise OutputError(OutputFault.DIFFERS, "it is there already, and no table of rows")
+        raise OutputError(OutputFault.DIFFERS, "it already exists, and does not hold rows")
     quote = tx.dialect.identifier_preparer.quote_identifier
     for column in wanted:
         kind = column.type.compile(tx.dialect)
@@ -151,9 +151,7 @@ def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
         if found is None:
             tx.exec_driver_sql(f"ALTER TABLE {quote(name)} ADD COLUMN {quote(column.name)} {kind}")
         elif found != kind:
-            raise OutputError(
-                OutputFault.DIFFERS, f"its column {column.name} is {found}, and would have to be {kind}"
-            )
+            raise OutputError(OutputFault.DIFFERS, f"its column {column.name} is {found}, and must be {kind}")
     return Table(name, MetaData(), autoload_with=tx)
 
 

@@ -39,7 +39,7 @@ class BatchPolling:
                 return False
             is_refused = self._work.admission_control.refused_for(handle, CallKind.LOOK) >= BUSY_FOR
             if is_refused and shard.state is ShardState.SUBMITTED:
-                return self._lose(job, shard, "its account has been refused for a week")
+                return self._lose(job, shard, "its account has been rejected for a week")
             if (held := self._work.admission_control.check_account(handle)) is not None:
                 return self._work.hold(job, shard, held)
         try:
@@ -119,7 +119,7 @@ class BatchPolling:
         if batch is not None:
             return batch
         if handle.is_own:
-            return self._lose(job, shard, "the backend knows this batch no longer")
+            return self._lose(job, shard, "the backend no longer knows this batch")
         with suppress(BackendError):
             seen = handle.api.listed(shard.batch_id, shard.submitted_at or shard.created_at)
             if seen.batch is not None:
@@ -130,7 +130,7 @@ class BatchPolling:
         verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
             return self._work.hold(job, shard, verdict.why)
-        return self._lose(job, shard, "the backend knows this batch no longer")
+        return self._lose(job, shard, "the backend no longer knows this batch")
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
         """A batch as its backend's list shows it, where it could not be retrieved for some time."""
@@ -151,7 +151,7 @@ class BatchPolling:
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         why = track.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
         if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:
-            why = "its backend has been too busy for a week to say how it is"
+            why = "its backend has been too busy for a week to report on it"
         return why is not None and self._lose(job, shard, why)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
@@ -160,7 +160,7 @@ class BatchPolling:
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
         self._work.polls.forget(shard)
-        self._work.note(job, EventKind.ENDED, f"the batch is taken for gone: {why}", shard)
+        self._work.note(job, EventKind.ENDED, f"the batch is considered gone: {why}", shard)
         return True
 
     def _asked_to_end(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
@@ -180,7 +180,7 @@ class BatchPolling:
             raise
         except BackendRefused as refusal:
             return f"{refusal.message}; its end is waited for"
-        self._work.polls.looked(shard, handle, now, seen="asked to end")
+        self._work.polls.looked(shard, handle, now, seen="cancellation requested")
         return None
 
     def _over(

@@ -74,8 +74,8 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
     if _within(PROBE_SECONDS, str(place), lambda: is_foreign(store, job.home, job.series, place)):
         raise OutputError(
             OutputFault.EXISTS,
-            f"output: {place} is there already, and orch did not write it",
-            hint="move it away, name another file, or say that it may go: --force, or `overwrite: true` in `output`",
+            f"output: {place} already exists, and orch did not write it",
+            hint="move it, name another file, or allow overwriting: --force, or `overwrite: true` in `output`",
         )
 
 
@@ -156,7 +156,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
         if future.done():
             raise  # its own, of a storage
         said = f"{place} has not answered for {seconds:.0f} s"
-        raise OutputError(OutputFault.UNREACHABLE, said, hint="see that it is there and answers") from None
+        raise OutputError(OutputFault.UNREACHABLE, said, hint="check that it exists and responds") from None
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ NEWEST = 20
 
 @click.command(epilog=JOB_HELP)
 @click.argument("job_name", metavar="[JOB]", required=False)
-@click.option("--watch", is_flag=True, help="Keep showing it until it is finished.")
+@click.option("--watch", is_flag=True, help="Keep updating until the job ends.")
 @click.option("--all", "show_all", is_flag=True, help="Every job, not only the newest 20; every event of JOB.")
 @json_option
 def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> int:
@@ -65,9 +65,9 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 
         out().print(job_lines(shown, out().width))
     else:
-        say("orch: no jobs yet; `orch run JOB.yaml` makes one")
+        say("orch: no jobs yet; start one with `orch run JOB.yaml`")
     if len(shown) < len(lines):
-        show(f"there are more jobs than these {NEWEST}: `orch status --all` shows them")
+        show(f"only the newest {NEWEST} jobs are shown: `orch status --all` shows all")
     _say_engine(settings, schedules)
 
 
@@ -101,7 +101,7 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     from orchestrator.engine.lock import running_engine
 
     holder = running_engine(settings.home)
-    show(f"engine: {holder} runs" if holder else "engine: none runs; `orch up` is one")
+    show(f"engine: {holder} runs" if holder else "engine: not running; start it with `orch up`")
     for line in differences(settings.home, holder, settings.path):
         show(f"settings: {line}")
     active = [one for one in schedules if one.paused_at is None]
@@ -112,7 +112,7 @@ def _say_engine(settings: CommandSettings, schedules: Schedules) -> None:
     at = now()
     coming = [(due.at, one) for one in active if (due := nights.next_due(one, at)) is not None]
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
-        missing = "" if holder and holder.is_up else "; `orch up` alone runs nights, and it is not running"
+        missing = "" if holder and holder.is_up else "; nights are only run by `orch up`, which is not running"
         show(f"next night: {one.name}, {nights.ahead(one, due_at, at)}{missing}")
 
 
@@ -145,9 +145,9 @@ def _watch(context: Context, name: str | None) -> int:
     "form",
     type=click.Choice(["jsonl", "csv", "parquet", "batch"]),
     help="jsonl: merged rows; csv, parquet: a table of them; batch: OpenAI result lines. "
-    "Default: what FILE ends in; batch for a job made of a batch file.",
+    "Default: by FILE's extension; batch for a job made from a batch file.",
 )
-@click.option("--partial", is_flag=True, help="What is done so far, of a job that is still running.")
+@click.option("--partial", is_flag=True, help="Write what a running job has done so far.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
 @fail_on_option
 @quiet_option
@@ -156,19 +156,19 @@ def fetch(
     job_name: str, output: str | None, form: Format | None, partial: bool, overwrite: bool, fail_on: FailOn | None,
     quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Write the rows of a job, in input order.
+    """Write a job's rows in input order.
 
-    Rows that failed are among them, and leave the exit code at 0 unless --fail-on is given.
+    Failed rows are included and do not affect the exit code unless --fail-on is given.
 
-    With -o and --json it reports what was written; without -o the rows go to stdout as they are.
+    With -o, --json reports what was written; without -o, the rows go to stdout as they are.
     """
     from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import form_of, place_of, require_own, write_rows
     from orchestrator.pipeline.finish import outputs
-    from orchestrator.pipeline.finish.output_check import writing
+    from orchestrator.pipeline.finish.delivery import writing
 
     if form == "parquet" and output is None:
-        raise UsageError("--format parquet: is no text for stdout", hint="-o FILE names a file")
+        raise UsageError("--format parquet: cannot be written to stdout", hint="-o FILE names a file")
     with opened() as context, progress(quiet=quiet or as_json or output is None) as view:
         job, store = context.job(job_name, tell=not as_json), context.store
         _check_fetchable(context, job, partial)
@@ -199,9 +199,9 @@ def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
     if job.finished_at is None and not partial:
         older = (run for run in context.store.jobs.of_series(job.series) if run.finished_at and not run.is_limited)
         before = next((f"; {run.id} is the newest of its job file that is" for run in older), "")
-        raise UsageError(f"job {job.id} is not finished{before}", hint="--partial gives what is done so far")
+        raise UsageError(f"job {job.id} is not finished{before}", hint="--partial writes what is done so far")
     if (cleared := job.options.get(CLEARED)) is not None:
         raise UsageError(
             f"the result files of job {job.id} were removed by [retention] at {cleared}",
-            hint="its costs are in the reports; a job whose rows were put somewhere by `output:` has them there",
+            hint="its costs are still in the reports; rows delivered by `output:` are where it put them",
         )

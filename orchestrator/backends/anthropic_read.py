@@ -1,0 +1,153 @@
+"""What Anthropic says of a batch, read leniently, and as the rest of the program knows batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline, lenient
+from orchestrator.backends.message_results import result_line
+from orchestrator.core import wire
+from orchestrator.core.wire import BatchStatus
+
+FURTHEST_OFF = timedelta(hours=26)
+"""By so much the provider's clock may be off where nothing tells by how much it is."""
+FIND_SLACK = timedelta(minutes=10)
+LATEST = timedelta(hours=1)
+"""So long after the intent an unanswered create may still have been carried out."""
+RESULTS = "results:"
+ALL_REFUSED = "refused:"
+_COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
+_ENDED = ("ended", "completed", "complete", "done")
+
+
+class _Row(msgspec.Struct):
+    custom_id: Any
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicBatch:
+    """A batch as it is told; `counts` by their names, None where there are none."""
+
+    id: str
+    status: str
+    counts: Mapping[str, int] | None
+    created_at: datetime | None
+    ended_at: datetime | None
+    is_archived: bool
+
+    @property
+    def total(self) -> int | None:
+        """All of its rows, None where nobody says."""
+        return None if self.counts is None else sum(self.counts.values())
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in _ENDED
+
+
+def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
+    """Raises ValueError where it is none, or another one than was asked for."""
+    found = lenient.mapping(told)
+    name = lenient.name(found.get("id"))
+    if name is None and asked is not None and "processing_status" in found:
+        name = asked
+    if name is None:
+        raise ValueError("the answer is not a batch")
+    if asked is not None and name != asked:
+        raise ValueError(f"the answer is about {name[:100]}")
+    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
+    # Counts of nothing at all say nothing: no batch is without rows.
+    is_counted = any(counts.values())
+    return AnthropicBatch(
+        name,
+        lenient.word(found.get("processing_status")),
+        {one: count or 0 for one, count in counts.items()} if is_counted else None,
+        lenient.time(found.get("created_at")),
+        lenient.time(found.get("ended_at")),
+        lenient.time(found.get("archived_at")) is not None,
+    )
+
+
+decode_row = msgspec.json.Decoder(_Row).decode
+
+
+def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | None:
+    """By how much the provider's clock is ahead, as batches of ours show that are listed; None where none is."""
+    ahead = sorted(
+        batch.created_at - asked
+        for batch in listed
+        if batch.created_at is not None and (asked := intent.known(batch.id)) is not None
+    )
+    return ahead[len(ahead) // 2] if ahead else None
+
+
+def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) -> bool:
+    """Whether a batch may have been made of an intent of that time."""
+    if batch.created_at is None:
+        return True
+    off = batch.created_at - since
+    if skew is None:
+        return abs(off) <= FURTHEST_OFF
+    return skew - FIND_SLACK <= off <= skew + LATEST
+
+
+def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
+    """A line of the results in OpenAI's shape, and the file it belongs to; what is not a row stays as it is."""
+    try:
+        row = decode_row(line)
+    except wire.JSON_ERRORS:
+        return "output", line
+    theirs = lenient.text(row.custom_id)
+    return result_line(ids.ours(theirs), theirs, row.result)
+
+
+def remote_batch(batch: AnthropicBatch) -> RemoteBatch:
+    counts, ended = batch.counts or dict.fromkeys(_COUNTS, 0), batch.has_ended
+    if ended and batch.is_archived:
+        gone = LineProblem(BATCH_GONE, "its results are no longer kept")
+        return RemoteBatch(
+            batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
+        )
+    # Where nothing went wrong there, the rows that were refused here make the error file: nothing is to be fetched.
+    is_told = batch.counts is not None
+    kind = "error" if not is_told or counts["errored"] or counts["canceled"] or counts["expired"] else "refused"
+    return RemoteBatch(
+        id=batch.id,
+        status=_status(batch, counts),
+        completed=counts["succeeded"],
+        failed=counts["errored"],
+        is_counted=is_told,
+        output_file_id=f"{RESULTS}{batch.id}:output" if ended and (counts["succeeded"] or not is_told) else None,
+        error_file_id=f"{RESULTS}{batch.id}:{kind}" if ended else None,
+        rows=batch.total,
+        created_at=batch.created_at,
+        over_at=batch.ended_at,
+    )
+
+
+def _status(batch: AnthropicBatch, counts: Mapping[str, int]) -> BatchStatus:
+    if batch.has_ended:
+        if counts["expired"]:
+            return BatchStatus.EXPIRED
+        total = sum(counts.values())
+        return BatchStatus.CANCELLED if total and counts["canceled"] == total else BatchStatus.COMPLETED
+    return BatchStatus.CANCELLING if batch.status in ("canceling", "cancelling") else BatchStatus.IN_PROGRESS
+
+
+def all_refused(shard: str, rows: int = 0) -> RemoteBatch:
+    """A batch none of whose rows was sent. How many they are, only its making knows."""
+    batch_id = f"{ALL_REFUSED}{shard}"
+    return RemoteBatch(
+        batch_id,
+        BatchStatus.COMPLETED,
+        failed=rows,
+        is_counted=True,
+        error_file_id=f"{RESULTS}{batch_id}:refused",
+        shard=shard,
+    )

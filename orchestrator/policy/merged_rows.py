@@ -1,0 +1,101 @@
+"""Finished rows -> lines of the merged result, and of OpenAI's output and error files."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from orchestrator.core import wire
+from orchestrator.core.model import FinishedRow, RequestState
+from orchestrator.policy.answer_check import OutputCheck
+from orchestrator.policy.answer_text import answer_of, response_json
+from orchestrator.settings.model_lists import rung_of
+
+_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+
+
+def merged_row(row: FinishedRow, line: bytes | None, check: OutputCheck | None) -> bytes:
+    """One line of the merged result: identity, outcome, parsed output, and where it all comes from."""
+    output: Any = None
+    finish_reason = None
+    if line is not None:
+        response = _decode_line(line).response
+        if response is not None and 200 <= response.status_code < 300:
+            body = response_json(response)
+            answer = answer_of(body)
+            output, finish_reason = answer.text, answer.finish_reason
+            if check is not None and check.parses and row.state is RequestState.SUCCEEDED and answer.text:
+                with suppress(*wire.JSON_ERRORS):  # it was JSON when it was checked, but the recursion limit moves
+                    output = msgspec.json.decode(answer.text)
+            elif answer.text is None:
+                output = body
+    error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
+    return msgspec.json.encode(
+        {
+            "custom_id": row.custom_id,
+            "document": row.document,
+            "task": row.task,
+            "stage": row.stage,
+            "part": row.part,
+            "parts": row.parts,
+            "status": row.state,
+            "output": output,
+            "error": error,
+            "provenance": _provenance(row, finish_reason),
+        }
+    )
+
+
+def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
+    return {
+        "backend": row.backend,
+        "upstream": row.upstream,
+        "model": row.answered_by or rung_of(row.model)[0],
+        "batch_id": row.batch_id,
+        "tier": row.tier,
+        "attempt": row.attempt + 1,
+        # Which model of its alias's list answered; what another job answered says nothing of this one's list.
+        "rung": rung_of(row.model)[1] if row.carried_from is None else None,
+        "tokens": {
+            "input": row.usage.input_tokens,
+            "cached": row.usage.cached_tokens,
+            "cache_write": row.usage.cache_write_tokens,
+            "output": row.usage.output_tokens,
+            "reasoning": row.usage.reasoning_tokens,
+        },
+        "cost_usd": f"{row.cost:f}",
+        "latency_ms": row.latency_ms,
+        "settled_at": row.settled_at,
+        "finish_reason": finish_reason,
+        "prompt_version": row.prompt_version,
+        "document_cut_from_tokens": row.cut_from_tokens,
+        "carried_from": row.carried_from,
+        "why": row.why,
+    }
+
+
+class _Plain(msgspec.Struct):
+    """A result line as OpenAI writes it: what else our own server put there falls away."""
+
+    id: msgspec.Raw = msgspec.Raw(b"null")
+    custom_id: msgspec.Raw = msgspec.Raw(b"null")
+    response: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_plain = msgspec.json.Decoder(_Plain).decode
+
+
+def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
+    """One line as OpenAI's output and error files have it."""
+    if line is not None:
+        plain = _decode_plain(line)
+        # The answer may have been another row's, with the same body.
+        plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
+        return msgspec.json.encode(plain)
+    error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}
+    return msgspec.json.encode(
+        {"id": f"batch_req_{row.seq}", "custom_id": row.custom_id, "response": None, "error": error}
+    )

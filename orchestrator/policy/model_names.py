@@ -1,0 +1,34 @@
+"""Aliases and the names that backends know models by, and request lines for another model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class _Line(msgspec.Struct):
+    """A request line whose body's fields are kept as they are."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, msgspec.Raw]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def with_model(line: bytes, model: str) -> bytes:
+    """The same request line for another model."""
+    parsed = _decode_line(line)
+    parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(parsed)
+
+
+def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
+    """The name that a backend knows a model by; None where the alias has no name there."""
+    found = models.get(alias)
+    if found is None:
+        return None
+    return found if isinstance(found, str) else found.get(backend)

@@ -1,0 +1,62 @@
+"""The limits that a ready request line sets itself: inputs, output tokens, and numbers that are too large."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from orchestrator.core.model import MAX_TOKENS
+from orchestrator.core.wire import NO_BODY
+from orchestrator.settings.source_lines import MAX_DIGITS
+
+
+class _Bounds(msgspec.Struct):
+    """The fields of a body that say how much may come back, and how much goes in."""
+
+    max_completion_tokens: msgspec.Raw = NO_BODY
+    max_output_tokens: msgspec.Raw = NO_BODY
+    max_tokens: msgspec.Raw = NO_BODY
+    n: msgspec.Raw = NO_BODY
+    input: msgspec.Raw = NO_BODY
+
+
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_decode_bounds = msgspec.json.Decoder(_Bounds).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# What these endpoints give back is bounded by what goes in; nothing of it is billed as output.
+WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
+
+
+def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str] | None:
+    """What number of a request line nothing can hold, as (field, why); None where all is well."""
+    if len(raw) > MAX_DIGITS and _LONG_NUMBER.search(raw):
+        try:
+            msgspec.json.decode(raw)  # so many digits may be a text
+        except msgspec.DecodeError:
+            return None, f"a number has more than {MAX_DIGITS:,} digits"
+        except (RecursionError, UnicodeDecodeError):
+            return None
+    found = _decode_bounds(body)
+    limits = {
+        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
+    }
+    for name, limit in limits.items():
+        if url not in WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
+            return f"body.{name}", f"must be at most {MAX_TOKENS:,}"
+    if url not in WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
+        return "body.n", f"times max_tokens must be at most {MAX_TOKENS:,}"
+    return None
+
+
+def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
+    """How many inputs a request has, and how many tokens may come back at most; None where it does not say."""
+    found = _decode_bounds(body)
+    if url in WITHOUT_OUTPUT:
+        # A list of numbers is one input: tokens of a text.
+        inputs = _decode_list(found.input) if bytes(found.input).lstrip()[:1] == b"[" else []
+        return (1 if not inputs or bytes(inputs[0])[:1].isdigit() else len(inputs)), 0
+    for limit in (found.max_completion_tokens, found.max_output_tokens, found.max_tokens):
+        if bytes(limit).isdigit():
+            return 1, int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
+    return 1, None
