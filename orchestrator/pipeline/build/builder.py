@@ -69,7 +69,7 @@ class BuildReport:
     that are. `input_bytes` is what goes out, `trimmed_tokens` what the clean-up of documents took off that. `unread`
     documents are those whose files did not move; `whys` counts the requests by what brought them up. `removed`
     documents were in the last run; `gone` names the first GONE of them. `later` requests are made of the answers to a
-    long document's parts. What stands in the folders and is not a document is `ignored`. `expected` documents will be
+    long document's parts. What is in the folders and is not a document is `ignored`. `expected` documents will be
     read in all, None where only tables can tell. `limited_to` says what a limited run is about.
     """
 
