@@ -179,7 +179,7 @@ def test_one_whose_first_is_removed_says_so_and_keeps_no_other(night: Nights) ->
 def submit(night: Nights, file: Path | None = None, **options: Any) -> intake.Intake:
     given = Options(**options)
     return intake.submit(
-        night.store, night.home, night.config, file or night.file, given, lambda: night.at, lambda _, __: None
+        night.store, night.home, night.config, file or night.file, given, lambda: night.at, lambda *_: None
     )
 
 

@@ -248,7 +248,7 @@ def test_once_mended_it_is_delivered_and_nothing_is_paid_again(desk: Desk, way: 
         desk.store.jobs.reopen(job.id)
     else:
         intake = submit(
-            desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda _, __: None
+            desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None
         )
         assert (intake.how, intake.job.id) == (How.RESUMED, job.id)
         assert "put where they belong now" in intake.reason

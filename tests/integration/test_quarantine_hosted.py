@@ -26,7 +26,7 @@ def job_file(desk: Desk) -> Path:
 
 def night(desk: Desk, path: Path) -> tuple[How, int]:
     """What a night makes of the file, and how many rows it sends."""
-    taken = submit(desk.store, desk.home, desk.config, path, Options(), now, lambda _, __: None)
+    taken = submit(desk.store, desk.home, desk.config, path, Options(), now, lambda *_: None)
     desk.finish(taken.job)
     fresh = [row for row in desk.store.rows.finished(taken.job.id) if row.carried_from is None]
     return taken.how, 0 if taken.how is How.UNCHANGED else len(fresh)

@@ -266,7 +266,7 @@ class Run:
         if (known := store.jobs.newest()) and known[0].built_at is not None:
             return known[0]
         options = intake.Options()
-        taken = intake.submit(store, self._home, self._config, self._source, options, self.now, lambda _, __: None)
+        taken = intake.submit(store, self._home, self._config, self._source, options, self.now, lambda *_: None)
         return taken.job
 
     def _lane(self, name: str) -> BackendHandle:

@@ -170,7 +170,7 @@ class Desk:
         """A batch file of these lines, or a job file, as `orch submit` takes it."""
         path = lines if isinstance(lines, Path) else self._written(jsonl(lines))
         given = intake.Options(**options)
-        return intake.submit(self.store, self.home, self.config, path, given, now, lambda _, __: None).job
+        return intake.submit(self.store, self.home, self.config, path, given, now, lambda *_: None).job
 
     def written(self, content: bytes) -> Path:
         """A batch file of its own."""
