@@ -318,7 +318,7 @@ def test_a_table_of_which_a_part_was_recorded_is_read_whole(nights: Nights) -> N
     nights.answered()
     table.write_text(table_of(1100, r2="other", r1050="another"))
 
-    def stop(documents: int, rows: int) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     cut = nights.draft()
