@@ -27,7 +27,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.model import Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.pipeline import after
+from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build.intake import How, Options, kind_of, submit
 from orchestrator.policy import nights
 from orchestrator.settings import job_file
@@ -93,7 +93,7 @@ class Scheduler:
             if schedule.after is None:
                 self._record(schedule, self._now())
             elif schedule.paused_at is None:
-                after.record(self._store, schedule, self._now())
+                predecessors.record(self._store, schedule, self._now())
         except InputError as error:
             return f"cannot be run: {error}"
         except StorageError:

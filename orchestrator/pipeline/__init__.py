@@ -23,7 +23,6 @@ from orchestrator.core.errors import BackendError, InputError, StateConflict, St
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.backend_handles import BackendHandles
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.collect import reduce, track
@@ -36,6 +35,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
+from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from orchestrator.server.rooms import MOST_BLOCK, Blocks
+from orchestrator.server.memory_limits import MOST_BLOCK, Blocks
 
 MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024

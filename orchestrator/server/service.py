@@ -22,9 +22,9 @@ from orchestrator.server.dispatch.results import Writer
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.endpoints import Endpoints
 from orchestrator.server.keys import Keys
+from orchestrator.server.memory_limits import Calls, NoSpace, Rooms
 from orchestrator.server.merged import Merged
 from orchestrator.server.records import Records
-from orchestrator.server.rooms import Calls, NoSpace, Rooms
 from orchestrator.server.settings import Settings
 from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS

@@ -13,7 +13,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.model import CancelCode, Job, JobFault, JobState, RequestState, job_state
 from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
 from orchestrator.engine.loop import Engine
-from orchestrator.pipeline import after
+from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.build.intake import How, Options
 from orchestrator.store.quality import Quality
@@ -254,7 +254,7 @@ def test_a_job_that_nobody_knows_is_told(night: Nights) -> None:
 
 def test_how_a_job_stands_for_what_comes_after(night: Nights) -> None:
     job = submit(night).job
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.OPEN
+    assert predecessors.standing(night.store, night.store.jobs.get(job.id))[0] is predecessors.Predecessor.OPEN
     night.finish()
-    assert after.standing(night.store, night.store.jobs.get(job.id))[0] is after.Predecessor.WELL
-    assert after.standing(night.store, None) == (after.Predecessor.NOT_WELL, "it was removed")
+    assert predecessors.standing(night.store, night.store.jobs.get(job.id))[0] is predecessors.Predecessor.WELL
+    assert predecessors.standing(night.store, None) == (predecessors.Predecessor.NOT_WELL, "it was removed")

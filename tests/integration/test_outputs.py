@@ -14,11 +14,11 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.model import Job, JobId, JobState
-from orchestrator.pipeline.after import Predecessor, standing
 from orchestrator.pipeline.build.intake import How, Options, sketch, submit
 from orchestrator.pipeline.finish import delivery
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
+from orchestrator.pipeline.predecessors import Predecessor, standing
 from orchestrator.policy import alerts
 from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.job_spec import JobSpec, Output
@@ -247,9 +247,7 @@ def test_once_mended_it_is_delivered_and_nothing_is_paid_again(desk: Desk, way: 
     if way == "retry":
         desk.store.jobs.reopen(job.id)
     else:
-        intake = submit(
-            desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None
-        )
+        intake = submit(desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None)
         assert (intake.how, intake.job.id) == (How.RESUMED, job.id)
         assert "put where they belong now" in intake.reason
     desk.finish(job)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.server.memory_limits import MOST_BLOCK
 from orchestrator.server.multipart import BadUpload, FormUpload, TooLarge, receive
-from orchestrator.server.rooms import MOST_BLOCK
 
 TYPE = "multipart/form-data; boundary=B"
 PIECES = st.sampled_from(

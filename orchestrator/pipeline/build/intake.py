@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId, JobKind
-from orchestrator.pipeline import after
+from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
@@ -206,9 +206,9 @@ def submit(
     spec = spec_of(job)
     before = options.after or (spec.after if spec else None)
     if before is not None:
-        first, stands = after.require(store, job.home, before)
-        if stands is after.Predecessor.OPEN:
-            return _queue(store, home, replace(job, options={**job.options, after.AFTER: first.id}), now())
+        first, stands = predecessors.require(store, job.home, before)
+        if stands is predecessors.Predecessor.OPEN:
+            return _queue(store, home, replace(job, options={**job.options, predecessors.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
@@ -265,11 +265,11 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
     """Record a job that is built once the one that it comes after has finished well."""
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
-        if found is not None and (found.built_at is not None or after.AFTER in found.options):
+        if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
             return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: resuming where it stopped")
         check_deadline(job)
         store.jobs.add(job, _tags(job))
-    reason = f"waits for job {job.options[after.AFTER]} to succeed"
+    reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
     store.jobs.note(job.id, EventKind.WAITING, reason, now)
     return Intake(job, How.WAITING, reason)
 
@@ -321,7 +321,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
                 claimed.enter_context(builder.claim(home, job))
                 store.jobs.add(job, _tags(job))
                 return None
-        if found.built_at is not None or after.AFTER in found.options:
+        if found.built_at is not None or predecessors.AFTER in found.options:
             return found
         with builder.claim(home, found, wait=True):
             current = store.jobs.find(found.id)

@@ -21,9 +21,9 @@ from pathlib import Path
 from orchestrator.core.errors import OrchError, RefusedError, StorageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
-from orchestrator.pipeline.after import AFTER
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.policy import retention
 from orchestrator.policy.retention import JobFate, Leaving, RetentionVerdict
 from orchestrator.settings.config import Config, Retention

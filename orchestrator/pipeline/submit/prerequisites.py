@@ -7,7 +7,7 @@ from datetime import datetime
 from orchestrator.core.errors import OutputError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
-from orchestrator.pipeline import after
+from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.store import Store
 
@@ -16,16 +16,16 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
     """Whether something moved of a job that is not to be built yet; None where it may be, and where nothing comes
     before it.
     """
-    before = job.options.get(after.AFTER)
+    before = job.options.get(predecessors.AFTER)
     if before is None:
         return None
     if job.cancel_requested_at is not None:
         store.jobs.mark_built(job.id, now)  # of no rows, and over with the next step
         return True
-    stands, why = after.standing(store, store.jobs.find(before))
-    if stands is after.Predecessor.OPEN:
+    stands, why = predecessors.standing(store, store.jobs.find(before))
+    if stands is predecessors.Predecessor.OPEN:
         return False
-    if stands is after.Predecessor.WELL:
+    if stands is predecessors.Predecessor.WELL:
         return None
     error = f"job {before}, which it comes after, did not succeed: {why}"
     store.jobs.fail(job.id, error, JobFault.AFTER)

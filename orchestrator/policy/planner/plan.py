@@ -10,6 +10,7 @@ from decimal import Decimal
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.checks import check
+from orchestrator.policy.planner.explanations import clock, refusals_of, routes_of
 from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.setting import (
     after,
@@ -22,7 +23,6 @@ from orchestrator.policy.planner.setting import (
     objection,
     reroute_of,
 )
-from orchestrator.policy.planner.told import clock, refusals_of, routes_of
 from orchestrator.policy.planner.values import Claim, Cost, Option, Plan, PlanVerdict, Terms
 
 FURTHEST = timedelta(days=8)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from orchestrator.server.api.http import ApiError
-from orchestrator.server.rooms import Blocks
+from orchestrator.server.memory_limits import Blocks
 
 
 class _Open(StreamingResponse):

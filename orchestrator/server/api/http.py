@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from orchestrator.core.wire import JSON_ERRORS, ErrorObject
-from orchestrator.server.rooms import NoSpace, RoomFull, Rooms, RoomShare
+from orchestrator.server.memory_limits import NoSpace, RoomFull, Rooms, RoomShare
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.bodies import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import told
-from orchestrator.server.rooms import SMALL
+from orchestrator.server.memory_limits import SMALL
 from orchestrator.server.service import Service
 
 log = logging.getLogger(__name__)

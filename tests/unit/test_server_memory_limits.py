@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.server.rooms import LEAST_BLOCK, MOST_BLOCK, Blocks, Room, RoomFull, RoomShare
+from orchestrator.server.memory_limits import LEAST_BLOCK, MOST_BLOCK, Blocks, Room, RoomFull, RoomShare
 
 
 def run(live: Callable[[], Awaitable[None]]) -> None:
