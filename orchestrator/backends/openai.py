@@ -27,7 +27,7 @@ from orchestrator.backends import (
 )
 from orchestrator.backends import openai_read as read
 from orchestrator.backends.files import keep, split_lines, store
-from orchestrator.backends.openai_api import Answer, BatchAPI, Refusal
+from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal, BatchAPI
 from orchestrator.backends.openai_errors import UNREADABLE, meaning
 from orchestrator.backends.profiles import PROFILES, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
@@ -79,7 +79,7 @@ class OpenAIBatches:
         with self._translated("ask whose key it is"):
             try:
                 headers = self._api.models().headers
-            except Refusal as refusal:
+            except ApiRefusal as refusal:
                 if refusal.status not in NO_LIST:
                     raise
                 headers = refusal.headers  # a key that may do batches and nothing else has an owner too
@@ -168,7 +168,7 @@ class OpenAIBatches:
     def _pages(
         self,
         what: str,
-        fetch: Callable[[str | None], Answer],
+        fetch: Callable[[str | None], ApiAnswer],
         convert: Callable[[object], Ours],
         unread: list[object] | None = None,
     ) -> Iterator[list[Ours]]:
@@ -191,7 +191,7 @@ class OpenAIBatches:
         with self._translated(f"retrieve {batch_id}"):
             try:
                 answer = self._api.batch(batch_id)
-            except Refusal as refusal:
+            except ApiRefusal as refusal:
                 # A gateway's 404 is about an address.
                 if refusal.status not in GONE or not refusal.said:
                     raise
@@ -202,7 +202,7 @@ class OpenAIBatches:
         with self._translated(f"cancel {batch_id}"):
             try:
                 self._api.cancel(batch_id)
-            except Refusal as refusal:
+            except ApiRefusal as refusal:
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 # It came to its end first; collecting will tell which.
@@ -234,7 +234,7 @@ class OpenAIBatches:
         with self._translated(f"read {batch_id}"):
             try:
                 return self._api.part(f"batches/{batch_id}/{kind}", first, most)
-            except Refusal as refusal:
+            except ApiRefusal as refusal:
                 if refusal.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     raise
                 return b""  # nothing was written since
@@ -243,7 +243,7 @@ class OpenAIBatches:
         with self._translated(f"delete {file_id}"):
             try:
                 self._api.delete_file(file_id)
-            except Refusal as refusal:
+            except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
 
@@ -285,7 +285,7 @@ class OpenAIBatches:
         try:
             with pace or calls.control():
                 yield
-        except (Refusal, httpx2.HTTPError, *UNREADABLE) as error:
+        except (ApiRefusal, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may hold the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._api.api_key) from None

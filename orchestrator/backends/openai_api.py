@@ -1,6 +1,6 @@
 """The calls of OpenAI's Batch API, whoever makes them: the SDK for a provider, a small client for our own server.
 
-Answers are bytes, read elsewhere. A call raises `Refusal` for an answer that is an error, an `httpx2.HTTPError` where
+Answers are bytes, read elsewhere. A call raises `ApiRefusal` for an answer that is an error, an `httpx2.HTTPError` where
 there is no answer, and ValueError, TypeError or AttributeError for one that cannot be read.
 """
 
@@ -19,7 +19,7 @@ Headers = httpx2.Headers
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """An answer as it came."""
 
     content: bytes
@@ -30,7 +30,7 @@ class Answer:
         return lenient.decode(self.content)
 
 
-class Refusal(Exception):
+class ApiRefusal(Exception):
     """An answer that is an error: its status, its headers, the path that was asked for, and the error object.
 
     `said` is the object's message, empty where the answer has no such object.
@@ -60,26 +60,26 @@ class BatchAPI(Protocol):
 
     def close(self) -> None: ...
 
-    def models(self) -> Answer: ...
+    def models(self) -> ApiAnswer: ...
 
-    def files(self, limit: int, after: str | None = None) -> Answer:
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         """A page of the files that batches are made of."""
 
-    def file(self, file_id: str) -> Answer: ...
+    def file(self, file_id: str) -> ApiAnswer: ...
 
-    def upload(self, name: str, content: BinaryIO, kept: int | None) -> Answer: ...
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer: ...
 
     def delete_file(self, file_id: str) -> None: ...
 
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         """A file's bytes, in pieces."""
 
-    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> Answer:
+    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         """A batch of these fields; `extra` are fields that are not OpenAI's."""
 
-    def batches(self, limit: int, after: str | None = None) -> Answer: ...
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer: ...
 
-    def batch(self, batch_id: str) -> Answer: ...
+    def batch(self, batch_id: str) -> ApiAnswer: ...
 
     def cancel(self, batch_id: str) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai_api import Refusal
+from orchestrator.backends.openai_api import ApiRefusal
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
     AccountError,
@@ -42,7 +42,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
     def told(detail: str) -> str:
         return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
-    if isinstance(error, Refusal):
+    if isinstance(error, ApiRefusal):
         return _of_answer(error, told(error.said or f"status {error.status}"), creating=creating)
     unread = f"it does not answer like a Batch API ({error})" if isinstance(error, UNREADABLE) else None
     return unanswered(
@@ -59,7 +59,7 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
     return Uncertain(message) if creating else BackendError(message)
 
 
-def _of_answer(error: Refusal, message: str, *, creating: bool) -> OrchError:
+def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if status == _INSUFFICIENT_STORAGE:
         return StorageError(message, hint="free disk space, then run the same command again")
@@ -78,7 +78,7 @@ def _of_answer(error: Refusal, message: str, *, creating: bool) -> OrchError:
     return BackendRefused(message, status=status, code=code, retry_after=after)
 
 
-def is_not_its_own(error: Refusal) -> bool:
+def is_not_its_own(error: ApiRefusal) -> bool:
     """Whether a refusal is not the API's: one without an error object is a gateway's, or there is no such API at all.
 
     A file that is too large may be refused by whoever stands before it.
@@ -89,7 +89,7 @@ def is_not_its_own(error: Refusal) -> bool:
     return error.status in (404, 405) and is_collection and error.code is None and error.param is None
 
 
-def code_of(error: Refusal) -> str | None:
+def code_of(error: ApiRefusal) -> str | None:
     """The provider's word for the cause, None where it has none."""
     return None if error.code is None else lenient.text(error.code)
 

@@ -11,7 +11,7 @@ import openai
 from openai import HttpxBinaryResponseContent
 
 from orchestrator.backends import calls
-from orchestrator.backends.openai_api import Answer, Refusal
+from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
 
 
 class _Raw(Protocol):
@@ -41,20 +41,20 @@ class SdkAPI:
     def close(self) -> None:
         self._client.close()
 
-    def models(self) -> Answer:
+    def models(self) -> ApiAnswer:
         with _told():
             return _answer(self._client.models.with_raw_response.list())
 
-    def files(self, limit: int, after: str | None = None) -> Answer:
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         with _told():
             files = self._client.files.with_raw_response
             return _answer(files.list(purpose="batch", limit=limit, after=after or openai.omit))
 
-    def file(self, file_id: str) -> Answer:
+    def file(self, file_id: str) -> ApiAnswer:
         with _told():
             return _answer(self._client.files.with_raw_response.retrieve(file_id))
 
-    def upload(self, name: str, content: BinaryIO, kept: int | None) -> Answer:
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with _told():
             files = self._transfers.files.with_raw_response
             return _answer(files.create(file=(name, content), purpose="batch", expires_after=_kept(kept)))
@@ -68,16 +68,16 @@ class SdkAPI:
         with _told(), self._transfers.files.with_streaming_response.content(file_id) as response:
             yield response.iter_bytes()
 
-    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> Answer:
+    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         with _told():
             batches = self._client.batches.with_raw_response
             return _answer(batches.create(**fields, output_expires_after=_kept(kept), extra_body=extra))
 
-    def batches(self, limit: int, after: str | None = None) -> Answer:
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         with _told():
             return _answer(self._client.batches.with_raw_response.list(limit=limit, after=after or openai.omit))
 
-    def batch(self, batch_id: str) -> Answer:
+    def batch(self, batch_id: str) -> ApiAnswer:
         with _told():
             return _answer(self._client.batches.with_raw_response.retrieve(batch_id))
 
@@ -102,18 +102,18 @@ class SdkAPI:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """The SDK's errors as `Refusal`, and as what they were made of."""
+    """The SDK's errors as `ApiRefusal`, and as what they were made of."""
     try:
         yield
     except openai.APIStatusError as error:
-        raise Refusal(error.status_code, error.response.headers, error.request.url.path, error.body) from None
+        raise ApiRefusal(error.status_code, error.response.headers, error.request.url.path, error.body) from None
     except openai.OpenAIError as error:
         cause = error.__cause__ if isinstance(error, openai.APIConnectionError) else None
         raise (cause if isinstance(cause, Exception) else httpx2.HTTPError(str(error))) from None
 
 
-def _answer(raw: _Raw) -> Answer:
-    return Answer(raw.http_response.content, raw.http_response.headers)
+def _answer(raw: _Raw) -> ApiAnswer:
+    return ApiAnswer(raw.http_response.content, raw.http_response.headers)
 
 
 def _kept(seconds: int | None) -> Any:

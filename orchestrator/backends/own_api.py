@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai_api import Answer, Refusal
+from orchestrator.backends.openai_api import ApiAnswer, ApiRefusal
 
 SILENT_SECONDS = 600.0
 """The server is on this machine: it may be busy for long, and is not cut off for it."""
@@ -35,16 +35,16 @@ class OwnAPI:
     def close(self) -> None:
         self._http.close()
 
-    def models(self) -> Answer:
+    def models(self) -> ApiAnswer:
         return self._get("models")
 
-    def files(self, limit: int, after: str | None = None) -> Answer:
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         return self._get("files", purpose="batch", **_page(limit, after))
 
-    def file(self, file_id: str) -> Answer:
+    def file(self, file_id: str) -> ApiAnswer:
         return self._get(_one("files", file_id))
 
-    def upload(self, name: str, content: BinaryIO, kept: int | None) -> Answer:
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         fields = {"purpose": "batch"} | {f"expires_after[{key}]": str(value) for key, value in _kept(kept).items()}
         return _answer(self._http.post("files", data=fields, files={"file": (name, content)}))
 
@@ -56,14 +56,14 @@ class OwnAPI:
         with self.whole(f"{_one('files', file_id)}/content") as chunks:
             yield chunks
 
-    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> Answer:
+    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         expires = {"output_expires_after": _kept(kept)} if kept is not None else {}
         return _answer(self._http.post("batches", json={**fields, **expires, **extra}))
 
-    def batches(self, limit: int, after: str | None = None) -> Answer:
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         return self._get("batches", **_page(limit, after))
 
-    def batch(self, batch_id: str) -> Answer:
+    def batch(self, batch_id: str) -> ApiAnswer:
         return self._get(_one("batches", batch_id))
 
     def cancel(self, batch_id: str) -> None:
@@ -80,23 +80,23 @@ class OwnAPI:
                 raise _refusal(response)
             yield response.iter_bytes()
 
-    def _get(self, path: str, **query: str) -> Answer:
+    def _get(self, path: str, **query: str) -> ApiAnswer:
         return _answer(self._http.get(path, params=query))
 
 
-def _answer(response: httpx2.Response) -> Answer:
+def _answer(response: httpx2.Response) -> ApiAnswer:
     if not response.is_success:
         raise _refusal(response)
-    return Answer(response.content, response.headers)
+    return ApiAnswer(response.content, response.headers)
 
 
-def _refusal(response: httpx2.Response) -> Refusal:
+def _refusal(response: httpx2.Response) -> ApiRefusal:
     try:
         told = lenient.decode(response.text.encode())
     except ValueError:
         told = None
     found = lenient.mapping(told)
-    return Refusal(response.status_code, response.headers, response.request.url.path, found.get("error", found))
+    return ApiRefusal(response.status_code, response.headers, response.request.url.path, found.get("error", found))
 
 
 def _one(kind: str, name: str) -> str:

@@ -63,7 +63,7 @@ def listed(
     return _listed(_Opened(source, base), now_ns, readers, ignored)
 
 
-def survey(source: DocumentSource, base: Path, readers: Readers) -> Survey:
+def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
     """What can be told of `source` without reading it. Raises InputError as `read`."""
     opened = _Opened(source, base)
     known: set[str] = set()
@@ -74,26 +74,26 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> Survey:
             continue
         kind = opened.kind(entry)
         if kind.plugin is not None:
-            return Survey(None, None)
+            return SourceSurvey(None, None)
         if kind.holds is Holds.ONE:
             known |= files.fields_of(kind.name)
             continue
         has_many = True
         if kind.holds is Holds.PARTS:
             if source.text_column is not None:  # there may be tables in it
-                return Survey(None, None)
+                return SourceSurvey(None, None)
             known |= files.PART_FIELDS
         elif source.text_column is not None:
             columns = readers.columns(opened.table(entry, kind))
             if columns is None:
-                return Survey(None, None)
+                return SourceSurvey(None, None)
             known |= {"row", *filter(None, columns)}
     chosen = number if source.sample is None else min(number, source.sample)
-    return Survey(frozenset(known - {"text"}), None if has_many else chosen)
+    return SourceSurvey(frozenset(known - {"text"}), None if has_many else chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SourceSurvey:
     """The names that a template may use for some document of a source, besides `text`, and how many documents it has.
 
     Names are None where only what is read can tell (rows of JSONL, a table that cannot be opened, a plug-in's

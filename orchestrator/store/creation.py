@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
+from sqlalchemy import Column, Connection, Index, MetaData, PrimaryKeyConstraint, String, Table, inspect, text
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from orchestrator.store import night_tables  # noqa: F401  (its tables are of the metadata)
 from orchestrator.store.schema import HEAD
@@ -15,6 +16,11 @@ _version = Table(
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
 """Alembic's own table, as Alembic makes it."""
+_ORDER = tuple(
+    f"ix_requests_{name}"
+    for name in ("answers", "job_id_state", "cache", "twins", "reduce", "canary", "waiting", "shard_id", "failures")
+)
+"""As the migrations make them: of two indexes that look as good as each other, Postgres takes the younger one."""
 _NO_STATISTICS = (("requests", "job_id"), ("ledger", "job_id"), ("events", "job_id"), ("documents", "series"))
 """What Postgres learns of these says that the newest job has no rows, and its plans are bad ones then."""
 
@@ -26,13 +32,21 @@ def create(connection: Connection) -> bool:
     is_postgres = connection.dialect.name == "postgresql"
     if is_postgres:
         _partial_on_postgres()
-    metadata.create_all(connection, checkfirst=False)
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table))
+        for index in sorted(table.indexes, key=_place):
+            connection.execute(CreateIndex(index))
     _version.create(connection)
     connection.execute(_version.insert().values(version_num=HEAD))
     if is_postgres:
         for table, column in _NO_STATISTICS:
             connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0"))
     return True
+
+
+def _place(index: Index) -> tuple[int, str]:
+    name = str(index.name)
+    return (_ORDER.index(name) if name in _ORDER else -1), name
 
 
 def _partial_on_postgres() -> None:

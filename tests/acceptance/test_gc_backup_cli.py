@@ -96,7 +96,7 @@ def test_old_files_go_and_a_full_disk_is_told(
     refused = run_orch("run", str(tmp_path / "rows.jsonl"))
     assert refused.returncode == 4
     assert "and 1000.0 TB must stay free" in refused.stderr
-    assert "hint: `orch gc --dry-run` shows what may go" in refused.stderr
+    assert "hint: `orch gc --dry-run` shows what can go" in refused.stderr
     assert len(list((orch_home / "jobs").iterdir())) == 2
 
     found = json.loads(run_orch("backup", "--json", str(tmp_path / "a.tar")).stdout)

@@ -368,7 +368,7 @@ def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, t
 
     assert first.wait(PATIENCE) == 0
     assert second.wait(PATIENCE) == 0
-    assert "taken up" in run_orch.output(second)
+    assert "resuming where it stopped" in run_orch.output(second)
     assert set(slow.counts().values()) == {1}
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
 

@@ -103,4 +103,4 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(orch: Orch) -> None:
     (orch.home / "file").write_text("")
     refused = orch("keys", "add", "nightly", "--dir", str(orch.home / "file" / "in"))
     assert (refused.returncode, refused.stdout) == (4, "")
-    assert "cannot be made" in refused.stderr
+    assert "cannot be created" in refused.stderr

@@ -47,5 +47,5 @@ def test_a_report_arrives_once_whatever_becomes_of_the_engine(
     shown = run_orch("report", "night", "--md")
     assert "| new | 2 |" in shown.stdout
     log = (orch_home / "engine.log").read_text()
-    assert "the report was not taken" in log
+    assert "the report was not accepted" in log
     assert receiver.url not in log

@@ -51,7 +51,7 @@ def test_a_job_whose_rows_cannot_be_delivered(
     found = status(job)
     assert (found["error_code"], found["requests"]["succeeded"]) == ("output_not_a_file", 1)
     cancelled = run_orch("cancel", job, timeout=WAIT)
-    assert (cancelled.returncode, "is over already" in cancelled.stderr) == (2, True)
+    assert (cancelled.returncode, "has already ended" in cancelled.stderr) == (2, True)
     fetched = run_orch("fetch", job, "-o", "elsewhere.jsonl", cwd=tmp_path)
     assert fetched.returncode == 0, fetched.stderr
     assert json.loads((tmp_path / "elsewhere.jsonl").read_text())["status"] == "succeeded"

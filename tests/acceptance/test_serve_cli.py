@@ -259,7 +259,7 @@ def test_a_log_of_json(run_orch: Orch, upstream: Upstream) -> None:
     ("arguments", "said"),
     [
         ((), "--upstream URL"),
-        (("--upstream", "localhost:8000"), "no http(s) URL"),
+        (("--upstream", "localhost:8000"), "not an http(s) URL"),
         (("--upstream", "http://me:pw@host/v1"), "--api-key-env"),
         (("--upstream", "http://127.0.0.1:1/v1", "--gpus", "0"), "--vllm MODEL"),
         (("--upstream", "http://127.0.0.1:1/v1", "--", "--enforce-eager"), "--vllm MODEL"),

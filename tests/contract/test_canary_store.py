@@ -113,7 +113,7 @@ def test_the_cost_is_held_against_what_was_foreseen_first(store: Store) -> None:
         store.forecasts.made([Forecast(new.id, "canary", "gpu", "", NOW, p50, p50, "plan")])
     batch(store, new, *(succeeded(seq, "0.006") for seq in (2, 3, 8, 9)))
     assert canary.look(store, new, NOW) is Stage.STOPPED
-    assert "they cost $0.024000, 2.40 times the forecast, more than 2 times" in events(store, new)[0][1]
+    assert "they cost $0.0240, 2.40 times the forecast, more than 2 times" in events(store, new)[0][1]
     [forecast] = store.forecasts.since()
     assert forecast.actual == 0.024
 

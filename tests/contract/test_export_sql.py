@@ -144,7 +144,7 @@ def test_a_column_of_another_type_is_named(url: str) -> None:
     told = "its column facts_pages is BIGINT, and must be TEXT"
     with pytest.raises(StorageError, match=told) as raised:
         put([merged.line(0, '{"pages": "three"}')], merged.job("letters-2", spec=spec))
-    assert "another name" in str(raised.value)
+    assert "another table name" in str(raised.value)
 
 
 def test_names_that_are_the_same_in_sql_get_a_number(url: str) -> None:

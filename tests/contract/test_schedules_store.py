@@ -170,7 +170,7 @@ def test_a_night_from_due_to_done(store: Store) -> None:
 
 def test_a_night_is_moved_from_where_it_is_only(store: Store) -> None:
     night = begun(store)
-    with pytest.raises(StateConflict, match="the night of 2026-11-21 is not where"):
+    with pytest.raises(StateConflict, match="the night of 2026-11-21 is not in the expected state"):
         store.schedules.begun(night, "again")
     with pytest.raises(StateConflict):
         store.schedules.waits(night, "again")

@@ -113,7 +113,7 @@ def test_a_folder_that_may_not_be_entered_says_so(open_folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"the folder .*/file/state cannot be made: Not a directory"):
+    with pytest.raises(StorageError, match=r"the folder .*/file/state cannot be created: Not a directory"):
         Store.open(f"sqlite:///{tmp_path / 'file' / 'state' / 'orch.db'}")
 
 

@@ -124,7 +124,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
     execute(database_url, "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(StorageError) as raised:
         Store.open(database_url)
-    assert raised.value.message == "the database is at version 9999, which is newer than this orch knows"
+    assert raised.value.message == "the database is at version 9999, newer than this orch supports"
     assert raised.value.hint == "upgrade orch"
     execute(database_url, f"UPDATE alembic_version SET version_num = '{HEAD}'")
     with Store.open(database_url) as store:

@@ -281,7 +281,7 @@ def test_trap_g6_rows_whose_ids_cannot_be_told_apart_are_not_guessed_at_and_not_
     job = desk.run([row("a", "id_upper"), row("A", "id_upper"), row("other", "id_upper")])
     ends = desk.ends(job)
     assert ends == {"a": "failed: ambiguous_id", "A": "failed: ambiguous_id", "other": "succeeded"}
-    assert "nothing is guessed" in desk.rows(job)["a"]["error"]["message"]
+    assert "nothing was guessed" in desk.rows(job)["a"]["error"]["message"]
     paid_once(desk, 3)
     assert desk.cost(job) == cost_of(desk.provider.bill()), "what was paid is booked all the same"
 

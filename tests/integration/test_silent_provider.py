@@ -161,7 +161,7 @@ def test_a_cancel_ends_and_says_what_is_left_to_do_where_the_provider_is_silent(
     cancelled = orch("cancel", named, env=env, timeout=120)
     assert cancelled.returncode == 4, cancelled.stderr
     assert "does not answer" in cancelled.stderr
-    assert "carries it out" in cancelled.stderr
+    assert "completes it" in cancelled.stderr
     # The order stands: whoever works next carries it out, once the provider speaks again.
     provider.clear()
     provider.clock.set(speed=600.0)
