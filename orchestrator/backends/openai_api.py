@@ -1,7 +1,7 @@
 """The calls of OpenAI's Batch API, whoever makes them: the SDK for a provider, a small client for our own server.
 
-Answers are bytes, read elsewhere. A call raises `ApiRefusal` for an answer that is an error, an `httpx2.HTTPError` where
-there is no answer, and ValueError, TypeError or AttributeError for one that cannot be read.
+Answers are bytes, read elsewhere. A call raises `ApiRefusal` for an answer that is an error, an `httpx2.HTTPError`
+where there is no answer, and ValueError, TypeError or AttributeError for one that cannot be read.
 """
 
 from __future__ import annotations

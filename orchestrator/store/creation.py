@@ -39,8 +39,8 @@ def create(connection: Connection) -> bool:
     _version.create(connection)
     connection.execute(_version.insert().values(version_num=HEAD))
     if is_postgres:
-        for table, column in _NO_STATISTICS:
-            connection.execute(text(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0"))
+        for name, column in _NO_STATISTICS:
+            connection.execute(text(f"ALTER TABLE {name} ALTER COLUMN {column} SET STATISTICS 0"))
     return True
 
 
