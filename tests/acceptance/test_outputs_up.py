@@ -58,7 +58,7 @@ def test_a_job_whose_rows_cannot_be_delivered(
     report = json.loads(run_orch("report", "night", "--json").stdout)
     assert report["needs"][0]["need"].startswith("the output was not delivered, output_not_a_file: cannot write ")
     told = wait_until(lambda: [*orch_home.glob("reports/alert-*-output-*.md")], WAIT)
-    assert f"`orch retry {job}` delivers them" in told[0].read_text()
+    assert f"deliver them with `orch retry {job}`" in told[0].read_text()
 
     (tmp_path / "rows.jsonl").rmdir()
     again = run_orch("retry", job, "--output", env=env)

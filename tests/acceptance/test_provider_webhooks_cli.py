@@ -128,7 +128,7 @@ def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None
     said = night.stop()
     log = (night.orch.home / "engine.log").read_text()
     assert "a webhook for cloud was rejected: Webhook timestamp is too old" in log
-    assert f"cloud tells batch.completed of batch {batch}" in log
+    assert f"cloud reports batch.completed of batch {batch}" in log
     assert "Traceback" not in log
     for secret in (KEY, SECRET, SECRET.removeprefix("whsec_"), headers["webhook-signature"]):
         assert secret not in said + log
