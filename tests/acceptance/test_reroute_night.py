@@ -204,7 +204,9 @@ def dying(provider: Emulator, run_orch: Orch, tmp_path: Path) -> Iterator[Callab
         yield make
 
 
-@pytest.mark.parametrize(("other", "terms"), [("flex", []), ("openai", ["--deadline", "9h"])])
+@pytest.mark.parametrize(
+    ("other", "terms"), [("flex", []), pytest.param("openai", ["--deadline", "9h"], marks=pytest.mark.soak)]
+)
 def test_rows_of_an_engine_that_died_go_to_another_backend(
     dying: Callable[..., Dying], other: str, terms: list[str]
 ) -> None:

@@ -64,7 +64,7 @@ def template(postgres: PostgresServer) -> Iterator[str]:
         yield str(make_url(url).database)
 
 
-@pytest.fixture(params=["sqlite", "nothing", "the nights before", pytest.param("all", marks=pytest.mark.soak)])
+@pytest.fixture(params=["sqlite", "nothing", *(pytest.param(known, marks=pytest.mark.soak) for known in ("the nights before", "all"))])
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store with 200,000 rows: on SQLite, and on a Postgres that knows this much of them."""
     if request.param == "sqlite":
