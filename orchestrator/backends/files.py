@@ -1,39 +1,12 @@
-"""Files that are whole and on disk, or not there at all."""
+"""What a backend sends, in files that are whole and on disk, or not there at all."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from orchestrator.backends import Download
-
-
-@contextmanager
-def durable(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which is at `path`, whole and on disk, when the block ends; an error leaves what was there.
-
-    Raises OSError.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    # What the bytes came from may be deleted next: the name must survive a power cut as well as they do.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+from orchestrator.core.atomic import durable
 
 
 def store(chunks: Iterable[bytes], path: Path) -> None:

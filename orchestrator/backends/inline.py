@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.backends.files import durable
 from orchestrator.backends.message_results import refused_line
 from orchestrator.backends.messages import CHAT, translate
 from orchestrator.core import request_lines, wire
+from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
 
 _INLINE = "inline:"

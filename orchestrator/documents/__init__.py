@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.readers import Readers
-from orchestrator.documents.sources import Listed, SourceSurvey, listed, read, survey
+from orchestrator.documents.sources import Listed, listed, read, survey
 from orchestrator.documents.types import EXTRACTOR_VERSION, Document, DocumentProblem, UnreadableDocument
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Ignored",
     "Listed",
     "Readers",
-    "SourceSurvey",
     "UnreadableDocument",
     "listed",
     "read",

@@ -29,7 +29,7 @@ class Member(NamedTuple):
     """A file in another: its path in there, and how to read it.
 
     `read` raises OSError and ExtractionError, and is to be called before the next part is asked for. `fields` are
-    what templates may use besides, `kind` is what it is where its name does not tell; `passed` says why it is no
+    what templates may use besides, `kind` is what it is where its name does not tell; `passed` says why it is not a
     document.
     """
 
@@ -99,10 +99,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         with archive.open(entry) as stream:
             return unpacking.take(_pieces(stream), limit)
     except _DAMAGE as error:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE,
-            "It is damaged in the archive, or packed in a way that is not read; pack it anew.",
-        ) from error
+        raise _damaged_part() from error
 
 
 def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:

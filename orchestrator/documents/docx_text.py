@@ -81,7 +81,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return clean("\n".join(line.rstrip() for line in lines)).strip(), {}
 
 
-def _lines(package: Package, budget: TextLimit) -> Iterator[str]:
+def _lines(package: Package, limit: TextLimit) -> Iterator[str]:
     """Headers, body, notes, comments, footers. A header that several sections share is given once."""
     main = package.main_part()
     relations = package.relations(main)
@@ -90,7 +90,7 @@ def _lines(package: Package, budget: TextLimit) -> Iterator[str]:
         names = [main] if kind == "document" else [relation.target for relation in relations if relation.kind == kind]
         seen = set()
         for part in dict.fromkeys(names):
-            text = _Text(kind, budget, styles, notes)
+            text = _Text(kind, limit, styles, notes)
             digest = _read(package, part, text)
             if digest not in seen:
                 yield from text.lines
@@ -133,11 +133,11 @@ class _Text:
     pieces, so that no text is copied more than a few times. Raises ExtractionError.
     """
 
-    def __init__(self, kind: str, budget: TextLimit, styles: Styles, notes: _Notes) -> None:
+    def __init__(self, kind: str, limit: TextLimit, styles: Styles, notes: _Notes) -> None:
         """`kind` is that of the part."""
         self.lines: list[str] = []
         self._kind = kind
-        self._budget = budget
+        self._limit = limit
         self._styles = styles
         self._notes = notes
         self._label = ""  # of the note that begins
@@ -155,7 +155,7 @@ class _Text:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """An element begins."""
-        self._budget.element()
+        self._limit.element()
         self._is_text = False  # what follows a child is not the text's own
         if self._ignored:
             self._ignored += 1
@@ -176,7 +176,7 @@ class _Text:
     def characters(self, text: str) -> None:
         """Text, in any number of pieces."""
         if self._is_text:
-            self._budget.text(text)
+            self._limit.text(text)
             self._pieces.append(text)
 
     def _root(self, tag: str) -> _In:
@@ -244,7 +244,7 @@ class _Text:
         mark = self._styles.mark(self._properties)
         if not self._inner:
             self._mark = mark
-        self._budget.text(mark)
+        self._limit.text(mark)
         self._pieces.append(mark)
 
     def _begin_line(self) -> Callable[[], None]:

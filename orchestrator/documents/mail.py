@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from email.message import EmailMessage, Message
 from email.utils import parsedate_to_datetime
@@ -169,12 +169,13 @@ def _fields(mail: EmailMessage) -> dict[str, str]:
     date = ""
     with suppress(Exception):  # a date of any form
         date = parsedate_to_datetime(_header(mail, "Date")).isoformat()
-    return {
-        "subject": _header(mail, "Subject"),
-        "sender": _header(mail, "From"),
-        "recipients": ", ".join(filter(None, (_header(mail, "To"), _header(mail, "Cc")))),
-        "date": date,
-    }
+    recipients = ", ".join(filter(None, (_header(mail, "To"), _header(mail, "Cc"))))
+    return message_fields(_header(mail, "Subject"), _header(mail, "From"), recipients, date)
+
+
+def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
+    """What templates may use of a mail; `date` is in ISO 8601."""
+    return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
 
 
 def _header(mail: EmailMessage, name: str) -> str:
@@ -186,10 +187,13 @@ def _header(mail: EmailMessage, name: str) -> str:
 
 
 def _text(mail: EmailMessage, texts: list[Message[str, str]]) -> bytes:
+    return message_text({name: _header(mail, name) for name in SHOWN}, *map(_body, texts))
+
+
+def message_text(headers: Mapping[str, str], *bodies: str) -> bytes:
     """The headers that a reader sees, a blank line, and the text."""
-    head = [f"{name}: {value}" for name in SHOWN if (value := _header(mail, name))]
-    body = [text for part in texts if (text := _body(part).strip())]
-    return "\n\n".join(filter(None, ("\n".join(head), *body))).encode()
+    head = "\n".join(f"{name}: {value}" for name, value in headers.items() if value)
+    return "\n\n".join(filter(None, (head, *map(str.strip, bodies)))).encode()
 
 
 def _body(part: Message[str, str]) -> str:

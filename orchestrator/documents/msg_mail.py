@@ -10,7 +10,7 @@ from orchestrator.documents.archives import Member, UnpackLimit
 from orchestrator.documents.content import Content
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import Holds, Kind
-from orchestrator.documents.mail import MESSAGE
+from orchestrator.documents.mail import MESSAGE, message_fields, message_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
@@ -31,27 +31,22 @@ def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
         raise ExtractionError(
             DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
         ) from error
-    yield Member(MESSAGE, text.encode, fields, Kind("text", Holds.ONE))
+    yield Member(MESSAGE, lambda: text, fields, Kind("text", Holds.ONE))
     for number, (name, inside) in enumerate(attached, 1):
         yield Member(name or f"part-{number}", lambda inside=inside: inside or b"", fields)  # type: ignore[misc]
 
 
 def _fields(mail: Any) -> dict[str, str]:
     to = ", ".join(f"{one.name} <{one.email_address}>" for one in mail.recipients)
-    return {
-        "subject": mail.subject or "",
-        "sender": mail.sender or "",
-        "recipients": to,
-        "date": mail.sent_date.isoformat() if mail.sent_date else "",
-    }
+    date = mail.sent_date.isoformat() if mail.sent_date else ""
+    return message_fields(mail.subject or "", mail.sender or "", to, date)
 
 
-def _text(mail: Any, fields: dict[str, str]) -> str:
+def _text(mail: Any, fields: dict[str, str]) -> bytes:
     body = mail.body or ""
     if not body.strip() and mail.html_body:
         from orchestrator.documents.html_text import extract
 
         body = extract(mail.html_body.encode(), "utf-8")[0]
     names = {"From": "sender", "To": "recipients", "Date": "date", "Subject": "subject"}
-    head = "\n".join(f"{name}: {fields[field]}" for name, field in names.items() if fields[field])
-    return f"{head}\n\n{body.strip()}"
+    return message_text({name: fields[field] for name, field in names.items()}, body)

@@ -42,8 +42,8 @@ class _Text:
     What is in a cell, a note or a comment goes to lines of its own, which are put where they belong at its end.
     """
 
-    def __init__(self, budget: TextLimit) -> None:
-        self._budget = budget
+    def __init__(self, limit: TextLimit) -> None:
+        self._limit = limit
         self._lists = Lists()
         self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
         self._paragraphs: list[tuple[str, list[str]]] = []  # the mark before it, and its pieces
@@ -65,7 +65,7 @@ class _Text:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """An element begins."""
-        self._budget.element()
+        self._limit.element()
         name = tag.rpartition("}")[2]
         if self._skipped or name in _SKIPPED:
             self._skipped += 1
@@ -148,7 +148,7 @@ class _Text:
 
     def _add(self, text: str) -> None:
         if self._paragraphs:
-            self._budget.text(text)
+            self._limit.text(text)
             self._paragraphs[-1][1].append(text)
 
     def _emit(self, line: str) -> None:

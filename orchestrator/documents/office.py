@@ -1,4 +1,4 @@
-"""What the readers of office documents have in common."""
+"""What the readers of office documents and PDFs have in common: limits, and errors in the same words."""
 
 from __future__ import annotations
 

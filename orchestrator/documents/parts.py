@@ -52,7 +52,7 @@ def documents(
 
     Raises OSError, MemoryError; ExtractionError for what concerns the file as a whole.
     """
-    walk = _Walk(file, _budget(file))
+    walk = _Walk(file, _unpack_limit(file))
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
@@ -69,7 +69,7 @@ def documents(
 
 def keys(file: TableFile) -> Iterator[str]:
     """The keys of its parts, none of which is read."""
-    walk = _Walk(file, _budget(file))
+    walk = _Walk(file, _unpack_limit(file))
     for part in walk.parts(file.content, file.kind):
         yield walk.key(file.key, part)
 
@@ -158,8 +158,8 @@ def _is_hidden(path: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
 
 
-def _budget(file: TableFile) -> UnpackLimit:
-    with suppress(OSError):  # it is told where the file is opened
+def _unpack_limit(file: TableFile) -> UnpackLimit:
+    with suppress(OSError):  # reported where the file is opened
         return UnpackLimit(os.stat(file.path).st_size)
     return UnpackLimit(0)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pypdfium2
 import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.files import text_too_large
+from orchestrator.documents.office import TextLimit
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
@@ -21,18 +22,12 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Text and `{"pages": count}`. Raises ExtractionError (encrypted, unreadable, empty, too_large)."""
     del encoding  # a PDF says itself how its text is written
-    try:
-        document = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError as error:
-        raise cannot_open(error) from error
-    try:
-        pages = list(_pages(document, most))
-    except pypdfium2.PdfiumError as error:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
-        ) from error
-    finally:
-        document.close()
+    limit = TextLimit(most)
+    pages = []
+    with opened(data) as document:
+        for index in range(len(document)):
+            pages.append(page_text(document, index))
+            limit.text(pages[-1])
     if not any(page.strip() for page in pages):
         raise ExtractionError(
             DocumentProblem.EMPTY,
@@ -42,17 +37,25 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return PAGE_BREAK.join(pages), {"pages": len(pages), "sent_as": "text"}
 
 
-def _pages(document: pypdfium2.PdfDocument, most: int) -> Iterator[str]:
-    size = 0
-    for index in range(len(document)):
-        page = page_text(document, index)
-        size += len(page)
-        if size > most:
-            raise text_too_large(most)
-        yield page
+@contextmanager
+def opened(data: bytes) -> Iterator[pypdfium2.PdfDocument]:
+    """A PDF while it is read. Raises ExtractionError, also for what PDFium raises meanwhile."""
+    try:
+        document = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError as error:
+        raise _cannot_open(error) from error
+    try:
+        yield document
+    except pypdfium2.PdfiumError as error:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
+        ) from error
+    finally:
+        document.close()
 
 
 def page_text(document: pypdfium2.PdfDocument, index: int) -> str:
+    """The text layer of a page, without hyphens that a typesetter put in. Raises PdfiumError."""
     page = document[index]
     try:
         layer = page.get_textpage()
@@ -65,7 +68,7 @@ def page_text(document: pypdfium2.PdfDocument, index: int) -> str:
     return _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
 
 
-def cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
+def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
     if error.err_code in (pypdfium2.raw.FPDF_ERR_PASSWORD, pypdfium2.raw.FPDF_ERR_SECURITY):
         return ExtractionError(
             DocumentProblem.ENCRYPTED, "The PDF opens only with a password; save a copy without one, or exclude it."

@@ -33,7 +33,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     return PAGE_BREAK.join(slides) if any(slides) else "", {"pages": len(slides)}
 
 
-def _slides(package: Package, budget: TextLimit) -> Iterator[list[str]]:
+def _slides(package: Package, limit: TextLimit) -> Iterator[list[str]]:
     main = package.main_part()
     targets = {relation.id: relation.target for relation in package.relations(main)}
     order: list[str] = []
@@ -44,22 +44,22 @@ def _slides(package: Package, budget: TextLimit) -> Iterator[list[str]]:
 
     package.parse(main, start)
     for ident in order:
-        yield _slide(package, targets[ident], budget)
+        yield _slide(package, targets[ident], limit)
 
 
-def _slide(package: Package, part: str, budget: TextLimit) -> list[str]:
-    lines = _read(package, part, budget)
+def _slide(package: Package, part: str, limit: TextLimit) -> list[str]:
+    lines = _read(package, part, limit)
     for relation in package.relations(part):
         if relation.kind == "diagramData" and package.holds(relation.target):
-            lines += _read(package, relation.target, budget)
+            lines += _read(package, relation.target, limit)
     for relation in package.relations(part):
-        if relation.kind == "notesSlide" and (notes := _read(package, relation.target, budget, notes=True)):
+        if relation.kind == "notesSlide" and (notes := _read(package, relation.target, limit, notes=True)):
             lines += ["", "Notes:", *notes]
     return lines
 
 
-def _read(package: Package, part: str, budget: TextLimit, *, notes: bool = False) -> list[str]:
-    shapes = _Shapes(budget, notes=notes)
+def _read(package: Package, part: str, limit: TextLimit, *, notes: bool = False) -> list[str]:
+    shapes = _Shapes(limit, notes=notes)
     package.parse(posixpath.normpath(part), shapes.start, shapes.end, shapes.characters)
     return shapes.lines
 
@@ -67,9 +67,9 @@ def _read(package: Package, part: str, budget: TextLimit, *, notes: bool = False
 class _Shapes:
     """Takes the events of an XML parser and makes lines of a slide's paragraphs and of the rows of its tables."""
 
-    def __init__(self, budget: TextLimit, *, notes: bool) -> None:
+    def __init__(self, limit: TextLimit, *, notes: bool) -> None:
         self.lines: list[str] = []
-        self._budget = budget
+        self._limit = limit
         self._notes = notes
         self._place: str | None = None  # what a shape is for: a kind of placeholder, None where it is for nothing
         self._pieces: list[str] | None = None
@@ -81,7 +81,7 @@ class _Shapes:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """An element begins."""
-        self._budget.element()
+        self._limit.element()
         name = tag.rpartition("}")[2]
         if self._fallback or name == "Fallback":  # the same once more, for old programs
             self._fallback += 1
@@ -132,7 +132,7 @@ class _Shapes:
 
     def _add(self, text: str) -> None:
         if self._pieces is not None:
-            self._budget.text(text)
+            self._limit.text(text)
             self._pieces.append(text.replace("\0", ""))
 
     def _end_paragraph(self, text: str) -> None:

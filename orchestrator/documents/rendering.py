@@ -7,11 +7,9 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-import pypdfium2
-
 from orchestrator.documents import pdf_text
-from orchestrator.documents.files import text_too_large
 from orchestrator.documents.kinds import IMAGE
+from orchestrator.documents.office import TextLimit
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Picture, Render
 
 MIN_LETTERS = 20
@@ -47,15 +45,15 @@ class _Gathered:
         self.pages = 0
         self._texts: list[str] = []
         self._render = render
-        self._most = most
+        self._limit = TextLimit(most)
         self._bytes = 0
+        self._has_text = False
 
     def add(self, text: str, picture: bytes | None) -> None:
         """The next page: its text, its picture, or both."""
         self.pages += 1
-        self._most -= len(text)
-        if self._most < 0:
-            raise text_too_large(self._most)
+        self._limit.text(text)
+        self._has_text = self._has_text or picture is None or bool(text)
         if picture is None:
             self._texts.append(text)
             return
@@ -77,9 +75,7 @@ class _Gathered:
 
     def text(self) -> str:
         """The pages' texts; empty where all are pictures alone."""
-        if all(text.startswith("[page ") and text.endswith("]") for text in self._texts):
-            return ""
-        return pdf_text.PAGE_BREAK.join(self._texts)
+        return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
 
     def sent_as(self) -> str:
         """What a row says of it: `pages 1-3 as images`, `text`."""
@@ -97,11 +93,7 @@ class _Gathered:
 
 
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
-    try:
-        document = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError as error:
-        raise pdf_text.cannot_open(error) from error
-    try:
+    with pdf_text.opened(data) as document:
         document.init_forms()
         for index in range(len(document)):
             text = "" if render.how == "image" else pdf_text.page_text(document, index)
@@ -109,12 +101,6 @@ def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
                 yield text, None
             else:
                 yield (text if render.how == "both" else ""), _rendered(document, index, render)
-    except pypdfium2.PdfiumError as error:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file anew or exclude it."
-        ) from error
-    finally:
-        document.close()
 
 
 def _rendered(document: Any, index: int, render: Render) -> bytes:
@@ -135,7 +121,7 @@ def _frames(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
     """The pages of a TIFF, or the one picture of another file, turned as its camera says."""
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # it is looked at here, before anything is unpacked
+    Image.MAX_IMAGE_PIXELS = None  # checked here, before anything is unpacked
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF", "WEBP")) as picture:
             for frame in ImageSequence.Iterator(picture):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import httpx2
 import msgspec
 
-from orchestrator.core import permissions
+from orchestrator.core.atomic import durable
 from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
 from orchestrator.core.sanitize import escape_controls, one_line
 from orchestrator.settings.config import Config, Reports, Smtp
@@ -145,12 +145,10 @@ class Folder:
     def send(self, message: Message) -> None:
         """Write it. Raises StorageError."""
         try:
-            permissions.make_folders(self.path)
             for ending, text in (("md", message.text), ("html", message.page)):
                 if text is not None:
-                    beside = self.path / f".{message.name}.{ending}.partial"
-                    permissions.write_text(beside, escape_controls(text))
-                    beside.replace(self.path / f"{message.name}.{ending}")
+                    with durable(self.path / f"{message.name}.{ending}", for_user=True) as file:
+                        file.write(escape_controls(text).encode())
         except OSError as error:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.atomic import durable
 from orchestrator.engine.lock import Holder, running_engine
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
@@ -50,11 +51,10 @@ def digest_of(content: bytes) -> str:
 
 def keep(home: Home, in_force: InForce) -> None:
     """Let other commands know which settings the engine runs under."""
-    beside = home.settings.with_suffix(".partial")
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside.write_text(json.dumps(asdict(in_force)), encoding="utf-8")
-        beside.replace(home.settings)
+        with durable(home.settings) as file:
+            file.write(json.dumps(asdict(in_force)).encode())
     except OSError as error:
         log.warning("%s cannot be written: %s", home.settings, error.strerror)
 

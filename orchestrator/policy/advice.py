@@ -1,6 +1,6 @@
 """What to do about rows that have failed, by their error code: once a job is over, and nothing is tried again. Pure.
 
-`rowerrors` says what becomes of a row while its job runs.
+`row_errors` says what becomes of a row while its job runs.
 """
 
 from __future__ import annotations

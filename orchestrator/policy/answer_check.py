@@ -18,7 +18,7 @@ class OutputCheck:
         self._check = None if schema is None else schemas.SchemaCheck(schema)
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
-        """`(code, message)` of what is wrong with an answer, or None. The codes are those of `rowerrors.BAD_ANSWERS`.
+        """`(code, message)` of what is wrong with an answer, or None; the codes are in `row_errors.BAD_ANSWERS`.
 
         Text without a schema that ended at `max_tokens` is an answer: its length may be just what was asked for.
         """

@@ -1,7 +1,7 @@
 """What rows cost, in Decimal dollars, each figure with its source. Pure, but for the price table that it reads.
 
 A price that is not known is an error or marked `estimated`; it is never zero, and never one tier's price taken for
-another's (P7). Hosted prices are those of genai-prices; what orch.toml says of a model goes before them.
+another's. Hosted prices are those of genai-prices; what orch.toml says of a model goes before them.
 """
 
 from __future__ import annotations

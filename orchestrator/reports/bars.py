@@ -15,6 +15,8 @@ _FONT, _LETTER, _GAP = 13.0, 7.2, 8.0
 """Size of the text, width of an average letter, space between text and what it names."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
+_TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
+"""The most ticks of an axis, and the most names that are written along one."""
 Words = Callable[[Decimal], str]
 
 
@@ -50,9 +52,9 @@ def bars(given: Sequence[Bar], words: Words) -> str:
     return _svg(len(given) * _ROW, parts)
 
 
-def groups_below(names: Sequence[str], series: Sequence[Series], words: Words, most_ticks: int = 3) -> str:
+def groups_below(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
     """Groups one below the other, with a bar of each series, above an axis."""
-    ticks = _ticks(_largest(series), most_ticks)
+    ticks = _ticks(_largest(series), _TICKS_BELOW)
     left, right = _room(map(short, names)), _letters(words(ticks[-1])) / 2
     scale = _scale(ticks, WIDTH - left - right)
     end = _LEGEND + len(names) * _PAIR_ROW
@@ -69,14 +71,12 @@ def groups_below(names: Sequence[str], series: Sequence[Series], words: Words, m
     return _svg(end + _AXIS, parts)
 
 
-def groups_beside(
-    names: Sequence[str], series: Sequence[Series], words: Words, most_ticks: int = 5, most_names: int = 7
-) -> str:
-    """Groups from left to right, with a bar of each series, beside an axis; `most_names` are written."""
-    ticks = _ticks(_largest(series), most_ticks)
+def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) -> str:
+    """Groups from left to right, with a bar of each series, beside an axis; at most `_NAMES` are written."""
+    ticks = _ticks(_largest(series), _TICKS_BESIDE)
     left = _room(map(words, ticks))
     scale = _scale(ticks, _COLUMNS)
-    step, end, every = (WIDTH - left) / len(names), _LEGEND + _COLUMNS, 1 + len(names) // most_names
+    step, end, every = (WIDTH - left) / len(names), _LEGEND + _COLUMNS, 1 + len(names) // _NAMES
     thick = 0.8 * step / len(series)
     parts = [*_legend(series)]
     for number, name in enumerate(names):

@@ -49,7 +49,7 @@ class LimitSettings(Strict):
 
 
 class _AnyBackend(Strict):
-    # P10: an address says nothing about where the text ends up (a gateway may listen on loopback).
+    # Local stays local: an address says nothing about where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
     limits: LimitSettings = LimitSettings()
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")

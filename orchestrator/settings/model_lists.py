@@ -22,12 +22,12 @@ _RUNG = re.compile(r"(.+)@([2-9])")
 class Step:
     """The next rung of rows whose answers failed their check.
 
-    `models` is what it is called where they may go, `avoid` what they keep away from (see `keep_from`).
+    `models` is what it is called where they may go, `avoid` what they keep away from.
     """
 
     alias: str
     models: tuple[str, ...]
-    avoid: str | None
+    avoid: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _step(alias: str, backend: str, models: Mapping[str, Names], usable: Collect
         places = _places(models[higher], usable)
         if not places:
             return None
-        return Step(higher, tuple(sorted(set(places.values()))), keep_from(set(usable) - places.keys()))
+        return Step(higher, tuple(sorted(set(places.values()))), tuple(sorted(set(usable) - places.keys())))
     return None
 
 
@@ -106,8 +106,3 @@ def _places(names: Names, backends: Iterable[str]) -> dict[str, str]:
     if isinstance(names, str):
         return dict.fromkeys(backends, names)
     return {backend: names[backend] for backend in backends if backend in names}
-
-
-def keep_from(backends: Iterable[str]) -> str | None:
-    """Backends that a row keeps away from, as one word in a set order; None for none."""
-    return ",".join(sorted(backends)) or None

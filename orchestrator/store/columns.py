@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -43,6 +44,19 @@ class Money(TypeDecorator[Decimal]):
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> Decimal | None:
         return None if value is None else (int(value) * PICO).normalize()
+
+
+class Names(TypeDecorator[tuple[str, ...]]):
+    """Names in a set order, as a JSON array without blanks, so that equal ones are equal text; NULL for none."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[str, ...] | None, dialect: Dialect) -> str | None:
+        return json.dumps(value, separators=(",", ":")) if value else None
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> tuple[str, ...]:
+        return () if value is None else tuple(json.loads(value))
 
 
 class Words(TypeDecorator[str]):

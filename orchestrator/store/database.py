@@ -9,7 +9,21 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Dialect, Engine, Row, Select, Table, create_engine, event, exc, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Dialect,
+    Engine,
+    Row,
+    Select,
+    Table,
+    create_engine,
+    event,
+    exc,
+    inspect,
+    make_url,
+    text,
+)
 
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
 from orchestrator.store.schema import HEAD
@@ -111,13 +125,15 @@ class Database:
 
     def _version(self) -> str | None:
         try:
-            with self._engine.connect() as connection:
-                found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-                return None if found is None else str(found)
-        except (exc.OperationalError, exc.ProgrammingError) as error:
-            if "alembic_version" in str(error.orig):
-                return None
-            raise
+            return self._recorded_version()
+        except (exc.OperationalError, exc.ProgrammingError):
+            # Asked once more, as another process may have made the table meanwhile.
+            return self._recorded_version() if inspect(self._engine).has_table("alembic_version") else None
+
+    def _recorded_version(self) -> str | None:
+        with self._engine.connect() as connection:
+            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return None if found is None else str(found)
 
     def _create_or_migrate(self) -> None:
         with self._engine.connect() as connection, self._alone(connection):

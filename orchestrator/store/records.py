@@ -103,14 +103,14 @@ class InShard:
 class OpenRows:
     """Open rows that are alike: `bytes` of their lines, and the most tokens of their answers (None: no bound).
 
-    `shard_id` is None for rows that wait; those keep away from `avoid`.
+    `shard_id` is None for rows that wait; those keep away from the backends in `avoid`.
     """
 
     endpoint: str
     model: str
     task: str
     prompt_version: str
-    avoid: str | None
+    avoid: tuple[str, ...]
     shard_id: str | None
     rows: int
     bytes: int

@@ -104,7 +104,7 @@ class Rows:
             # In the order of their index, which is taken for it.
             return tx.execute(query.order_by(c.endpoint, c.model, c.seq).limit(1)).first() is not None
 
-    def waiting(self, job_id: JobId, avoid: str | None = None, *, canary: bool = False) -> Iterator[WaitingRow]:
+    def waiting(self, job_id: JobId, avoid: tuple[str, ...] = (), *, canary: bool = False) -> Iterator[WaitingRow]:
         """Rows without outcome and without shard that keep away from `avoid`, sorted by endpoint, model and place.
 
         With `canary`, only those that go first.
@@ -185,8 +185,8 @@ class Rows:
         if given := [dict(zip(records.BOOKED, line, strict=True)) for line in lines]:
             tx.execute(self._db.upsert(ledger).on_conflict_do_nothing(), given)
 
-    def free(self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: str | None = None) -> None:
-        """Rows of a shard that have no outcome wait for another one: anywhere, or not at `avoid`."""
+    def free(self, shard: Shard, seqs: Collection[int], *, count_attempt: bool, avoid: tuple[str, ...] = ()) -> None:
+        """Rows of a shard that have no outcome wait for another one, at a backend that is not in `avoid`."""
         c = requests.c
         freed = (
             update(requests)
@@ -260,7 +260,7 @@ class Rows:
                 reasoning_tokens=0,
                 cache_write_tokens=0,
                 tier=None,
-                avoid=None,
+                avoid=(),
                 released_at=None,
                 failed_since=None,
                 again=0,

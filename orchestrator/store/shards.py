@@ -32,7 +32,7 @@ class Shards:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def add(self, shard: Shard, rows: Range, avoid: str | None = None, *, canary: bool = False) -> None:
+    def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
         """Record a shard and give it the waiting rows of a range that keep away from `avoid`, all or nothing.
 
         With `canary`, only those of them that go first.

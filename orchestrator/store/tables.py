@@ -22,7 +22,7 @@ from sqlalchemy import (
     true,
 )
 
-from orchestrator.store.columns import Instant, Money, Serial, Words
+from orchestrator.store.columns import Instant, Money, Names, Serial, Words
 
 metadata = MetaData(
     naming_convention={
@@ -149,7 +149,7 @@ requests = Table(
     Column("trimmed_tokens", Integer, nullable=False, server_default="0"),
     Column("cache_key", String(32)),
     Column("twin_of", Integer),
-    Column("avoid", Text),
+    Column("avoid", Names),
     Column("state", String(16), nullable=False),
     Column("attempt", Integer, nullable=False, default=0),
     Column("shard_id", ForeignKey("shards.id", ondelete="SET NULL")),
@@ -230,9 +230,9 @@ IS_CANARY = requests.c.canary == true()
 Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
 
 
-def keeps_from(backend: str | None) -> ColumnElement[bool]:
-    """Whether a row keeps away from a backend; with None, from none."""
-    return requests.c.avoid.is_(None) if backend is None else requests.c.avoid == backend
+def keeps_from(backends: tuple[str, ...]) -> ColumnElement[bool]:
+    """Whether a row keeps away from just these backends."""
+    return requests.c.avoid == backends if backends else requests.c.avoid.is_(None)
 
 
 ledger = Table(

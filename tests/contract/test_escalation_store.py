@@ -13,7 +13,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, added, avoided, later, settle, sharded, succeeded
 
-STEP = Step("m@2", ("big",), None)
+STEP = Step("m@2", ("big",), ())
 CENT = Price(Decimal("0.01"), "list")
 
 
@@ -31,7 +31,7 @@ def bad(seq: int, price: Price | None = CENT, uncertain: Price | None = None) ->
     return Settled(outcome, price, uncertain)
 
 
-def waiting(store: Store, shard: Shard, avoid: str | None = None) -> list[tuple[int, str, int]]:
+def waiting(store: Store, shard: Shard, avoid: tuple[str, ...] = ()) -> list[tuple[int, str, int]]:
     return [(row.seq, row.model, row.attempts) for row in store.rows.waiting(shard.job_id, avoid)]
 
 
@@ -69,9 +69,9 @@ def test_nothing_climbs_where_nothing_is_said(store: Store, ended: Shard) -> Non
 
 
 def test_a_row_keeps_away_from_backends_that_have_nothing_stronger(store: Store, ended: Shard) -> None:
-    store.escalations.escalate(ended, [bad(0)], Step("m@2", ("big",), "flex,gpu"), NOW)
-    assert avoided(store, ended.job_id) == {"flex,gpu"}
-    assert waiting(store, ended, "flex,gpu") == [(0, "m@2", 0)]
+    store.escalations.escalate(ended, [bad(0)], Step("m@2", ("big",), ("flex", "gpu")), NOW)
+    assert avoided(store, ended.job_id) == {("flex", "gpu")}
+    assert waiting(store, ended, ("flex", "gpu")) == [(0, "m@2", 0)]
 
 
 def test_sends_without_an_answer_are_booked_beside_it_and_what_has_no_price_is_not(

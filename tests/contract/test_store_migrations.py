@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.errors import StorageError
+from orchestrator.core.model import JobId
 from orchestrator.store import (
     Store,
     night_tables,  # noqa: F401  (its tables are of the metadata)
@@ -25,7 +26,7 @@ from orchestrator.store import (
 from orchestrator.store.database import HEAD, migrations_folder
 from orchestrator.store.tables import metadata
 from tests.support.process import PATIENCE
-from tests.support.stored import NOW, added
+from tests.support.stored import NOW, added, avoided
 
 OPEN = "import sys; from orchestrator.store import Store; Store.open(sys.argv[1]).close()"
 
@@ -153,14 +154,18 @@ OLD_ROW = (
     " '{state}', 0, {shard}, {settled}, {code}, {canary}, 0, 0, 0, 0)"
 )
 
+OLD_JOB = (
+    "INSERT INTO jobs (id, home, series, identity, name, kind, source, spec, options, created_at, built_at)"
+    " VALUES ('old-1', 'home', 's', 'i', 'old', 'documents', '/job.yaml', '{{}}', '{{}}', {at}, {at})"
+)
+
 
 def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> None:
     at = int(NOW.timestamp() * 1_000_000)
     upgraded(database_url, "0003")
     true = "1" if database_url.startswith("sqlite") else "true"
     for statement in (
-        "INSERT INTO jobs (id, home, series, identity, name, kind, source, spec, options, created_at, built_at)"
-        f" VALUES ('old-1', 'home', 's', 'i', 'old', 'documents', '/job.yaml', '{{}}', '{{}}', {at}, {at})",
+        OLD_JOB.format(at=at),
         "INSERT INTO shards (id, job_id, number, backend, endpoint, model, state, reason, rows, bytes, created_at,"
         " window_seconds, provider_completed, provider_failed, provider_input_tokens, provider_output_tokens,"
         " provider_seconds, pulled_at, pulled_for) VALUES ('old-1.001', 'old-1', 1, 'gpu', '/v1/x', 'm', 'submitted',"
@@ -199,6 +204,19 @@ def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> No
         assert store.failures.of_jobs([old.id])[old.id] == Failing(new=2)
     assert differences(database_url) == []
     assert values(database_url, "SELECT kind FROM ledger ORDER BY kind") == ["escalated", "reasked", "rerouted"]
+
+
+@pytest.mark.parametrize(("old", "new"), [("'gpu'", ("gpu",)), ("'flex,gpu'", ("flex", "gpu")), ("NULL", ())])
+def test_rows_keep_away_from_what_they_kept_away_from(database_url: str, old: str, new: tuple[str, ...]) -> None:
+    upgraded(database_url, "0004")
+    execute(database_url, OLD_JOB.format(at=int(NOW.timestamp() * 1_000_000)))
+    row = OLD_ROW.format(seq=0, state="pending", shard="NULL", settled="NULL", code="NULL", canary="NULL")
+    execute(database_url, row)
+    execute(database_url, f"UPDATE requests SET avoid = {old}")
+    with Store.open(database_url) as store:
+        assert avoided(store, JobId("old-1")) == {new}
+        assert [row.seq for row in store.rows.waiting(JobId("old-1"), new)] == [0]
+        assert new == () or [*store.rows.waiting(JobId("old-1"))] == []
 
 
 def upgraded(url: str, version: str) -> None:

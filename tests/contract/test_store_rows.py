@@ -346,10 +346,10 @@ def test_rows_that_are_freed_wait_again_without_blame(store: Store) -> None:
     batch = sharded(store, found)
     settle(store, batch, succeeded(3))
     store.rows.free(batch, [0, 3], count_attempt=False)
-    store.rows.free(batch, [1], count_attempt=True, avoid="gpu")
-    assert avoided(store, found.id) == {None, "gpu"}
+    store.rows.free(batch, [1], count_attempt=True, avoid=("gpu",))
+    assert avoided(store, found.id) == {(), ("gpu",)}
     assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id)] == [(0, 0)]
-    assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id, "gpu")] == [(1, 1)]
+    assert [(each.seq, each.attempts) for each in store.rows.waiting(found.id, ("gpu",))] == [(1, 1)]
     assert [each.seq for each in store.rows.of_shard(batch.id)] == [2, 3]
 
 

@@ -179,10 +179,10 @@ def test_a_shard_that_is_given_up_lets_its_rows_wait_again(store: Store) -> None
 def test_rows_that_keep_away_from_a_backend_get_shards_of_their_own(store: Store) -> None:
     found = added(store, 3)
     first = sharded(store, found)
-    store.rows.free(first, [1], count_attempt=True, avoid="gpu")
+    store.rows.free(first, [1], count_attempt=True, avoid=("gpu",))
     store.rows.free(first, [0, 2], count_attempt=False)
     other = shard(found, 2, rows=1, backend="cloud")
-    store.shards.add(other, Range(CHAT, "m", 0, 2, 1, 100), "gpu")
+    store.shards.add(other, Range(CHAT, "m", 0, 2, 1, 100), ("gpu",))
     assert [each.seq for each in store.rows.of_shard(other.id)] == [1]
     assert waiting(store) == [0, 2]
 

@@ -27,7 +27,7 @@ from tests.support.stored import NOW, SPEC, added, avoided, ranges, shard
 
 ROWS = 4
 PER_ROW = Decimal("0.001")
-UP = RungStanding(step=Step("m@2", ("big", "large"), None))
+UP = RungStanding(step=Step("m@2", ("big", "large"), ()))
 TOP = RungStanding()
 LACKING = RungStanding(lacks=frozenset({"flex"}))
 ALONE = RungStanding(lacks=frozenset({"flex"}), is_alone=True)
@@ -152,7 +152,7 @@ def test_what_is_no_answer_is_no_bad_answer(desk: Desk) -> None:
 def test_rows_that_wait_for_room_keep_from_backends_that_lack_their_model(desk: Desk) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job), [line(row, "full") for row in range(ROWS)], LACKING, is_own=False)
-    assert avoided(desk.store, job.id) == {"flex"}
+    assert avoided(desk.store, job.id) == {("flex",)}
 
 
 def test_a_cancelled_job_asks_no_further(desk: Desk) -> None:
@@ -183,14 +183,16 @@ def test_a_batch_that_was_taken_back_has_its_bad_answers_go_on_too(desk: Desk) -
     sent = desk.sent(job, rerouted_at=NOW, provider_status="cancelled")
     desk.collect(job, sent, [line(0, "refusal"), line(1)], UP, is_own=False)
     assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id)] == [(0, "m@2")]
-    assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id, "gpu")] == [(2, "m"), (3, "m")]
+    assert [(row.seq, row.model) for row in desk.store.rows.waiting(job.id, ("gpu",))] == [(2, "m"), (3, "m")]
 
 
 @pytest.mark.parametrize(
-    ("standing", "avoid"), [(TOP, "gpu"), (LACKING, "flex,gpu"), (ALONE, "flex")], ids=["none", "one", "alone"]
+    ("standing", "avoid"),
+    [(TOP, ("gpu",)), (LACKING, ("flex", "gpu")), (ALONE, ("flex",))],
+    ids=["none", "one", "alone"],
 )
 def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
-    desk: Desk, standing: RungStanding, avoid: str
+    desk: Desk, standing: RungStanding, avoid: tuple[str, ...]
 ) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, rerouted_at=NOW, provider_status="cancelled"), [], standing, is_own=False)
@@ -200,7 +202,7 @@ def test_rows_that_are_taken_back_keep_from_backends_that_lack_their_model(
 def test_rows_that_leave_a_lane_of_ours_may_come_back_to_it(desk: Desk) -> None:
     job = desk.job()
     desk.collect(job, desk.sent(job, rerouted_at=NOW, provider_status="cancelled"), [], TOP, is_own=True)
-    assert avoided(desk.store, job.id) == {None}
+    assert avoided(desk.store, job.id) == {()}
 
 
 @pytest.mark.parametrize(("standing", "end"), [(TOP, "pending"), (ALONE, "model_not_found")], ids=["others", "alone"])

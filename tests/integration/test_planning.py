@@ -87,7 +87,7 @@ def test_a_job_with_one_backend_waits_for_its_quota_instead_of_being_refused(des
     desk.backend(limits={"enqueued_tokens": 1})
     job = desk.submit(plain(4), deadline="20h")
     [order] = view(desk, job).orders().sends
-    assert (order.rows, order.backend, order.avoid) == (4, "openai", None)
+    assert (order.rows, order.backend, order.avoid) == (4, "openai", ())
 
 
 def test_two_backends_of_which_one_is_full(desk: Desk) -> None:
@@ -108,7 +108,7 @@ def test_every_look_is_due_when_the_planner_says_so(desk: Desk) -> None:
 # --- what is taken back, refused or held
 
 
-def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None) -> Shard:
+def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: tuple[str, ...] = ()) -> Shard:
     """So many rows that wait in a shard of a backend, as the pipeline plans one."""
     assert desk.engine is not None
     handle, order = desk.engine.open(backend), Sending(rows, backend, avoid, "a test")
@@ -118,7 +118,7 @@ def sent(desk: Desk, job: Job, backend: str, rows: int, avoid: str | None = None
     return shard
 
 
-def keep_from(desk: Desk, shard: Shard, avoid: str) -> None:
+def keep_from(desk: Desk, shard: Shard, *avoid: str) -> None:
     """Its rows wait again, and keep away from these backends."""
     desk.store.shards.dissolve(shard, "a test")
     seqs = [row.seq for row in desk.store.rows.finished(shard.job_id)]
@@ -131,7 +131,7 @@ def test_rows_that_have_nowhere_else_to_go_are_not_taken_back(desk: Desk) -> Non
     desk.backends({"openai": {}, "flex": {}})
     job = desk.submit(plain(4), deadline="20h")
     keep_from(desk, sent(desk, job, "openai", 4), "flex")
-    shard = sent(desk, job, "openai", 4, "flex")
+    shard = sent(desk, job, "openai", 4, ("flex",))
     desk.store.shards.move(shard, ShardState.SUBMITTING)
     desk.store.shards.move(desk.store.shards.get(shard.id), ShardState.SUBMITTED, submitted_at=now(), batch_id="b")
     desk.provider.clock.advance(19.9 * HOUR)
@@ -149,7 +149,7 @@ def test_what_was_taken_back_goes_to_a_lane(desk: Desk, left: tuple[str, ...]) -
     desk.store.shards.note(desk.store.shards.get(shard.id), rerouted_at=now())
     desk.backends({name: {} for name in left})
     [order] = view(desk, job).orders().sends
-    assert (order.rows, order.backend, order.avoid) == (4, "flex", "openai")
+    assert (order.rows, order.backend, order.avoid) == (4, "flex", ("openai",))
 
 
 def test_a_shared_budget_that_is_used_up_refuses_no_rows_that_run_already(desk: Desk) -> None:

@@ -90,6 +90,6 @@ def settle(store: Store, of: Shard, *outcomes: Any, now: datetime = NOW) -> int:
     return store.rows.settle(of.id, of.job_id, of.backend, [Settled(*outcome) for outcome in outcomes], now)
 
 
-def avoided(store: Store, job_id: JobId) -> set[str | None]:
-    """What rows that wait keep away from; None stands for rows that may go anywhere."""
+def avoided(store: Store, job_id: JobId) -> set[tuple[str, ...]]:
+    """What rows that wait keep away from; nothing for rows that may go anywhere."""
     return {work.avoid for work in store.sizes.open_work(job_id) if work.shard_id is None}

@@ -18,7 +18,15 @@ from pydantic import TypeAdapter
 from orchestrator.backends.messages import translate
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
-from orchestrator.documents import EXTRACTOR_VERSION, Document, DocumentProblem, Ignored, UnreadableDocument
+from orchestrator.documents import (
+    EXTRACTOR_VERSION,
+    Document,
+    DocumentProblem,
+    Ignored,
+    UnreadableDocument,
+    rendering,
+)
+from orchestrator.documents.types import ExtractionError, Render
 from orchestrator.policy.requests import Builder
 from orchestrator.settings import job_file
 from orchestrator.settings.job_spec import DocumentSource
@@ -113,6 +121,20 @@ def test_which_pages_are_sent_as_pictures(
     assert found.text == text
     assert (found.fields["pages"], found.fields["sent_as"]) == (3, sent_as)
     assert [is_bar(picture) for picture in seen(found)] == [page == 2 for page in pages]
+
+
+def test_a_page_that_reads_like_a_note_about_a_page_is_text(tmp_path: Path) -> None:
+    line = "[page 7 of this lease was never signed]"
+    found = one(tmp_path, "a.pdf", mixed_pdf(line), render="auto")
+    assert (found.text, found.pictures) == (line, ())
+    found = one(tmp_path, "a.pdf", mixed_pdf(line), render="both")
+    assert (found.text, len(found.pictures)) == (line, 1)
+
+
+@pytest.mark.parametrize("how", ["auto", "both"])
+def test_too_much_text_beside_pictures_names_the_limit(how: str) -> None:
+    with pytest.raises(ExtractionError, match="more than the 70 characters allowed"):
+        rendering.extract(mixed_pdf(PROSE, PROSE), "pdf", Render(how, 150, 1568, 10, True, 1_000_000), 70)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from orchestrator.settings.model_lists import (
     Step,
     above,
     expand,
-    keep_from,
     rung_of,
     standing,
 )
@@ -78,16 +77,16 @@ NEXT: dict[str, tuple[RungStanding, RungStanding]] = {
     "no list": (steps("nano", "a", "gpu"), RungStanding()),
     "a model's own name": (steps("nano", "gpt-5@20250929", "gpu"), RungStanding()),
     "one of a list": (steps(("nano",), "a", "gpu"), RungStanding()),
-    "the next": (steps(("nano", "mini"), "a", "gpu"), RungStanding(step=Step("a@2", ("mini",), None))),
+    "the next": (steps(("nano", "mini"), "a", "gpu"), RungStanding(step=Step("a@2", ("mini",), ()))),
     "the last": (steps(("nano", "mini"), "a@2", "gpu"), RungStanding()),
     "the same model twice": (
         steps(("nano", "nano", "mini"), "a", "gpu"),
-        RungStanding(step=Step("a@3", ("mini",), None)),
+        RungStanding(step=Step("a@3", ("mini",), ())),
     ),
-    "not here": (steps(LOCAL_FIRST, "a", "gpu"), RungStanding(step=Step("a@2", ("big", "mini"), "gpu"))),
+    "not here": (steps(LOCAL_FIRST, "a", "gpu"), RungStanding(step=Step("a@2", ("big", "mini"), ("gpu",)))),
     "passed over": (
         steps(LOCAL_FIRST, "a", "api"),  # there the first rung was asked of `mini` already
-        RungStanding(step=Step("a@3", ("big",), "gpu")),
+        RungStanding(step=Step("a@3", ("big",), ("gpu",))),
     ),
     "nothing stronger anywhere": (steps(LOCAL_FIRST, "a", "flex"), RungStanding()),
     "no backend that may take it": (
@@ -100,7 +99,7 @@ NEXT: dict[str, tuple[RungStanding, RungStanding]] = {
     ),
     "from two backends to a third": (
         steps(({"gpu": "q", "flex": "q"}, {"api": "big"}), "a", "flex"),
-        RungStanding(step=Step("a@2", ("big",), "flex,gpu")),
+        RungStanding(step=Step("a@2", ("big",), ("flex", "gpu"))),
     ),
 }
 
@@ -136,13 +135,9 @@ def test_rows_that_always_fail_climb_to_an_end_and_are_never_asked_of_the_same_m
         assert isinstance(higher, dict)
         assert found.step.alias in above(alias, models)
         assert higher.get(backend) != named[backend]
-        alias, kept = found.step.alias, set((found.step.avoid or "").split(","))
+        alias, kept = found.step.alias, set(found.step.avoid)
         assert kept.isdisjoint(higher)
     assert asked <= len(ladder)
-
-
-def test_backends_to_keep_from_are_one_word() -> None:
-    assert (keep_from(()), keep_from({"b", "a"}), keep_from(["b"])) == (None, "a,b", "b")
 
 
 # --- orch.toml and the job file
@@ -194,7 +189,7 @@ def test_a_jobs_own_list_goes_before_that_of_orch_toml_as_a_whole(tmp_path: Path
 
 def test_rows_of_a_local_model_go_on_at_a_provider_unless_the_job_is_local_only(tmp_path: Path) -> None:
     config = settings(tmp_path)
-    up = Step("analyst@2", ("nano",), "gpu")
+    up = Step("analyst@2", ("nano",), ("gpu",))
     assert standing_of(config, job(), shard("analyst", "gpu")) == RungStanding(step=up)
     local = job(allow={"location": "local"})
     assert standing_of(config, local, shard("analyst", "gpu")) == RungStanding(is_alone=True)

@@ -62,7 +62,6 @@ CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {
     "a free GPU that can do it all": ([BATCH, REALTIME, IDLE], terms(8), {"gpu": 8000}),
     "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.45), {"gpu": 5000, "openai": 3000}),
     "two paces and no batch": ([REALTIME, IDLE], terms(1.4), {"gpu": 4950, "realtime": 3050}),
-    "too few for a batch": ([batch(min_rows=9000), REALTIME], terms(8), {"realtime": 8000}),
     "a batch, for want of anything surer": ([BATCH], terms(100), {"openai": 8000}),
     "the cheaper of two": ([batch("dear", "0.0006"), BATCH, REALTIME], terms(8), {"openai": 8000}),
     "the quicker one, where time is short": (
@@ -273,8 +272,8 @@ def test_one_that_counts_on_a_batch_alone_is_for_want_of_a_rescue() -> None:
     assert (alone.reroute, alone.at_most) == (None, Decimal("4.8000"))
 
 
-def test_too_few_rows_for_the_only_way() -> None:
-    planned = plan(10, [batch(min_rows=100)], terms(8), NOW)
+def test_too_many_rows_for_the_only_way() -> None:
+    planned = plan(1_000_000, [batch(room=500)], terms(8), NOW)
     assert planned.routes == ()
-    assert planned.verdict.reason == "no backend accepts a batch of only 10"
-    assert refused(planned) == {"openai": "10 rows are too few for a batch, which needs 100 or more"}
+    assert planned.verdict.reason == "no backend has room for 1,000,000 rows"
+    assert refused(planned) == {"openai": "1,000,000 rows are too many for its queue, which takes 500 at once"}

@@ -26,17 +26,16 @@ from tests.unit.test_planner import NOW, batch, paced
 HOURS = st.floats(0.05, 40.0)
 PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
 BATCHES = st.builds(
-    lambda each, seconds, room, least, cancel, behind: batch(
-        "", each, seconds, room=room, min_rows=least, cancel_seconds=cancel, behind=behind
+    lambda each, seconds, room, cancel, behind: batch(
+        "", each, seconds, room=room, cancel_seconds=cancel, behind=behind
     ),
     PRICES,
     st.sampled_from([300.0, 1800.0, 10_000.0]),
     st.sampled_from([None, None, 500, 3000]),
-    st.sampled_from([1, 100]),
     st.sampled_from([60.0, 600.0]),
     st.sampled_from([0, 0, 400]),
 )
-LANES = st.builds(
+SYNC_OPTIONS = st.builds(
     lambda each, rate, spread, location, ahead, hazard, steps: replace(
         paced("", each, rate, spread=spread, location=location),
         pace=replace(paced("", each, rate, spread=spread).pace, ahead=ahead, hazard=hazard, steps=steps),
@@ -54,11 +53,11 @@ LANES = st.builds(
 def named(batches: list[BatchOption], sync_options: list[SynchronousOption]) -> list[Option]:
     return [
         *(replace(one, backend=f"batch{number}") for number, one in enumerate(batches)),
-        *(replace(one, backend=f"lane{number}") for number, one in enumerate(sync_options)),
+        *(replace(one, backend=f"sync{number}") for number, one in enumerate(sync_options)),
     ]
 
 
-OPTIONS = st.builds(named, st.lists(BATCHES, max_size=2), st.lists(LANES, max_size=3))
+OPTIONS = st.builds(named, st.lists(BATCHES, max_size=2), st.lists(SYNC_OPTIONS, max_size=3))
 ROWS = st.integers(0, 20_000)
 BUDGETS = st.one_of(st.none(), st.decimals(0, 30, places=2))
 
@@ -88,7 +87,6 @@ def test_a_plan_keeps_to_what_it_was_told(
         option = by_name[route.backend]
         assert route.rows > 0
         assert route.reason
-        assert not isinstance(option, BatchOption) or route.rows >= option.min_rows
         assert not local_only or option.location == "local"
     if planned.reroute is not None:
         assert planned.reroute.at < asked.deadline or not planned.verdict.holds

@@ -17,7 +17,6 @@ from uuid import UUID, SafeUUID
 from zoneinfo import ZoneInfo
 
 HEAD = struct.Struct("<BI")  # kind, bytes that follow
-MOST = (1 << 32) - 1
 
 
 class MessageKind(IntEnum):

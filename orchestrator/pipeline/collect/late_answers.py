@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
-from orchestrator.backends.files import durable
+from orchestrator.core.atomic import durable
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState

@@ -20,7 +20,7 @@ from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, BatchFault, BatchVerdict
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.policy.row_errors import Disposition
-from orchestrator.settings.model_lists import RungStanding, keep_from
+from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.spec_of import expires
 from orchestrator.store import Store
 from orchestrator.store.records import InShard
@@ -264,7 +264,7 @@ def release(store: Store, ended: EndedShard, rest: Rest, tally: ShardTally) -> i
     odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(rest.waiting)
     # What one backend will never do counts, or two of them would pass a row to and fro.
     lacks = ended.standing.lacks
-    stays, leaves = keep_from(lacks), keep_from({shard.backend, *lacks})
+    stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
     rerouted = stays if ended.standing.is_alone else leaves
     failed = (rest.failed, True, rerouted if shard.rerouted_at is not None else stays)
     groups = (failed, (rest.waiting, odd, stays), (rest.elsewhere, True, leaves), (rest.rerouted, False, rerouted))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.core.atomic import beside_name, durable, resolved
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow
 from orchestrator.policy.answer_check import OutputCheck
@@ -94,7 +92,7 @@ def check_output(path: Path, source: Path | None) -> None:
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
     """What is wrong with an output's name, and what to do about it."""
-    target = _resolved(path)
+    target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"
     if not target.parent.exists():
@@ -105,20 +103,8 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
         return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
         return "is the job's own input file", "name another file"
-    _beside(target).exists()  # raises OSError where the name is too long
+    beside_name(target).exists()  # raises OSError where the name is too long
     return None
-
-
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # what pathlib makes of it until Python 3.12
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-
-
-def _beside(target: Path) -> Path:
-    # One name, not one a process: what a kill leaves is overwritten by the next try.
-    return target.with_name(f".{target.name}.partial")
 
 
 def write(path: Path, merged: Iterable[bytes]) -> int:
@@ -127,48 +113,13 @@ def write(path: Path, merged: Iterable[bytes]) -> int:
     Raises StorageError.
     """
     try:
-        target = _resolved(path)
-        if target.exists() and not target.is_file():
+        if path.exists() and not path.is_file():
             raise StorageError(f"cannot write {path}: it is not a regular file")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _claimed(_beside(target)) as file:
-            return _fill(file, merged, target)
+        number = 0
+        with durable(path) as file:
+            for number, line in enumerate(merged, 1):  # noqa: B007  (the last number is the count)
+                file.write(line + b"\n")
+        return number
     except OSError as error:
         hint = "free disk space, then run it again" if error.errno in NO_ROOM else None
         raise StorageError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
-
-
-def _fill(file: BinaryIO, merged: Iterable[bytes], target: Path) -> int:
-    """Write the lines and move the file to its place; it goes while we still hold it where that fails."""
-    number = 0
-    try:
-        for number, line in enumerate(merged, 1):  # noqa: B007  (the last number is the count)
-            file.write(line + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-        _beside(target).replace(target)
-    except BaseException:
-        with suppress(OSError):
-            _beside(target).unlink(missing_ok=True)
-        raise
-    return number
-
-
-@contextmanager
-def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """An empty file that this process alone writes; another that writes the same one waits its turn."""
-    while True:
-        with path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
-            if _is_at(path, file):
-                file.truncate(0)
-                yield file
-                return
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

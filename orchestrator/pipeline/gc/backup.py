@@ -23,7 +23,7 @@ from typing import BinaryIO
 import msgspec
 
 from orchestrator import __version__
-from orchestrator.backends.files import durable
+from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, StorageError, UsageError
 from orchestrator.pipeline.gc.disk import DATABASE, SERVERS, files
 from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock

@@ -13,13 +13,12 @@ from orchestrator.core.shards import Shard
 class Sending:
     """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
 
-    `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
-    rows that go before the others.
+    `avoid` names backends, none for rows that may go anywhere. With `canary`, only rows that go before the others.
     """
 
     rows: int
     backend: str
-    avoid: str | None
+    avoid: tuple[str, ...]
     reason: str
     canary: bool = False
 

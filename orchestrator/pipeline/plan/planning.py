@@ -210,7 +210,7 @@ class Planning:
             # There is nothing to choose: quotas, budgets and the deadline hold what has to be held.
             only, free = self._usable[0].backend, self.lying.waiting
             reason = eligibility_of(self._config, self._job).reason(only)
-            order = [Sending(free, only, None, reason)] if free else []
+            order = [Sending(free, only, (), reason)] if free else []
             back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
         found = self._decision()
@@ -243,14 +243,14 @@ class Planning:
                     sends.append(Sending(taken, send.backend, avoid, reason))
                     back[avoid], left = back[avoid] - taken, left - taken
             if taken := min(left, free):
-                sends.append(Sending(taken, send.backend, None, reason))
+                sends.append(Sending(taken, send.backend, (), reason))
                 free -= taken
         for avoid, rows in back.items():
             if rows:
                 sends.append(Sending(rows, self._sync_options_for(avoid)[0].backend, avoid, reason))
         if free and not found.sends:
             cheapest = min(self._usable, key=lambda one: one.cost.p50).backend
-            sends.append(Sending(free, cheapest, None, f"the cheapest; {found.reason}"))
+            sends.append(Sending(free, cheapest, (), f"the cheapest; {found.reason}"))
         return sends
 
     def of_canary(self) -> Planning:
@@ -276,7 +276,7 @@ class Planning:
         reason = f"the canary goes first; {best.backend} is the fastest"
         sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
         if self.lying.waiting:
-            sends.append(Sending(self.lying.waiting, best.backend, None, reason))
+            sends.append(Sending(self.lying.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
         # Rows that are paid by the hour cost more the fewer they are; and what is sent once more is not all of them.
         if not self.shards and not isinstance(self._config.backends[best.backend], LocalBackend):
@@ -298,32 +298,31 @@ class Planning:
         return isinstance(self._config.backends.get(backend), LocalBackend | SyncBackend)
 
     @cached_property
-    def _avoided(self) -> list[str]:
+    def _avoided(self) -> list[tuple[str, ...]]:
         """What rows that wait keep away from, each of them `avoid` of some."""
-        return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid is not None})
+        return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid})
 
     @cached_property
-    def _rerouted(self) -> list[str]:
+    def _rerouted(self) -> list[tuple[str, ...]]:
         """Those of `_avoided` whose rows were rerouted in time, where there is an option for them."""
-        rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid.split(","))]
+        rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid)]
         return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
     @property
-    def _refused_by(self) -> list[str]:
+    def _refused_by(self) -> list[tuple[str, ...]]:
         """The others: what those rows keep away from has refused them."""
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
-    def _sync_options_for(self, avoid: str | None) -> list[SynchronousOption]:
+    def _sync_options_for(self, avoid: tuple[str, ...]) -> list[SynchronousOption]:
         """The options that may take rows which keep away from `avoid`, the cheapest first."""
-        barred = () if avoid is None else avoid.split(",")
-        handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in barred]
+        handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in avoid]
         return sorted(handles, key=lambda one: one.cost.p50)
 
     def _may_move(self, work: OpenRows, shard: Shard) -> bool:
         """Whether rows at a backend are the planner's to move; those with nowhere else to go stay where they are."""
-        return work.avoid is None or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
+        return not work.avoid or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
-    def _waiting(self, avoid: str | None) -> int:
+    def _waiting(self, avoid: tuple[str, ...]) -> int:
         return sum(work.rows for work in self.work if work.shard_id is None and work.avoid == avoid)
 
     @cached_property
@@ -340,7 +339,7 @@ class Planning:
         found = self._prospects
         return lying(
             there, by_shard, paced, found.cancels, self._now,
-            waiting=self._waiting(None), rerouted=rerouted, later=found.later, claims=found.claims,
+            waiting=self._waiting(()), rerouted=rerouted, later=found.later, claims=found.claims,
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:
@@ -349,17 +348,18 @@ class Planning:
             return why
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
-    def _kept(self, avoid: str) -> list[Sending]:
+    def _kept(self, avoid: tuple[str, ...]) -> list[Sending]:
         """Where the rows go that a backend has refused. Raises RefusedError where nothing else takes them."""
-        refused, avoided = "it refused these rows, has no model for them, or gave them up", avoid.split(",")
+        refused = "it refused these rows, has no model for them, or gave them up"
         options = [
-            replace(one, objection=one.objection or refused) if one.backend in avoided else one
-            for one in self.options
+            replace(one, objection=one.objection or refused) if one.backend in avoid else one for one in self.options
         ]
         others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
         if not others:
             told = "; ".join(f"{one.backend}: {one.objection}" for one in options)
-            raise RefusedError(f"job {self._job.id}: rows that {avoid} gave up have no other route: {told}")
+            raise RefusedError(
+                f"job {self._job.id}: no other backend takes rows that {' and '.join(avoid)} gave up: {told}"
+            )
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
             # Neither a budget nor a quota refuses rows that run already: they go on as far as both reach.

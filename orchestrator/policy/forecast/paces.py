@@ -59,13 +59,6 @@ class Pace:
             full, at, factor = full - part, begin, each
         return at + full / factor if factor > 0 else math.inf
 
-    def rows_within(self, seconds: float, chance: float = 0.5) -> float:
-        """How many rows are done by then, with this chance."""
-        if seconds <= self.start:
-            return 0.0
-        slow = math.exp(-NORMAL.inv_cdf(chance) * self.spread)
-        return max(0.0, self.rate * slow * (self.full(seconds) - self.full(self.start)) - self.ahead)
-
     def seconds_for(self, rows: float, chance: float = 0.5) -> float:
         """By when so many rows are done, with this chance; infinite where nothing moves."""
         if rows <= 0:

@@ -1,4 +1,4 @@
-"""By when, for how much, where: the plan of a job, and the deadline guard that keeps watching it. Pure.
+"""By when, for how much, where: the plan of a job, and how it is made again while rows are open. Pure.
 
 plan(rows, options, terms, now) -> Plan              at submission
 replan(open, options, terms, now) -> Decision        at each look, while rows are open
@@ -17,9 +17,7 @@ from orchestrator.policy.planner.values import (
     Option,
     Outlook,
     Plan,
-    PlanVerdict,
     Refusal,
-    Reroute,
     Route,
     Running,
     Send,
@@ -36,9 +34,7 @@ __all__ = [
     "Option",
     "Outlook",
     "Plan",
-    "PlanVerdict",
     "Refusal",
-    "Reroute",
     "Route",
     "Running",
     "Send",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.policy.planner.values import BatchOption
 
-MOST_WAVES = 24
+_MOST_WAVES = 24
 """More times than that no quota is filled for one job."""
 
 
@@ -78,7 +79,7 @@ class BatchShare:
         if room is None:
             return 1
         behind = 0 if self.age else self.option.behind
-        return max(1, min(MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
+        return max(1, min(_MOST_WAVES, -(-(self.rows + behind) // max(1, room))))
 
 
 def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
@@ -90,3 +91,8 @@ def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
     for each in worst.values():
         chance *= each
     return chance
+
+
+def most_rows(option: BatchOption) -> float:
+    """How many rows a plan may give to a batch option: what fits its queue, one batch after another."""
+    return math.inf if option.room is None else option.room * _MOST_WAVES

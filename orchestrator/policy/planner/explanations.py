@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from orchestrator.core.durations import duration
 from orchestrator.core.money import amount, money
-from orchestrator.policy.planner.batch_shares import BatchShare
+from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
 from orchestrator.policy.planner.candidate_plans import CandidatePlan
 from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.search import Chosen
@@ -99,8 +99,8 @@ def _against(
         return f"reserved for a reroute; {dearer} for all rows"
     if terms.budget is not None and cost.p95 > terms.budget:
         return f"costs up to {money(cost.p95)}, which is over the budget of {amount(terms.budget)}"
-    if isinstance(option, BatchOption) and rows < option.min_rows:
-        return f"{rows:,} rows are too few for a batch, which needs {option.min_rows:,} or more"
+    if isinstance(option, BatchOption) and rows > most_rows(option):
+        return f"{rows:,} rows are too many for its queue, which takes {option.room:,} at once"
     if chance < terms.target and (p95 is None or p95 > terms.deadline):
         return "might never finish (p95)" if p95 is None else f"would finish by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:

@@ -107,7 +107,7 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     budget = None if terms.budget is None else _least(work, terms)
     deadline = _earliest(work, terms)
     if chosen is None and terms.budget is None:
-        reason = f"no backend accepts a batch of only {rows:,}"
+        reason = f"no backend has room for {rows:,} rows"
     elif chosen is None:
         reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from orchestrator.policy.planner.batch_shares import MOST_WAVES, BatchShare
+from orchestrator.policy.planner.batch_shares import BatchShare, most_rows
 from orchestrator.policy.planner.candidate_plans import (
     WAITS,
     CandidatePlan,
@@ -164,8 +164,7 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchS
         return
     parts = sorted({-(-waiting * part // PARTS) for part in range(1, PARTS + 1)})
     for option in batches:
-        most = math.inf if option.room is None else option.room * MOST_WAVES
-        fit = [rows for rows in parts if option.min_rows <= rows <= most]
+        fit = [rows for rows in parts if rows <= most_rows(option)]
         yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
@@ -178,7 +177,7 @@ def _spilled(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...
     found = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
         many = rows if option.room is None else min(rows, option.room)
-        if many >= max(1, option.min_rows):
+        if many > 0:
             found.append(BatchShare(option, many, kept=option.kept))
             rows -= many
     return tuple(found) if not rows else ()

@@ -22,7 +22,7 @@ RESERVED = 0.75
 
 
 def objection(option: Option, terms: Terms) -> str | None:
-    """Why a job may not use an option at all; None where it may. P10 is kept here, whatever the caller has said."""
+    """Why a job may not use an option; None where it may. A local job stays local, whatever the caller says."""
     if terms.local_only and option.location != "local":
         return NOT_LOCAL
     return option.objection

@@ -36,9 +36,8 @@ class BatchOption:
 
     `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
     share `kept` of them, less where it is rerouted sooner than batches usually are done. `room` rows fit what may
-    be enqueued there at once (None: any number), `behind` those that others have there now; fewer than `min_rows` are
-    not sent as a batch. One expires after `window` seconds. The provider has been `silent` for so many seconds.
-    `objection` says why none may be sent at all.
+    be enqueued there at once (None: any number), `behind` those that others have there now. A batch expires after
+    `window` seconds. The provider has been `silent` for so many seconds. `objection` says why none may be sent.
     """
 
     backend: str
@@ -48,7 +47,6 @@ class BatchOption:
     cancel_seconds: float = 600.0
     kept: float = 0.2
     room: int | None = None
-    min_rows: int = 1
     window: float = DAY
     objection: str | None = None
     behind: int = 0

@@ -98,15 +98,6 @@ def prepare(
     return sent.replace(b"{", b'{"priority":%d,' % priority, 1)
 
 
-def check(body: bytes | msgspec.Raw, endpoint: str) -> LineError | None:
-    """Why `prepare` will refuse a body for vLLM, or None: for telling it when a batch is validated."""
-    try:
-        prepare(body, endpoint=endpoint, vllm=True)
-    except BodyError as error:
-        return error.fault
-    return None
-
-
 class _Asks(msgspec.Struct):
     max_tokens: Any = None
     max_completion_tokens: Any = None

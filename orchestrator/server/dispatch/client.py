@@ -5,7 +5,6 @@ Everything else that speaks to an upstream, a few requests a second, uses aiohtt
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -22,8 +21,6 @@ CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
-Header = Callable[[str], str | None]
-"""An answer's header by its name in lower case."""
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
     http1.ConnectionCutError: End.CUT,

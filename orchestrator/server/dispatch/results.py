@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.atomic import durable
 from orchestrator.core.request_lines import lines
 from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
 
@@ -218,14 +219,10 @@ def cut_torn_tail(path: Path) -> None:
 
 
 def _drop_broken_lines(path: Path) -> None:
-    fresh = path.with_suffix(".mended")
-    with path.open("rb") as source, fresh.open("wb") as target:
+    with path.open("rb") as source, durable(path) as target:
         for _, _, raw in lines(source, LONGEST_LINE):
             if _parse(raw) is not None:
                 target.write(raw + b"\n")
-        target.flush()
-        os.fsync(target.fileno())
-    fresh.replace(path)
 
 
 def _parse(raw: bytes) -> ResultLine | None:

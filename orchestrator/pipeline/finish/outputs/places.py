@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from orchestrator.core import permissions
+from orchestrator.core.atomic import beside_name, durable, resolved
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 
@@ -79,15 +78,8 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
         with _spooled(place) as file:
             yield file
         return
-    with _told(place):
-        target = _target(place)
-        permissions.make_folders(target.parent)
-        with _claimed(target.with_name(f".{target.name}.partial")) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            permissions.give_to_user(file.fileno(), like=target)
-            Path(file.name).replace(target)
+    with _told(place), durable(_target(place), for_user=True) as file:
+        yield file
 
 
 def probe(place: str | Path) -> None:
@@ -116,7 +108,7 @@ def _probe_folder(target: Path) -> None:
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     with suppress(FileNotFoundError):
-        target.with_name(f".{target.name}.partial").lstat()  # whether the name is too long
+        beside_name(target).lstat()  # whether the name is too long
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".orch-check-") as file:
         file.write(bytes(PROBE_BYTES))
         file.flush()
@@ -127,7 +119,7 @@ def is_empty(place: str | Path) -> bool:
     """Whether there is no file or object in a place, or one without a byte. Raises OutputError."""
     with _told(place):
         if isinstance(place, Path):
-            target = _resolved(place)
+            target = resolved(place)
             return not target.is_file() or target.stat().st_size == 0
         storage, path = _storage(place)
         try:
@@ -178,48 +170,12 @@ def _storage(address: str) -> tuple[Any, str]:
 
 def _target(place: Path) -> Path:
     """What a path stands for, where that is or may become a file. Raises OSError."""
-    target = _resolved(place)
+    target = resolved(place)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if target.exists() and not target.is_file():
         raise OSError(errno.ENXIO, "it is not a regular file")
     return target
-
-
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except RuntimeError:  # what pathlib makes of a circle of links until Python 3.12
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
-
-
-@contextmanager
-def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """An empty file that this process alone writes; another that writes the same one waits its turn.
-
-    One name, not one a process: what a kill leaves is overwritten by the next try.
-    """
-    while True:
-        with path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever had it before us has moved it to its place: then this is no longer the file of that name.
-            if not _is_at(path, file):
-                continue
-            file.truncate(0)
-            try:
-                yield file
-            except BaseException:
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
-                raise
-            return
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager
