@@ -1,6 +1,6 @@
 """One HTTP request for one row, and how it ended: what the connections below know, in the words of `retry`.
 
-Everything else that speaks to an upstream, a few requests a second, uses aiohttp (see docs/decisions/0007).
+Requests that are passed through use aiohttp (see docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Header = Callable[[str], str | None]
 """An answer's header by its name in lower case."""
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
+    http1.ConnectTimeoutError: End.UNREACHABLE,
     http1.ConnectionCutError: End.CUT,
     http1.NotHTTPError: End.GARBLED,
     http1.NoAnswerError: End.TIMED_OUT,
@@ -68,7 +69,7 @@ class Client:
         except http1.TooLongError as error:
             detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
             return Reply(End.TOO_LONG, error.status, detail=detail)
-        except http1.PostError as error:
+        except http1.ExchangeError as error:
             return Reply(_ENDS[type(error)], detail=str(error))
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
