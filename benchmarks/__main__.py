@@ -13,6 +13,7 @@ from benchmarks import (
     databases,
     hosted,
     order,
+    pipeline,
     reading,
     routing,
     serve_cpu,
@@ -36,6 +37,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "serve_times": serve_times.main,
     "serve_vllm": serve_vllm.main,
     "databases": databases.main,
+    "pipeline": pipeline.main,
     "hosted": hosted.main,
     "routing": routing.main,
 }

@@ -45,6 +45,7 @@ def main(argv: Sequence[str] = ()) -> None:
     chosen = _parser().parse_args(argv)
     options = (*SERVER, "autovacuum=off") if chosen.no_autovacuum else SERVER
     with scratch() as folder, Constant() as upstream, postgres_server(options) as server:
+        cost: dict[str, list[tuple[int, float]]] = {}
         for rows in chosen.rows:
             source = folder / f"rows-{rows}.jsonl"
             write_rows(source, rows)
@@ -53,10 +54,17 @@ def main(argv: Sequence[str] = ()) -> None:
                 for kind, found in seen.items():
                     if chosen.only in (None, kind):
                         home = folder / f"{kind}-{rows}-{number}"
-                        found.append(_run(home, source, upstream.url, server if kind == "Postgres" else None))
+                        found.append(run_once(home, source, upstream.url, server if kind == "Postgres" else None))
                         note(f"{rows:,} rows on {kind}: {found[-1].seconds:.1f} s")
             say(f"databases {rows:,} rows: {_told(rows, seen)}")
             source.unlink()
+            for kind, runs in seen.items():
+                cost.setdefault(kind, []).append((rows, median(run.seconds for run in runs) / rows * 1e6))
+    for kind, costs in cost.items():
+        fewest, base = costs[0]
+        told = ", ".join(f"{rows:,} rows {each / base:.2f}x" for rows, each in costs[1:])
+        if told:
+            say(f"databases {kind}: a row's wall time against one of {fewest:,} rows: {told}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,15 +89,18 @@ def _told(rows: int, seen: dict[str, list[Run]]) -> str:
     return "; ".join(told)
 
 
-def _run(home: Path, source: Path, upstream: str, server: PostgresServer | None) -> Run:
-    home.mkdir()
+def run_once(home: Path, source: Path, upstream: str, server: PostgresServer | None) -> Run:
+    """A run of the rows of `source` in a new folder; None as the server stands for SQLite. Raises Unavailable."""
+    home.mkdir(mode=0o700)
     (home / "orch.toml").write_text(SETTINGS.format(url=upstream), encoding="utf-8")
     output = home / "out.jsonl"
     command = [sys.executable, "-m", "orchestrator.cli", "run", str(source), "--quiet", "-o", str(output)]
     with _database(server) as address:
         more = {"ORCH_CONFIG": str(home / "orch.toml"), "ORCH_HOME": str(home), **address}
         began = time.monotonic()
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **more}, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:

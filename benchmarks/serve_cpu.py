@@ -49,12 +49,12 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--large", type=int, default=1_000_000, help="rows for the memory (1,000,000); 0: none")
     chosen = parser.parse_args(argv)
     with scratch() as folder, Constant() as upstream:
-        cost = _serve(folder, upstream, chosen.rows)
+        cost = serve(folder, upstream, chosen.rows)
         _tell(cost)
         if chosen.peer_rows:
             _beside_peers(folder, upstream, chosen.peer_rows, cost)
         if chosen.large:
-            large = _serve(folder, upstream, chosen.large)
+            large = serve(folder, upstream, chosen.large)
             _tell(large)
             say(
                 f"peak memory: {cost.peak_mb:.0f} MB at {cost.rows:,} rows, {large.peak_mb:.0f} MB at "
@@ -62,7 +62,9 @@ def main(argv: Sequence[str] = ()) -> None:
             )
 
 
-def _serve(folder: Path, upstream: Constant, rows: int) -> Cost:
+def serve(folder: Path, upstream: Constant, rows: int) -> Cost:
+    """The cost of a batch of so many rows, in a folder that is made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
     file = folder / "rows.jsonl"
     write_rows(file, rows)
     # A server of its own each time: what one has learned, or still holds, is nothing to the next.

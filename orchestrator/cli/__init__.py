@@ -87,6 +87,7 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="orch")
 def root() -> None:
     """Run batch LLM jobs over documents: finished by the hour you name, for the least money."""
+    collector.freeze()
     collector.enable()
 
 

@@ -55,7 +55,7 @@ class LiveProgress:
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
         """While documents are read; `expected` is how many there are, None where nobody knows before the last."""
-        if not self._is_due():
+        if not self.is_due():
             return
         rate = self._rate("documents", documents)
         done = f"{documents:,} read" if expected is None else f"{documents:,} of {expected:,}"
@@ -70,7 +70,7 @@ class LiveProgress:
         """While something of a known size is done: `what` is its name, `unit` what is counted (`rows`, `MB`)."""
         # Elsewhere than on a terminal, only work that takes long is told of.
         began = self._begun.setdefault(what, self._clock())
-        if not self._is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
+        if not self.is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
             return
         rate = self._rate(what, done)
         left = duration((total - done) / rate) if rate and total > done else "—"
@@ -93,15 +93,16 @@ class LiveProgress:
     def _rate(self, what: str, done: int) -> float:
         return self._rates.setdefault(what, RateWindow()).add(self._clock(), done)
 
-    def _is_due(self) -> bool:
-        """Whether something would be drawn now: what is told of may happen many thousand times a second."""
+    def is_due(self) -> bool:
+        """Whether something would be drawn now: what is told of may happen many thousand times a second, and take
+        counting all rows of a job."""
         now = self._clock()
         if self._screen.is_on:
             return now - self._drawn_at >= DRAW_SECONDS
         return not self._quiet and now - self._said_at >= PLAIN_SECONDS
 
     def _draw(self, view: View, plain: str) -> None:
-        if not self._is_due():
+        if not self.is_due():
             return
         if self._screen.is_on:
             self._drawn_at = self._clock()

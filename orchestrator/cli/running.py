@@ -31,8 +31,9 @@ def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
         draw(engine.problem)
 
     def draw(problem: str | None) -> None:
-        detail = context.detail(job.id, problem)
-        view.job(detail, rate.add(time.monotonic(), detail.line.done))
+        if view.is_due():
+            detail = context.detail(job.id, problem)
+            view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store) as engine:
@@ -107,8 +108,9 @@ def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
     rate = status.RateWindow()
 
     def draw(problem: str | None) -> None:
-        detail = context.detail(job.id, problem)
-        view.job(detail, rate.add(time.monotonic(), detail.line.done))
+        if view.is_due():
+            detail = context.detail(job.id, problem)
+            view.job(detail, rate.add(time.monotonic(), detail.line.done))
 
     def be_engine(over: Callable[[], bool]) -> None:
         with Engine(context.config, context.store, dispatch=False) as engine:

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from orchestrator.backends.own_api import unix_client
 from orchestrator.pipeline.backend_handles import last_to_fail
 from orchestrator.server.host import socket_path
 from orchestrator.settings.home import Home
@@ -19,8 +20,8 @@ def fetch_health(home: Home, backend: str) -> dict[str, Any] | None:
     if not socket.exists():
         return None
     try:
-        with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), timeout=5.0) as client:
-            found: dict[str, Any] = client.get("http://orch/health").json()
+        with unix_client(socket, "http://orch", 5.0) as client:
+            found: dict[str, Any] = client.get("/health").json()
             return found
     except (httpx2.HTTPError, ValueError):
         return None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import importlib
 import logging
 import os
 import signal
@@ -231,6 +232,7 @@ def serve(
 
     Returns when all is closed and durable. Raises what the service's start raises: StorageError, BackendError.
     """
+    importlib.import_module("aiohttp")  # or the first request that is passed through would wait for it
     service = Service(root, fitted(settings, allow_many_files()))
     config = configuration(
         service,

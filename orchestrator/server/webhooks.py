@@ -15,16 +15,18 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.wire import Batch
 from orchestrator.server.database import ServerDatabase
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +150,8 @@ class Webhooks:
         return {"url": self._target.shown, "waiting": waiting, "problem": problems[0][0] if problems else None}
 
     async def _run(self, target: Target) -> None:
+        import aiohttp
+
         limits = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         async with aiohttp.ClientSession(timeout=limits) as session:
             while True:

@@ -137,12 +137,18 @@ class Rows:
         for row in self._db.stream(query, PAGE):
             yield _in_shard(row)
 
+    def custom_ids(self, shard_id: ShardId) -> set[str]:
+        """Who the rows of a shard are."""
+        query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)
+        return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
+
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
         """Those rows of a shard that have these custom_ids; from `anywhere`, those of its job."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
-            return {row.custom_id: _in_shard(row) for row in rows if anywhere or row.shard_id == shard.id}
+            found = ((_in_shard(row[:-1]), row[-1]) for row in rows)
+            return {row.custom_id: row for row, of in found if anywhere or of == shard.id}
 
     def settle(
         self,
@@ -331,11 +337,13 @@ _WAITS = [
 ]  # fmt: skip
 
 
-def _in_shard(row: Any) -> InShard:
-    span = Span(row.offset, row.length)
-    first = None if row.first_offset is None else Span(row.first_offset, row.first_length)
-    state = RequestState(row.state)
-    return InShard(row.seq, row.custom_id, row.task, row.attempt, span, state, row.max_output, row.again, first)
+def _in_shard(row: Sequence[Any]) -> InShard:
+    """From the values of `_IN_SHARD`."""
+    seq, custom_id, task, attempt, offset, length, state, max_output, again, first_offset, first_length = row
+    first = None if first_offset is None else Span(first_offset, first_length)
+    return InShard(
+        seq, custom_id, task, attempt, Span(offset, length), records.STATES[state], max_output, again, first
+    )
 
 
 def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:

@@ -121,7 +121,7 @@ def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Pa
 def test_a_run_on_our_own_server_imports_no_sdk() -> None:
     code = (
         "import sys, orchestrator.cli.jobs, orchestrator.cli.running;"
-        "sys.exit(str(sorted({'openai', 'anthropic', 'alembic'} & set(sys.modules))))"
+        "sys.exit(str(sorted({'openai', 'anthropic', 'alembic', 'aiohttp'} & set(sys.modules))))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.stderr.strip() == "[]"

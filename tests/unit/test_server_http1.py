@@ -43,7 +43,7 @@ class Desk:
         try:
             while self.answers:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
                 self.requests.append(head + await reader.readexactly(length))
                 answer = self.answers.pop(0)
                 if not answer:
@@ -100,6 +100,39 @@ def test_what_is_sent(runner: asyncio.Runner) -> None:
     names = dict(header.split(b": ", 1) for header in headers)
     assert names.pop(b"host").startswith(b"127.0.0.1:")
     assert names == {b"content-type": b"application/json", b"authorization": b"Bearer k", b"content-length": b"1"}
+
+
+def test_a_page_is_got_over_a_kept_connection(runner: asyncio.Runner) -> None:
+    async def three_pages(pool: ConnectionPool, desk: Desk) -> None:
+        for _ in range(3):
+            answer = await pool.get("/v1/models?a=b")
+            assert (answer.status, answer.body) == (200, b"{}")
+
+    desk = with_desk(runner, [ANSWER] * 3, three_pages)
+    assert desk.connections == 1
+    line, *headers = desk.requests[0].partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert line == b"GET /v1/models?a=b HTTP/1.1"
+    assert {header.partition(b":")[0] for header in headers} == {b"host", b"content-type", b"authorization"}
+
+
+def test_a_page_is_asked_for_again_where_a_kept_connection_ends_and_a_row_is_not(runner: asyncio.Runner) -> None:
+    async def across_an_end(pool: ConnectionPool, desk: Desk) -> None:
+        await pool.get("/health")
+        assert (await pool.get("/health")).body == b"{}"
+        with pytest.raises(ConnectionCutError):
+            await pool.post("/v1/x", b"1")
+
+    desk = with_desk(runner, [ANSWER, b"", ANSWER, b""], across_an_end)
+    assert [request.partition(b" ")[0] for request in desk.requests] == [b"GET", b"GET", b"GET", b"POST"]
+    assert desk.connections == 2
+
+
+def test_a_page_that_no_connection_gives_is_not_asked_for_without_end(runner: asyncio.Runner) -> None:
+    async def cut(pool: ConnectionPool, desk: Desk) -> None:
+        with pytest.raises(ConnectionCutError):
+            await pool.get("/health")
+
+    assert with_desk(runner, [b"", ANSWER], cut).connections == 1
 
 
 ENDINGS = {

@@ -5,7 +5,7 @@ What was read best is kept beside its place and put there when it is believed: a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -39,12 +39,12 @@ def fetch(
     home: Home,
     shard: Shard,
     handle: BackendHandle,
-    rows: Collection[str],
+    rows: Callable[[], Collection[str]],
     watched: PolledShard,
     until: datetime,
     now: datetime,
 ) -> FetchedFiles | str:
-    """Bring a batch's result files, or say what is waited for; `rows` are the ids of the shard's rows.
+    """Bring a batch's result files, or say what is waited for; `rows` gives the ids of the shard's rows.
 
     Raises BackendError where our own server fails, AccountError, StorageError.
     """
@@ -53,7 +53,7 @@ def fetch(
             _download(handle, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
         return FetchedFiles()
     expected = expected_rows(shard)
-    reading = _read(home, shard, handle, rows, watched.came, is_last=now >= until)
+    reading = _read(home, shard, handle, rows(), watched.came, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
         told = _told(handle, _wanted(home, shard))
         reading = replace(reading, told=told, has_grown=watched.has_grown(told))

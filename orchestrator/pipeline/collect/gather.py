@@ -61,8 +61,15 @@ class Gather:
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | str:
         """The files of a batch that is over, and why it failed; or what is waited for."""
         now, until = self._work.now(), self._files_until(job, shard)
-        rows = {row.custom_id for row in self._work.store.rows.of_shard(shard.id)}
-        fetched = fetch.fetch(self._work.home, shard, handle, rows, self._work.polls.of(shard, now), until, now)
+        fetched = fetch.fetch(
+            self._work.home,
+            shard,
+            handle,
+            lambda: self._work.store.rows.custom_ids(shard.id),
+            self._work.polls.of(shard, now),
+            until,
+            now,
+        )
         return fetched if isinstance(fetched, str) else (fetched, self._problems(shard, handle, until))
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
@@ -140,6 +139,8 @@ class _Relay:
     """An ASGI application for one call: finds an upstream, asks it, passes on what it answers."""
 
     def __init__(self, service: Service, call: PassthroughRequest) -> None:
+        import aiohttp  # only here, as a batch does not need it
+
         self._service = service
         self._call = call
         self._started = False
@@ -178,6 +179,8 @@ class _Relay:
         )
 
     async def _ask(self, upstream: Upstream, send: Callable[[Any], Any]) -> None:
+        import aiohttp
+
         began = upstream.clock()
         upstream.interactive += 1
         if upstream.pace is not None:

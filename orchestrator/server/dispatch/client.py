@@ -1,6 +1,6 @@
 """One HTTP request for one row, and how it ended: what the connections below know, in the words of `retry`.
 
-Everything else that speaks to an upstream, a few requests a second, uses aiohttp (see docs/decisions/0007).
+Requests that are passed through use aiohttp (see docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
+    http1.ConnectTimeoutError: End.UNREACHABLE,
     http1.ConnectionCutError: End.CUT,
     http1.NotHTTPError: End.GARBLED,
     http1.NoAnswerError: End.TIMED_OUT,
@@ -65,7 +66,7 @@ class Client:
         except http1.TooLongError as error:
             detail = f"the answer is longer than {MAX_ANSWER_BYTES:,} bytes"
             return Reply(End.TOO_LONG, error.status, detail=detail)
-        except http1.PostError as error:
+        except http1.ExchangeError as error:
             return Reply(_ENDS[type(error)], detail=str(error))
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 POSTs over kept connections: one asyncio protocol and a pool, parsed by llhttp (`httptools`).
+"""HTTP/1.1 over kept connections: one asyncio protocol and a pool, parsed by llhttp (`httptools`).
 
 The hot path of the server. A general client costs a row more than everything else together (docs/decisions/0007), and
 most of what it knows must not happen here: no redirects, no cookies, no proxies, no retries. What a caller must know
@@ -8,6 +8,7 @@ exactly is whether a request may have reached the other side, so each failure ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import zlib
@@ -30,27 +31,31 @@ LATEST_LOOK = 1.0
 """At the latest so many seconds behind its time a request is given up."""
 
 
-class PostError(Exception):
+class ExchangeError(Exception):
     """A request that got no answer; its text says why and holds nothing of the request."""
 
 
-class NotConnectedError(PostError):
+class NotConnectedError(ExchangeError):
     """There is no connection: nothing of the request has left."""
 
 
-class ConnectionCutError(PostError):
+class ConnectTimeoutError(NotConnectedError):
+    """There was no connection in time."""
+
+
+class ConnectionCutError(ExchangeError):
     """The connection ended before the answer was whole: the request may have been carried out."""
 
 
-class NotHTTPError(PostError):
+class NotHTTPError(ExchangeError):
     """What came back is not HTTP/1.1, or is encoded in a way nobody asked for."""
 
 
-class NoAnswerError(PostError):
+class NoAnswerError(ExchangeError):
     """The answer was not whole in time."""
 
 
-class TooLongError(PostError):
+class TooLongError(ExchangeError):
     """The answer is longer than is accepted; `status` is its status."""
 
     def __init__(self, status: int) -> None:
@@ -90,7 +95,7 @@ class _Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     def send(self, waiter: asyncio.Future[HttpAnswer], head: bytes, body: bytes) -> None:
-        """Send a request; the waiter gets its answer, or a PostError."""
+        """Send a request; the waiter gets its answer, or a ExchangeError."""
         self._waiter = waiter
         self._headers, self._body = [], []
         self._size = self._head_size = 0
@@ -100,7 +105,7 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.writelines((head, body))
 
-    def give_up(self, error: PostError | None = None) -> None:
+    def give_up(self, error: ExchangeError | None = None) -> None:
         """Close the connection at once; the request that is out on it, if any, ends with the error."""
         self.is_open = False
         self._transport.abort()
@@ -180,10 +185,10 @@ class _Connection(asyncio.Protocol):
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
             waiter.set_result(_plain(HttpAnswer(status, self._headers, body), self._max_body))
-        except PostError as error:
+        except ExchangeError as error:
             waiter.set_exception(error)
 
-    def _fail(self, error: PostError) -> None:
+    def _fail(self, error: ExchangeError) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
@@ -215,10 +220,24 @@ class ConnectionPool:
         self._look: asyncio.TimerHandle | None = None
 
     async def post(self, path: str, body: bytes) -> HttpAnswer:
-        """POST a body and wait for the whole answer, whatever its status. Raises PostError."""
+        """POST a body and wait for the whole answer, whatever its status. Raises ExchangeError."""
         loop = asyncio.get_running_loop()
         head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(body))
-        connection = self._idle_one(loop.time()) or await self._connect(loop)
+        return await self._exchange(loop, self._idle_one(loop.time()) or await self._connect(loop), head, body)
+
+    async def get(self, path: str) -> HttpAnswer:
+        """GET a page, whatever its status. Raises ExchangeError."""
+        loop = asyncio.get_running_loop()
+        head = f"GET {self._target(path)} HTTP/1.1\r\n".encode() + self._lines + b"\r\n"
+        if (kept := self._idle_one(loop.time())) is not None:
+            # The server may be closing a kept connection just now; to ask for a page twice does no harm.
+            with contextlib.suppress(ConnectionCutError):
+                return await self._exchange(loop, kept, head, b"")
+        return await self._exchange(loop, await self._connect(loop), head, b"")
+
+    async def _exchange(
+        self, loop: asyncio.AbstractEventLoop, connection: _Connection, head: bytes, body: bytes
+    ) -> HttpAnswer:
         waiter: asyncio.Future[HttpAnswer] = loop.create_future()
         connection.deadline = loop.time() + self._timeout
         self._busy.add(connection)
@@ -247,12 +266,15 @@ class ConnectionPool:
         self._idle.clear()
 
     def _head(self, path: str) -> bytes:
+        head = f"POST {self._target(path)} HTTP/1.1\r\n".encode() + self._lines + b"content-length: "
+        self._heads[path] = head
+        return head
+
+    def _target(self, path: str) -> str:
         target = self._prefix + path
         if not target.isascii() or not target.isprintable() or " " in target:
             raise NotConnectedError("the path is not one that HTTP can carry")
-        head = f"POST {target} HTTP/1.1\r\n".encode() + self._lines + b"content-length: "
-        self._heads[path] = head
-        return head
+        return target
 
     def _idle_one(self, now: float) -> _Connection | None:
         """The connection that was used last; those that idled for long are closed on the way."""
@@ -269,7 +291,7 @@ class ConnectionPool:
             async with asyncio.timeout(self._connect_timeout):
                 return await self._connect_to_any(loop)
         except TimeoutError:
-            raise NotConnectedError(f"no connection within {self._connect_timeout:g} s") from None
+            raise ConnectTimeoutError(f"no connection within {self._connect_timeout:g} s") from None
         except (OSError, UnicodeError) as error:
             self._addresses_until = float("-inf")  # another one may have the name by now
             raise NotConnectedError(unreachable.reason(error)) from None

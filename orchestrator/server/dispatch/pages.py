@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import msgspec
 
 MAX_PAGE_BYTES = 16 * 1024 * 1024
@@ -22,16 +21,6 @@ class _Description(msgspec.Struct):
 
 _decode_models = msgspec.json.Decoder(_Models).decode
 _decode_description = msgspec.json.Decoder(_Description).decode
-
-
-async def read_page(response: aiohttp.ClientResponse) -> bytes:
-    """The page's content. Raises aiohttp.ClientPayloadError for one that is longer than any such page is."""
-    page = bytearray()
-    async for part in response.content.iter_any():
-        page += part
-        if len(page) > MAX_PAGE_BYTES:
-            raise aiohttp.ClientPayloadError(f"a page is longer than {MAX_PAGE_BYTES:,} bytes")
-    return bytes(page)
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:

@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import ssl
 
-import aiohttp
-
 
 def reason(error: BaseException) -> str:
     """What went wrong, such as `Connection refused`; the name of the error where there are no words for it."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
+    error = getattr(error, "os_error", error)  # aiohttp's holds the system's
     if isinstance(error, ssl.SSLError):
         return f"TLS: {getattr(error, 'reason', None) or type(error).__name__}"
     if not isinstance(error, OSError):

@@ -6,23 +6,24 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
 from orchestrator.core.errors import BackendError
 from orchestrator.core.wire import JSON_ERRORS
-from orchestrator.server.dispatch import unreachable
+from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL, is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges
-from orchestrator.server.dispatch.pages import models_in, paths_in, read_page
+from orchestrator.server.dispatch.pages import MAX_PAGE_BYTES, models_in, paths_in
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.logs import plain_url, told
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Upstream:
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
         self._client: Client | None = None
+        self._pages: http1.ConnectionPool | None = None
         self._failures = 0
         self._faults = 0
         self.on_trial = False
@@ -108,11 +110,8 @@ class Upstream:
     async def open(self) -> None:
         """Open the connection pools; call once, on the loop that will use them."""
         self._client = Client(self._root, self._headers, self._timeout, reads_rates=self.pace is not None)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=5),
-            headers={"Content-Type": "application/json", **self._headers},
+        self._pages = http1.ConnectionPool(
+            self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
         )
 
     async def close(self) -> None:
@@ -121,12 +120,21 @@ class Upstream:
             await self._session.close()
         if self._client is not None:
             await self._client.close()
+        if self._pages is not None:
+            await self._pages.close()
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The connection pool for everything but rows; it sends the upstream's key."""
+        """The connection pool for what is passed through; it sends the upstream's key."""
         if self._session is None:
-            raise BackendError(f"upstream {self.url} was not opened")
+            import aiohttp  # no batch needs it, and it takes a tenth of a small run's time
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=5),
+                headers={"Content-Type": "application/json", **self._headers},
+            )
         return self._session
 
     def address(self, target: str) -> str:
@@ -330,20 +338,21 @@ class Upstream:
             return status in (404, 405)
         except JSON_ERRORS:
             self.problem = "answers, but not like an OpenAI-compatible server"
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self.problem = f"unreachable: {unreachable.reason(error)}"
+        except http1.ExchangeError as error:
+            self.problem = f"unreachable: {error}"
         return False
 
     async def _ask(self, path: str) -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        async with self.http.get(self.address(path), timeout=timeout, allow_redirects=False) as response:
-            return response.status, await read_page(response)
+        if self._pages is None:
+            raise BackendError(f"upstream {self.url} was not opened")
+        page = await self._pages.get(path + self._query)
+        return page.status, page.body
 
     async def _read_paths(self) -> frozenset[str]:
         try:
             status, body = await self._ask("/openapi.json")
             return paths_in(body) if status < 300 else frozenset()
-        except (aiohttp.ClientError, OSError, TimeoutError, *JSON_ERRORS):
+        except (http1.ExchangeError, *JSON_ERRORS):
             return self.paths
 
     async def _read_gauges(self) -> Gauges | None:
@@ -351,11 +360,10 @@ class Upstream:
             return None
         try:
             status, page = await self._ask("/metrics")
-        except aiohttp.ClientConnectorError as error:
-            # Nobody is there, and who comes in its place may have other models: the probe reads them again.
-            self.down(f"unreachable: {unreachable.reason(error)}")
-            return None
-        except (aiohttp.ClientError, OSError, TimeoutError):
+        except http1.ExchangeError as error:
+            if isinstance(error, http1.NotConnectedError) and not isinstance(error, http1.ConnectTimeoutError):
+                # Nobody is there, and who comes in its place may have other models: the probe reads them again.
+                self.down(f"unreachable: {error}")
             return None
         if status >= 500:
             return None  # a gateway's page says nothing of whether there are gauges
