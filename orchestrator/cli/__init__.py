@@ -26,6 +26,7 @@ collector.disable()
 COMMANDS = {
     "init": ("init", "Write an orch.toml and a job.yaml to start from."),
     "run": ("jobs", "Submit a job or batch file, run it to completion, show the results."),
+    "try": ("try_job", "Ask a few documents now, and show prompts, answers and cost."),
     "plan": ("plan", "Show where a job would run, for how much, and by when."),
     "submit": ("jobs", "Queue a job or batch file."),
     "status": ("status_and_fetch", "Show all jobs, or everything about one."),
@@ -49,7 +50,7 @@ COMMANDS = {
     "up": ("up", "Run the engine: queued jobs and schedules."),
 }
 
-OTHERWISE = {"show": "show_row", "init": "init_folder"}
+OTHERWISE = {"show": "show_row", "init": "init_folder", "try": "try_job"}
 """Commands whose function has another name."""
 
 

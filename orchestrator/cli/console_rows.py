@@ -32,11 +32,10 @@ def _exchange(found: Exchange, width: int | None) -> list[Line]:
     lines = [*sentence(title, width, "bold"), *pairs(_facts(found), width)]
     if not found.request:
         lines += [(), *sentence("request: none was made", width, "dim")]
-    for role, text in _messages(found.body):
+    for role, text in messages(found.body):
         lines += [(), *sentence(role, width, "underline"), *_text(text, width)]
-    answer = found.merged["output"]
-    if answer is not None:
-        lines += [(), *sentence("answer", width, "underline"), *_text(_words(answer), width)]
+    if (answer := answer_text(found)) is not None:
+        lines += [(), *sentence("answer", width, "underline"), *_text(answer, width)]
     if not row.state.is_final:
         lines += [(), *sentence("no answer yet", width, "yellow")]
     if row.error_code is not None:
@@ -78,15 +77,39 @@ def _options(body: dict[str, Any]) -> str:
     return ", ".join(f"{name} {_words(value, indent=None)}" for name, value in rest.items())
 
 
-def _messages(body: dict[str, Any]) -> list[tuple[str, str]]:
-    messages = body.get("messages")
-    if not isinstance(messages, list):
+def messages(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """The messages of a request: who says it, and its text; a picture in it is told by its kind and size."""
+    found = body.get("messages")
+    if not isinstance(found, list):
         return []
     return [
-        (str(message.get("role", "message")), _words(message.get("content")))
-        for message in messages
+        (str(message.get("role", "message")), _content(message.get("content")))
+        for message in found
         if isinstance(message, dict)
     ]
+
+
+def answer_text(found: Exchange) -> str | None:
+    """The answer of a row as text, None where there is none."""
+    answer = found.merged["output"]
+    return None if answer is None else _words(answer)
+
+
+def _content(content: Any) -> str:
+    if not isinstance(content, list):
+        return _words(content)
+    return "\n".join(map(_part, content))
+
+
+def _part(part: Any) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
+            kind, _, data = url.removeprefix("data:").partition(";base64,")
+            return f"[{kind}, {len(data) * 3 // 4:,} bytes]"
+        case _:
+            return _words(part)
 
 
 def _words(value: Any, indent: int | None = 2) -> str:

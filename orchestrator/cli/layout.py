@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from orchestrator.core.sanitize import escape_controls, one_line
 
@@ -155,6 +156,15 @@ def sentence(text: str, width: int | None, style: str = "") -> list[Line]:
     """A sentence on as many lines as it takes."""
     told = escape_controls(text)
     return [(StyledText(part, style),) for part in (wrap(told.expandtabs(4), width) if width else told.split("\n"))]
+
+
+def beside(left: Sequence[Line], right: Sequence[Line], width: int) -> list[Line]:
+    """Two texts next to each other, each in so many columns."""
+    lines: list[Line] = []
+    for one, other in zip_longest(left, right, fillvalue=()):
+        gap = " " * (width - sum(cell_width(span.text) for span in one))
+        lines.append(_trimmed([*one, StyledText(f"{gap} │ "), *other]))
+    return lines
 
 
 def _row(columns: Sequence[Column], row: Sequence[StyledText], fit: _Fit) -> list[Line]:

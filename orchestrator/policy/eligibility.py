@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+NOT_AT_ONCE = "it does not answer at once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,16 @@ def eligibility(
     local_only: bool,
     wanted: str | None,
     models: Mapping[str, Mapping[str, str | None]],
+    at_once: Collection[str] | None = None,
 ) -> Eligibility:
     """The backends that the job allows and that know every model of it.
 
-    `models` gives for each backend what each alias is called there, None where it has no name.
+    `models` gives for each backend what each alias is called there, None where it has no name. `at_once` names the
+    backends that answer at once, where only those may be asked.
     """
     objections = {
         candidate.name: _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))
+        or (NOT_AT_ONCE if at_once is not None and candidate.name not in at_once else None)
         for candidate in candidates
     }
     return Eligibility(

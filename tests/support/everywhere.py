@@ -121,7 +121,8 @@ def _fill(store: Store, home: Home, text: str) -> None:
 
 
 TRIED = """
-init new! | init | run no!.yaml | run JOB --only ! | plan JOB --backend ! | plan JOB | submit JOB --dry-run
+init new! | init | run no!.yaml | run JOB --only ! | try no!.yaml | try JOB ! | try JOB --against JOB
+try JOB --backend ! | plan JOB --backend ! | plan JOB | submit JOB --dry-run
 submit JOB --deadline ! | submit JOB | validate JOB | validate JOB --task ! | status | status --all | status no!
 status contracts-2 --all | status contracts-3 | status going-1 | show contracts-2 doc! | show contracts-2 doc! --raw
 show contracts-2 b | show contracts-2 ! | show contracts-2 new! | fetch no! | fetch contracts-2 -o out!.csv

@@ -27,6 +27,7 @@ from orchestrator.pipeline.build.selection import EVERYTHING, Scope
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.gc import disk
+from orchestrator.pipeline.plan.at_once import AT_ONCE
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible
 from orchestrator.pipeline.submit import canary
@@ -47,7 +48,8 @@ class Options:
 
     With a `scope`, the job asks about that part of its file alone. `overwrite` says that a file in the place of its
     output may go, `after` which job it comes after. Where nobody is there (`unattended`), an output that may be well
-    again by itself is waited for.
+    again by itself is waited for. With `at_once`, only these backends are asked, now, whatever the job file says of
+    its deadline and of the job that it comes after.
     """
 
     deadline: str | None = None
@@ -59,6 +61,7 @@ class Options:
     overwrite: bool = False
     after: str | None = None
     unattended: bool = False
+    at_once: tuple[str, ...] | None = None
 
 
 class How(StrEnum):
@@ -153,13 +156,17 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
     series = _digest(home_id, kind, os.path.realpath(path))
     content = json.dumps(data, sort_keys=True) if spec else _file_digest(path)
-    deadline = options.deadline or (spec.deadline if spec else None)
-    more = {OVERWRITE: True} if options.overwrite else {}
+    is_at_once = options.at_once is not None
+    deadline = options.deadline or (spec.deadline if spec and not is_at_once else None)
+    more: dict[str, Any] = {OVERWRITE: True} if options.overwrite else {}
+    limits = scope.to_options() | ({AT_ONCE: True} if is_at_once else {})
+    if options.at_once is not None:
+        more[AT_ONCE] = list(options.at_once)
     return Job(
         id=JobId(f"{name}-{os.urandom(4).hex()}"),
         home=home_id,
         series=series,
-        identity=_digest(series, content, *([json.dumps(told)] if (told := scope.to_options()) else [])),
+        identity=_digest(series, content, *([json.dumps(limits)] if limits else [])),
         name=name,
         kind=kind,
         source=str(path),
@@ -204,7 +211,7 @@ def submit(
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     spec = spec_of(job)
-    before = options.after or (spec.after if spec else None)
+    before = options.after or (spec.after if spec and options.at_once is None else None)
     if before is not None:
         first, stands = predecessors.require(store, job.home, before)
         if stands is predecessors.Predecessor.OPEN:

@@ -11,6 +11,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.build.selection import Scope
+from orchestrator.pipeline.plan.at_once import AT_ONCE
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
 from orchestrator.policy.model_names import resolve_model
@@ -76,6 +77,7 @@ def eligibility_of(config: Config, job: Job) -> Eligibility:
         local_only=local_only,
         wanted=job.options.get("backend"),
         models=named,
+        at_once=job.options.get(AT_ONCE),
     )
 
 

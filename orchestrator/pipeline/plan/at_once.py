@@ -1,0 +1,73 @@
+"""Which backends answer a row at once: synchronous ones that can be reached now."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from orchestrator.backends.open import key_of
+from orchestrator.core.errors import UsageError
+from orchestrator.settings.backends import HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.config import Config
+
+AT_ONCE = "at_once"
+"""The option of a job that names the backends that it may ask, for those that cannot wait."""
+PROBE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """The backends that answer at once, why each of the others does not, and whether that may pass.
+
+    `hint` says what to add to orch.toml where it has no backend of this kind.
+    """
+
+    names: tuple[str, ...]
+    others: dict[str, str]
+    may_pass: bool
+    hint: str | None
+
+
+def at_once(config: Config) -> AtOnce:
+    """Ask every synchronous backend of orch.toml whether it is there; nothing is spent."""
+    names, others, may_pass = list[str](), dict[str, str](), False
+    for name, backend in config.backends.items():
+        if not isinstance(backend, LocalBackend | SyncBackend):
+            others[name] = "its batches take minutes to hours"
+            continue
+        urls = backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,)
+        problems = [_problem(name, url, backend.api_key_env) for url in urls]
+        if None in problems:
+            names.append(name)
+        else:
+            may_pass = True
+            others[name] = "; ".join(filter(None, problems))
+    return AtOnce(tuple(names), others, may_pass, None if names or may_pass else _hint(config))
+
+
+def _problem(name: str, url: str, key_env: str | None) -> str | None:
+    """Why an upstream is not asked; None where it answers, whatever it says of its models."""
+    import httpx2
+
+    try:
+        headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
+        answer = httpx2.get(f"{url}/models", headers=headers, timeout=PROBE_SECONDS)
+    except UsageError as error:
+        return error.message
+    except httpx2.HTTPError as error:
+        return f"{url} does not answer: {error}"
+    if answer.status_code in (401, 403) or answer.status_code >= 500:
+        return f"{url} answers with status {answer.status_code}"
+    return None
+
+
+def _hint(config: Config) -> str | None:
+    """The synchronous API of the first provider that has one beside its batches, as orch.toml would name it."""
+    for backend in config.backends.values():
+        if isinstance(backend, HostedBackend) and backend.kind == "openai":
+            return (
+                'add to orch.toml:\n  [backends.now]\n  kind = "sync"\n'
+                f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"\n'
+                "and give the models a name at `now`"
+            )
+    return 'add a backend of kind "local" or "sync" to orch.toml (docs/reference/configuration.md)'

@@ -1,0 +1,160 @@
+"""`orch try`: a few documents are asked now, where an answer comes at once, and the night does not ask them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream, wait_until
+
+JOB = """\
+name: letters
+documents: [{path: letters}]
+tasks:
+  - {id: sort, model: small, prompt: "What is it?", max_tokens: 40}
+models: {small: some-model}
+deadline: 2020-01-01T00:00:00Z
+after: somebody-else
+output: {path: answers.jsonl}
+"""
+CLOUD = """
+[backends.cloud]
+kind = "openai"
+base_url = "http://127.0.0.1:9/v1"
+api_key_env = "CLOUD_KEY"
+
+[prices."some-model"]
+input = 1
+output = 2
+batch = {input = 0.5, output = 1}
+"""
+
+
+@pytest.fixture
+def orch(run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path) -> Orch:
+    (tmp_path / "letters").mkdir()
+    for name in "abcdefg":
+        (tmp_path / "letters" / f"{name}.txt").write_text(f"letter {name}\n" + "a line\n" * 20)
+    (tmp_path / "job.yaml").write_text(JOB)
+    write_config(orch_home, [upstream.base_url], extra=CLOUD)
+    return run_orch
+
+
+def tried(orch: Orch, *arguments: str, code: int = 0) -> Any:
+    ran = orch("try", "job.yaml", *arguments, "--json", timeout=90)
+    assert ran.returncode == code, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_the_night_does_not_pay_again_for_what_was_tried(orch: Orch, upstream: Upstream, tmp_path: Path) -> None:
+    found = tried(orch, "-n", "2", "--new")
+    assert [(row["document"], row["status"]) for row in found["rows"]] == [
+        ("letters/a.txt", "succeeded"), ("letters/b.txt", "succeeded"),
+    ]  # fmt: skip
+    assert "letter a" in found["rows"][0]["request"]["messages"][0]["content"]
+    assert found["rows"][0]["provenance"]["backend"] == "local", "the one that answers at once"
+    assert found["whole"]["problem"], "the deadline of the whole job has passed"
+    assert not (tmp_path / "answers.jsonl").exists()
+
+    lines = (line for line in JOB.splitlines() if not line.startswith(("deadline", "after")))
+    (tmp_path / "job.yaml").write_text("\n".join(lines))
+    again = tried(orch, "b.txt", "c.txt")
+    assert [row["document"] for row in again["rows"]] == ["letters/b.txt", "letters/c.txt"]
+    assert again["carried"] == 1
+    assert (again["whole"]["requests"], again["whole"]["answered"]) == (7, 3)
+    assert {route["backend"] for route in again["whole"]["plan"]["routes"]} == {"local"}
+
+    there = ("submit", "job.yaml", "--backend", "cloud", "--dry-run", "--json")
+    hosted = json.loads(orch(*there, env={"CLOUD_KEY": "k"}).stdout)
+    assert (hosted["requests"], hosted["unchanged"]) == (7, 3), "also where the night runs elsewhere"
+    ran = orch("run", "job.yaml", timeout=90)
+    assert ran.returncode == 0, ran.stderr
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 7
+    assert sorted(upstream.counts().values()) == [1] * 7
+
+
+def test_two_job_files_side_by_side_in_80_columns(orch: Orch, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(JOB.replace("What is it?", "Which kind?").replace("some-", "another-"))
+    found = tried(orch, "-n", "1", "--against", "other.yaml", "--no-estimate")
+    models = [one["rows"][0]["provenance"]["model"] for one in (found, found["against"])]
+    assert models == ["some-model", "another-model"]
+    assert found["whole"] is None
+
+    command = [sys.executable, "-m", "orchestrator.cli", "try", "job.yaml", "-n", "1", "--against", "other.yaml"]
+    shown = on_terminal(orch, [*command, "--no-estimate", "-q"], tmp_path)
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    for text in ("job.yaml", "other.yaml", "What is it?", "Which kind?", "some-model at local", "passes its check"):
+        assert text in shown
+    assert any("What is it?" in line and "Which kind?" in line for line in lines), "next to each other"
+    assert "more lines (--full" in shown
+
+
+def on_terminal(orch: Orch, command: list[str], folder: Path) -> str:
+    """What a command shows on a terminal of 80 columns, without colours."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "ORCH_HOME": str(orch.home), "ORCH_CONFIG": str(orch.home / "orch.toml"), "COLUMNS": "80"}
+    env |= {"NO_COLOR": "1", "TERM": "dumb"}
+    seen = b""
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=env, cwd=folder) as process:
+        os.close(theirs)
+        try:
+            while part := os.read(ours, 65536):
+                seen += part
+        except OSError:
+            pass  # its end closed the other side
+        assert process.wait(90) == 0
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_it_is_refused_where_nothing_answers_at_once(orch: Orch, orch_home: Path) -> None:
+    write_config(orch_home, ["http://127.0.0.1:9/v1"], extra=CLOUD)
+    down = tried(orch, code=4)
+    assert "http://127.0.0.1:9/v1 does not answer" in down["error"]["message"]
+    (orch_home / "orch.toml").write_text(CLOUD)
+    hosted = tried(orch, code=3)
+    assert 'kind = "sync"' in hosted["error"]["hint"]
+    assert json.loads(orch("status", "--json").stdout) == [], "nothing was made"
+
+
+def test_its_budget_is_a_hard_cap(orch: Orch, orch_home: Path, upstream: Upstream) -> None:
+    address = f'base_url = "{upstream.base_url}"\napi_key_env = "CLOUD_KEY"\n'
+    prices = '[prices."some-model"]\ninput = 100000\noutput = 100000\n'
+    (orch_home / "orch.toml").write_text(f'[backends.now]\nkind = "sync"\nprovider = "p"\n{address}{prices}')
+    ran = orch("try", "job.yaml", "--budget", "0.01", env={"CLOUD_KEY": "k"})
+    assert ran.returncode == 3, ran.stderr
+    assert "budget" in ran.stderr
+    assert not upstream.counts()
+
+
+def test_an_answer_that_fails_its_check_is_shown_and_told_by_the_exit_code(orch: Orch, tmp_path: Path) -> None:
+    schema = "schema: {type: object, properties: {kind: {type: string}}, required: [kind]}"
+    (tmp_path / "job.yaml").write_text(JOB.replace("max_tokens: 40", f"max_tokens: 40, {schema}"))
+    (tmp_path / "letters" / "a.txt").write_text("a letter [[fault:notjson]]")
+    ran = orch("try", "job.yaml", "a.txt", "--no-estimate", timeout=90)
+    assert ran.returncode == 1
+    assert "✗ " in ran.stdout
+    assert "letters/a.txt: sort" in ran.stdout
+
+
+def test_a_saved_file_is_tried_again(orch: Orch, tmp_path: Path) -> None:
+    watch = orch.start("try", "job.yaml", "a.txt", "--watch", "--no-estimate", "-q")
+    wait_until(lambda: "waiting for a change" in orch.output(watch))
+    (tmp_path / "job.yaml").write_text(JOB.replace("What is it?", 'What?" ]'))
+    wait_until(lambda: orch.output(watch).count("waiting for a change") == 2)
+    assert "job.yaml" in orch.output(watch)
+    (tmp_path / "job.yaml").write_text(JOB.replace("What is it?", "How long is it?"))
+    wait_until(lambda: orch.output(watch).count("waiting for a change") == 3)
+    assert "How long is it?" in orch.output(watch)
+    os.kill(watch.pid, signal.SIGINT)
+    assert watch.wait(30) == 130
