@@ -198,7 +198,8 @@ def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -
 
 def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
     # A path is not a name for a model: the last part of it is what requests say.
-    name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() else ()
+    is_named = value_of(wish.options, "--served-model-name") is not None
+    name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() and not is_named else ()
     size = ("--tensor-parallel-size", str(len(gpus))) if len(gpus) > 1 else ()
     ours = COMMON_OPTIONS if gpus else (*COMMON_OPTIONS, *CPU_OPTIONS)
     return (
