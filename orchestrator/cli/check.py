@@ -31,7 +31,7 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import ENDPOINT
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import AnthropicBackend, EnginesBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import expand
 
@@ -150,6 +150,8 @@ def _examine() -> Iterator[Found]:
                 yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
                 for url in backend.upstreams:
                     yield _examine_upstream(name, url, backend.api_key_env)[0]
+            case EnginesBackend():
+                yield from _examine_engines(name, backend)
             case SyncBackend():
                 yield from _examine_sync(name, backend, models)
                 yield from _examine_prices(name, prices_of(backend, config, now), models)
@@ -223,6 +225,28 @@ def _words(limits: BatchLimits) -> str:
     for model, tokens in (limits.enqueued_tokens or {}).items():
         said.append(f"{tokens:,} tokens of {model or 'a model'} enqueued")
     return ", ".join(said)
+
+
+def _examine_engines(name: str, backend: EnginesBackend) -> Iterator[Found]:
+    from orchestrator.server.engines.fleet import find_python, find_weights
+    from orchestrator.server.engines.gpus import find_gpus
+
+    hours = f", {backend.hours}" if backend.hours else ""
+    price = f"{per_hour(backend.cost_per_hour)} of a GPU"
+    yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}{hours}", 0
+    try:
+        python, _, is_cpu_build = find_python(_path(backend.vllm_python), os.environ)
+        gpus = [] if is_cpu_build else find_gpus(os.environ)
+        told = f"GPUs {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no GPU: on the CPU"
+        yield f"engines of {name}", True, f"vLLM of {python}, {told}", 0
+        for model in backend.models.values():
+            find_weights(model.model)
+    except OrchError as error:
+        yield f"engines of {name}", False, str(error), error.exit_code
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
 
 
 def _examine_sync(name: str, backend: SyncBackend, models: list[str]) -> Iterator[Found]:

@@ -128,10 +128,10 @@ class Context(CommandSettings):
         """For how long the backends at work on a job have had no upstream that takes rows, where that is so."""
         from orchestrator.engine.health import fetch_health
         from orchestrator.pipeline.backend_handles import down_for
-        from orchestrator.settings.backends import LocalBackend, SyncBackend
+        from orchestrator.settings.backends import OwnServer
 
         at = {shard.backend for shard in self.store.shards.of_job(job.id) if shard.state is ShardState.SUBMITTED}
-        own = [name for name in at if isinstance(settings.backends.get(name), LocalBackend | SyncBackend)]
+        own = [name for name in at if isinstance(settings.backends.get(name), OwnServer)]
         told = {name: fetch_health(self.home, name) for name in own}
         return down_for({name: health for name, health in told.items() if health is not None})
 
@@ -139,13 +139,13 @@ class Context(CommandSettings):
         """What the engine that runs, or the servers of it, say keeps rows from running, None where all is well."""
         from orchestrator.engine.loop import fetch_health, running_engine
         from orchestrator.pipeline.backend_handles import last_to_fail
-        from orchestrator.settings.backends import LocalBackend, SyncBackend
+        from orchestrator.settings.backends import OwnServer
 
         if running_engine(self.home) is None:
             return "no engine is running: batches continue at their backends, but nobody polls them"
         settings = self.readable
         for name in backends if settings is not None else ():
-            if settings is None or not isinstance(settings.backends.get(name), LocalBackend | SyncBackend):
+            if settings is None or not isinstance(settings.backends.get(name), OwnServer):
                 continue
             health = fetch_health(self.home, name)
             if health is None:

@@ -16,7 +16,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.outputs import Format
 from orchestrator.server.host import socket_path
-from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.settings.backends import OwnServer
 
 
 def write_partial(context: Context, job: Job, output: str | Path | None, form: Format | None) -> WrittenRows:
@@ -52,7 +52,7 @@ def _running(context: Context, stack: ExitStack) -> OpenHandle:
     def handle(name: str) -> BackendHandle:
         if name not in opened:
             settings = context.config.backends[name]
-            if isinstance(settings, LocalBackend | SyncBackend):
+            if isinstance(settings, OwnServer):
                 opened[name] = own_handle(name, settings, context.config, socket_path(context.home.server(name)))
             else:
                 opened[name] = hosted_handle(name, settings, context.config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import assert_never
 
 from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
 from orchestrator.backends.openai import OpenAIBatches
@@ -14,7 +15,15 @@ from orchestrator.core.clock import now
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import AnthropicBackend, HostedBackend, LocalBackend, OwnBackend
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    OwnBackend,
+    SyncBackend,
+    TimedBackend,
+)
 from orchestrator.settings.config import Config
 
 
@@ -35,7 +44,7 @@ def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) ->
         poll_seconds=0.0,
         price=prices_of(settings, config, now),
         is_own=True,
-        upstreams=len(settings.upstreams) if isinstance(settings, LocalBackend) else 0,
+        upstreams=settings.upstream_count if isinstance(settings, TimedBackend) else 0,
     )
 
 
@@ -56,10 +65,11 @@ def hosted_handle(name: str, settings: HostedBackend | AnthropicBackend, config:
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """What the server of a backend of ours is told. Raises UsageError where its key's variable is not set."""
     # A key that is not set is not a fault of the job's: it stays as it is, for the next start that has the key.
-    api_key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
+    variable = None if isinstance(backend, EnginesBackend) else backend.api_key_env
+    api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, PROFILES["orch"])
     common = Settings(
-        upstreams=backend.upstreams if isinstance(backend, LocalBackend) else (backend.base_url,),
+        upstreams=_upstreams(backend),
         api_key=api_key,
         request_timeout=backend.request_timeout,
         retry_delay=backend.retry_delay,
@@ -68,6 +78,9 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
         max_rows=limits.max_rows,
         dispatch=dispatch,
     )
+    if isinstance(backend, EnginesBackend):
+        models = backend.models
+        return replace(common, expected_models=tuple(models), most_upstreams=len(models) * backend.upstream_count)
     if isinstance(backend, LocalBackend):
         return common
     return replace(
@@ -77,3 +90,16 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
         requests_per_minute=backend.requests_per_minute,
         tokens_per_minute=backend.tokens_per_minute,
     )
+
+
+def _upstreams(backend: OwnBackend) -> tuple[str, ...]:
+    """Those that are there from the start."""
+    match backend:
+        case LocalBackend():
+            return backend.upstreams
+        case EnginesBackend():
+            return ()
+        case SyncBackend():
+            return (backend.base_url,)
+        case _:
+            assert_never(backend)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import (
@@ -55,11 +55,14 @@ from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.backoff import TRIES, Faults
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import Backend, LocalBackend, OwnBackend, SyncBackend
+from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.engine.fleets import FleetController
 
 log = logging.getLogger(__name__)
 
@@ -274,8 +277,8 @@ class Engine:
                 self.notices.add(Notice(AlertKind.SETTINGS, what, told, "the old settings stay in force until then"))
 
     def news(self) -> list[str]:
-        """What was told of orch.toml since this was asked last."""
-        found, self._news = self._news, []
+        """What was told of orch.toml and of engines since this was asked last."""
+        found, self._news[:] = [*self._news], []
         return found
 
     def use(self, config: Config) -> None:
@@ -338,7 +341,7 @@ class Engine:
         return frozenset(
             name
             for name, seconds in down_for(self._health).items()
-            if isinstance(own := settings.get(name), LocalBackend | SyncBackend) and seconds > own.patience
+            if isinstance(own := settings.get(name), OwnServer) and seconds > own.patience
         )
 
     @property
@@ -351,15 +354,27 @@ class Engine:
         return self._backends.handle(name)
 
     def _make(self, name: str, settings: Backend) -> Opened:
-        if not isinstance(settings, LocalBackend | SyncBackend):
+        if not isinstance(settings, OwnServer):
             return Opened(self._closing(hosted_handle(name, settings, self._config)), settings)
         told = server_settings(name, settings, dispatch=self._dispatch)
+        fleet = self._fleet(name, settings) if isinstance(settings, EnginesBackend) and self._dispatch else None
+        if fleet is not None:
+            self._stack.callback(fleet.close)
         server = self._stack.enter_context(ServerThread(self._home.server(name), told))
         handle = self._closing(own_handle(name, settings, self._config, server.socket))
-        return Opened(handle, settings, server, told)
+        if fleet is not None:
+            fleet.begin(server)
+            self._stack.callback(fleet.end)
+        return Opened(handle, settings, server, told, fleet)
+
+    def _fleet(self, name: str, settings: EnginesBackend) -> FleetController:
+        from orchestrator.engine.fleets import FleetController, here  # where no engines are, nothing of theirs is
+
+        folder, tell = self._home.server(name), self._news.append
+        return FleetController(name, settings, here(name, settings, folder, tell), folder, tell=tell, now=now)
 
     def _serves(self, name: str, settings: Backend) -> Settings | None:
-        if not isinstance(settings, LocalBackend | SyncBackend):
+        if not isinstance(settings, OwnServer):
             return None
         return server_settings(name, settings, dispatch=self._dispatch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from orchestrator.backends.open import limits_of
 from orchestrator.core.clock import now
@@ -13,8 +14,11 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
-from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
+
+if TYPE_CHECKING:
+    from orchestrator.engine.fleets import FleetController
 
 SHORT_DRAIN = 10.0
 """Seconds that rows in flight at upstreams of one's own are waited for before their server starts anew: they cost
@@ -29,6 +33,7 @@ class Opened:
     settings: Backend
     server: ServerThread | None = None
     runs_under: Settings | None = None
+    fleet: FleetController | None = None
     ending: threading.Thread | None = None
 
 
@@ -72,10 +77,10 @@ class OpenBackends:
             found = self._opened[name] = self._make(name, settings)
         return found.handle
 
-    def servers(self) -> Iterator[tuple[str, LocalBackend | SyncBackend]]:
+    def servers(self) -> Iterator[tuple[str, OwnBackend]]:
         """The servers of ours that run, and their settings."""
         for name, found in [*self._opened.items()]:
-            if found.ending is None and isinstance(found.settings, LocalBackend | SyncBackend):
+            if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
 
     def leaves(self, name: str) -> str | None:
@@ -98,23 +103,42 @@ class OpenBackends:
         """A backend whose API or server is told something else opens again at its next use; prices and limits change
         where it stands.
         """
-        if found.server is not None and self._serves(name, settings) != found.runs_under:
+        if found.server is not None and (self._serves(name, settings) != found.runs_under or _moves(found, settings)):
             self._end(found.server, found, name)
         elif found.server is None and settings != found.settings:
             del self._opened[name]
         else:
+            if found.fleet is not None and isinstance(settings, EnginesBackend):
+                found.fleet.use(settings)
             self._opened[name] = replace(
                 found, settings=settings, handle=_reopened(found.handle, settings, self._config)
             )
 
     def _end(self, server: ServerThread, found: Opened, name: str) -> None:
         settings = found.settings
-        assert isinstance(settings, LocalBackend | SyncBackend), "it has a server"
+        assert isinstance(settings, OwnServer), "it has a server"
         seconds = settings.request_timeout
-        if isinstance(settings, LocalBackend):
+        if isinstance(settings, TimedBackend):
             seconds = min(seconds, SHORT_DRAIN)
-        found.ending = threading.Thread(target=server.end, args=(seconds,), name=f"end-{name}")
+
+        def end() -> None:
+            if found.fleet is not None:
+                found.fleet.end()
+            server.end(seconds)
+            if found.fleet is not None:
+                found.fleet.close()
+
+        found.ending = threading.Thread(target=end, name=f"end-{name}")
         found.ending.start()
+
+
+def _moves(found: Opened, settings: Backend) -> bool:
+    """Whether the engines of a fleet are to be started otherwise than they are."""
+    before = found.settings
+    if not isinstance(before, EnginesBackend) or not isinstance(settings, EnginesBackend):
+        return False
+    parts = ("models", "gpus", "vram", "vllm_python")
+    return any(getattr(before, part) != getattr(settings, part) for part in parts)
 
 
 def _reopened(handle: BackendHandle, settings: Backend, config: Config) -> BackendHandle:

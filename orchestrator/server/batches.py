@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import msgspec
 from orchestrator.core import wire
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
-from orchestrator.server.dispatch import results
+from orchestrator.server.dispatch import bodies, results
 from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.plan import InputRows, make_plan
@@ -63,8 +63,11 @@ class Batches:
         allowed: frozenset[str],
         paid: bool = False,
         tier: str | None = None,
+        expected_models: Collection[str] = (),
     ) -> None:
+        """`expected_models`: where there are any, batches for other models are refused."""
         self._records = records
+        self._expected = expected_models
         self._root = root
         self._dispatcher = dispatcher
         self._writer = writer
@@ -240,6 +243,11 @@ class Batches:
             if accepted:
                 raise NotAsItWas(f"its input file is not what it was: {plan[0].message}")
             self._fail(run, plan)
+            return None, None
+        if self._expected and not accepted and plan.model not in (*self._expected, bodies.DEFAULT_MODEL):
+            known = ", ".join(sorted(self._expected))
+            told = f"The model '{plan.model}' does not exist here; there are: {known}."
+            self._fail(run, [wire.LineError("model_not_found", told, "body.model")])
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
             raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")

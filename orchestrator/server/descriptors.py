@@ -34,7 +34,7 @@ def fitted(settings: Settings, files: int) -> Settings:
     A connection may need two: its own, and that of the file or the upstream that it asks for.
     """
     free = max(0, files - OTHER_FILES)
-    upstreams = max(1, len(settings.upstreams))
+    upstreams = max(1, len(settings.upstreams), settings.most_upstreams)
     rows = min(settings.max_concurrency, max(LEAST_ROWS, free // 4 // upstreams))
     connections = (free - rows * upstreams) // 3
     most = min(settings.max_connections, max(LEAST_CONNECTIONS, connections))

@@ -64,7 +64,9 @@ def _seconds(upstream: Upstream) -> float:
 def not_ready(service: Service, *, is_known: bool) -> list[str]:
     """What keeps batches from being taken in and worked on; empty where nothing does."""
     reasons: dict[str, str] = {}
-    if all(upstream.problem is not None for upstream in service.upstreams):
+    # Where upstreams join as rows ask for them, there may be none: rows wait for theirs.
+    is_down = bool(service.upstreams) or not service.settings.expected_models
+    if is_down and all(upstream.problem is not None for upstream in service.upstreams):
         problems = "; ".join(str(upstream.problem) for upstream in service.upstreams)
         reasons["no upstream is healthy"] = f"no upstream is healthy: {problems}"
     status, _ = service.state()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from socket import socket
 from types import TracebackType
+from typing import Any, TypeVar
 
 import uvicorn
 
+from orchestrator.core.engines import ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.descriptors import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
+
+T = TypeVar("T")
 
 MAX_SOCKET_PATH = 100
 START_SECONDS = 60.0
@@ -44,6 +51,7 @@ class _Uvicorn(Server):
         self.settled = threading.Event()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.settled.set()
 
@@ -91,6 +99,34 @@ class ServerThread:
         self._server.should_exit = True
         self._thread.join()
         self.socket.unlink(missing_ok=True)
+
+    def join(self, url: str, models: Sequence[str]) -> None:
+        """One more upstream, which serves these models."""
+        self._call(self._service.join(url, models))
+
+    def leave(self, url: str, seconds: float) -> None:
+        """An upstream leaves; returns when its requests have ended, or, after so many seconds, were taken back."""
+        self._call(self._service.leave(url, seconds))
+
+    def demand(self) -> list[ModelDemand]:
+        """What the rows that have no result yet ask for, by model."""
+
+        async def asked() -> list[ModelDemand]:
+            return self._service.demand()
+
+        return self._call(asked())
+
+    def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None:
+        """What `/health` says of the engines behind this server."""
+        self._service.engines = report
+
+    def _call(self, asked: Coroutine[Any, Any, T]) -> T:
+        """Have the server's own thread do something. Raises BackendError where it has ended."""
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._server.loop).result()
+        except (RuntimeError, CancelledError) as error:
+            asked.close()
+            raise BackendError("the batch server has ended") from error
 
     def end(self, seconds: float) -> None:
         """Serve no longer, once the rows in flight are back, or so many seconds have passed; leaving the block, in

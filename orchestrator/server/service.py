@@ -13,9 +13,11 @@ from typing import Any
 
 from orchestrator.core import wire
 from orchestrator.core.connections import Connections
+from orchestrator.core.engines import ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
+from orchestrator.server.demand import demand_of
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer
@@ -64,6 +66,8 @@ class Service:
         self.uploaded_bytes = 0
         """Bytes of files taken in since the start."""
         self._rows_per_second = 0.0
+        self._rows_ended = 0
+        """At upstreams that have left."""
         self._broken: str | None = None
         self.engines: Callable[[], list[dict[str, Any]]] = list
         """What is known of the engines that were started for this server, for /health."""
@@ -85,11 +89,13 @@ class Service:
         self._writer = Writer()
         learned = self.records.learned_concurrency()
         self.upstreams = [self._upstream(url, learned.get(url)) for url in settings.upstreams]
+        self._watches: dict[Upstream, asyncio.Task[None]] = {}
         self._dispatcher = Dispatcher(
             self.upstreams,
             retry_delay=settings.retry_delay,
             paused=lambda: self._writer.is_full,
             enabled=settings.dispatch,
+            expected_models=settings.expected_models,
         )
         self._writer.on_room = self._dispatcher.top_up
         self.batches = Batches(
@@ -101,16 +107,12 @@ class Service:
             allowed=self.endpoints.all,
             paid=settings.paid,
             tier=settings.service_tier,
+            expected_models=settings.expected_models,
         )
         for upstream in self.upstreams:
-            await upstream.open()
-        self._watchers = [
-            asyncio.create_task(upstream.watch(self._dispatcher.top_up))
-            for upstream in self.upstreams
-            if settings.dispatch
-        ]
-        self._watchers.append(asyncio.create_task(self._review()))
-        for task in (*self._watchers, self._writer.task):
+            await self._begin(upstream)
+        self._reviewing = asyncio.create_task(self._review())
+        for task in (self._reviewing, self._writer.task):
             task.add_done_callback(self._ended)
         self.webhooks.start()
         self.upkeep = Upkeep(
@@ -127,9 +129,10 @@ class Service:
     async def close(self) -> None:
         """Stop; results that are here become durable first, rows in flight run again at the next start."""
         await self.upkeep.close()
-        for task in self._watchers:
+        tasks = [*self._watches.values(), self._reviewing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._drained()
         await self.batches.close()
         await self.webhooks.close()
@@ -147,7 +150,43 @@ class Service:
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
             await self._dispatcher.drain(DRAIN_STEP)
 
-    def _upstream(self, url: str, learned: int | None) -> Upstream:
+    async def join(self, url: str, models: Sequence[str] = ()) -> None:
+        """One more upstream, which serves these models. One that is there already stays as it is."""
+        if any(upstream.url == url for upstream in self.upstreams):
+            return
+        upstream = self._upstream(url, self.records.learned_concurrency().get(url), models)
+        self._dispatcher.join(upstream)
+        await self._begin(upstream)
+
+    async def leave(self, url: str, seconds: float) -> None:
+        """An upstream leaves: its requests in flight may end for so many seconds, then its rows go elsewhere, or wait
+        for one that joins.
+        """
+        upstream = next((each for each in self.upstreams if each.url == url and not each.is_leaving), None)
+        if upstream is None:
+            return
+        if (watch := self._watches.pop(upstream, None)) is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        until = time.monotonic() + seconds
+        upstream.leave()
+        while upstream.interactive and time.monotonic() < until:
+            await asyncio.sleep(DRAIN_STEP)
+        await self._dispatcher.leave(upstream, max(0.0, until - time.monotonic()))
+        self._rows_ended += upstream.stats.ended
+        await upstream.close()
+
+    def demand(self) -> list[ModelDemand]:
+        """What the rows of unfinished batches ask for, by model."""
+        return demand_of(self.batches.runs.values())
+
+    async def _begin(self, upstream: Upstream) -> None:
+        await upstream.open()
+        if self.settings.dispatch:
+            watch = self._watches[upstream] = asyncio.create_task(upstream.watch(self._dispatcher.top_up))
+            watch.add_done_callback(self._ended)
+
+    def _upstream(self, url: str, learned: int | None, models: Sequence[str] = ()) -> Upstream:
         settings = self.settings
         rates = (settings.requests_per_minute, settings.tokens_per_minute)
         return Upstream(
@@ -160,6 +199,7 @@ class Service:
             pace=RateLimiter(*rates) if settings.paid or any(rates) else None,
             paid=settings.paid,
             account_seconds=settings.account_seconds,
+            models=models,
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -174,7 +214,7 @@ class Service:
         ended = 0
         while True:
             await asyncio.sleep(REVIEW_SECONDS)
-            before, ended = ended, sum(upstream.stats.ended for upstream in self.upstreams)
+            before, ended = ended, self._rows_ended + sum(upstream.stats.ended for upstream in self.upstreams)
             self._rows_per_second += SMOOTHING * ((ended - before) / REVIEW_SECONDS - self._rows_per_second)
             self._dispatcher.review(self._rows_per_second)
             for upstream in self.upstreams:

@@ -17,6 +17,10 @@ class Settings:
     """
 
     upstreams: Sequence[str]
+    expected_models: Sequence[str] = ()
+    """Models whose upstreams join and leave while the server runs: their rows wait while there is none."""
+    most_upstreams: int = 0
+    """How many upstreams there may be at once, where they join."""
     api_key: str | None = None
     request_timeout: float = 600.0
     retry_delay: float = 0.5

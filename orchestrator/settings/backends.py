@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -17,6 +20,7 @@ from pydantic import (
 )
 
 from orchestrator.core import durations
+from orchestrator.core.hours import Hours
 from orchestrator.core.model import MAX_TOKENS
 
 # What is above these is a slip of the pen, and would overflow a clock, a socket or a database later on.
@@ -28,6 +32,43 @@ Wait = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
 Rate = Annotated[float, Field(gt=0, le=1e9)]
+
+
+MEMORY_SIZES = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
+
+
+def memory_bytes(value: Any) -> int:
+    """`60GiB` or `24 GB` in bytes. Raises ValueError."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([MG]I?B)", str(value).strip().upper())
+    if found is None or (size := int(Decimal(found[1]) * MEMORY_SIZES[found[2]])) == 0:
+        raise ValueError(f"{value!r} is not an amount of memory such as 60GiB or 24GB")
+    return size
+
+
+def gpu_numbers(value: Any) -> tuple[int, ...]:
+    """`0-3`, `0,2` or a list of numbers. Raises ValueError."""
+    parts = [str(part).strip() for part in (value if isinstance(value, list | tuple) else str(value).split(","))]
+    found: list[int] = []
+    for part in parts:
+        span = re.fullmatch(r"(\d{1,4})(?:\s*-\s*(\d{1,4}))?", part)
+        if span is None or int(span[2] or span[1]) < int(span[1]):
+            raise ValueError(f"{value!r} are not GPUs such as 0-3 or 0,2")
+        found += range(int(span[1]), int(span[2] or span[1]) + 1)
+    if len(set(found)) != len(found):
+        raise ValueError(f"{value!r} names a GPU twice")
+    return tuple(found)
+
+
+def _hours_of(text: str) -> str:
+    Hours.parse(text)
+    return text
+
+
+def _length(value: Any) -> float:
+    seconds = durations.seconds_of(value) if isinstance(value, str) else None
+    if not seconds:
+        raise ValueError(f'{value!r} is not a length of time such as "10m" or "1h"')
+    return seconds
 
 
 class Strict(BaseModel):
@@ -55,7 +96,7 @@ class _AnyBackend(Strict):
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 
 
-class _OwnServer(_AnyBackend):
+class OwnServer(_AnyBackend):
     """Our own batch server in front of synchronous endpoints.
 
     `rows_per_second` or `tokens_per_second`, of prompts and answers together, is how fast it is taken to be before it
@@ -70,19 +111,34 @@ class _OwnServer(_AnyBackend):
     tokens_per_second: Rate | None = None
 
     @model_validator(mode="after")
-    def _has_one_rate(self) -> _OwnServer:
+    def _has_one_rate(self) -> OwnServer:
         if self.rows_per_second is not None and self.tokens_per_second is not None:
             raise ValueError("say how fast it is once: either `rows_per_second` or `tokens_per_second`")
         return self
 
 
-class LocalBackend(_OwnServer):
+class TimedBackend(OwnServer):
+    """Our own batch server in front of endpoints that cost by the hour."""
+
+    cost_per_hour: Dollars | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether an hour costs nothing."""
+        return False
+
+    @property
+    def upstream_count(self) -> int:
+        """How many endpoints at once are paid for, each at `cost_per_hour`."""
+        return 1
+
+
+class LocalBackend(TimedBackend):
     """Our own batch server in front of endpoints that cost by the hour (a vLLM server first of all)."""
 
     kind: Literal["local"] = "local"
     upstreams: tuple[str, ...] = Field(min_length=1)
     api_key_env: str | None = None
-    cost_per_hour: Dollars | None = None
     idle: bool = False
 
     @field_validator("upstreams")
@@ -96,8 +152,69 @@ class LocalBackend(_OwnServer):
             raise ValueError("say what an hour costs: either `cost_per_hour = 2.50`, or `idle = true` for free")
         return self
 
+    @property
+    def is_free(self) -> bool:
+        return self.idle
 
-class SyncBackend(_OwnServer):
+    @property
+    def upstream_count(self) -> int:
+        return len(self.upstreams)
+
+
+class EngineModel(Strict):
+    """A model of a fleet: a folder, a file or a name on the Hub. `options` are vLLM's own.
+
+    `tensor_parallel` is how many GPUs an engine takes. `swap` is how it leaves its GPUs to another model.
+    """
+
+    model: str = Field(min_length=1)
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    swap: Literal["stop", "sleep"] = "stop"
+    options: tuple[str, ...] = ()
+
+
+class EnginesBackend(TimedBackend):
+    """vLLM engines that are started as rows ask for them, each model under the name it has here.
+
+    `hours` are those in which they may run, by local time; `vram` is a quota in bytes of each GPU; an engine that
+    nobody asks for ends after `idle` seconds. `cost_per_hour` is that of one GPU.
+    """
+
+    kind: Literal["engines"]
+    models: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")], EngineModel] = Field(
+        min_length=1
+    )
+    cost_per_hour: Dollars
+    gpus: Annotated[tuple[int, ...], BeforeValidator(gpu_numbers)] | None = None
+    hours: Annotated[str, AfterValidator(_hours_of)] | None = None
+    vram: Annotated[int, BeforeValidator(memory_bytes)] | None = None
+    idle: Annotated[float, BeforeValidator(_length)] = 600.0
+    vllm_python: str | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> EnginesBackend:
+        for name, model in self.models.items():
+            if self.gpus is not None and len(self.gpus) % model.tensor_parallel:
+                raise ValueError(
+                    f"model {name} takes {model.tensor_parallel} GPUs, and {len(self.gpus)} do not divide by that"
+                )
+        return self
+
+    @property
+    def is_free(self) -> bool:
+        return not self.cost_per_hour
+
+    @property
+    def upstream_count(self) -> int:
+        return len(self.gpus or (0,))
+
+    @property
+    def open_hours(self) -> Hours | None:
+        """The hours, None where it is the whole day."""
+        return None if self.hours is None else Hours.parse(self.hours)
+
+
+class SyncBackend(OwnServer):
     """Our own batch server in front of a provider's synchronous API, which costs by the token.
 
     `provider` names it in the price table; without it, it is told from the address.
@@ -172,10 +289,10 @@ class AnthropicBackend(_Provider):
         return url_of(value, "https://api.anthropic.com")
 
 
-OwnBackend = LocalBackend | SyncBackend
+OwnBackend = LocalBackend | EnginesBackend | SyncBackend
 
 
-Backend = LocalBackend | SyncBackend | HostedBackend | AnthropicBackend
+Backend = LocalBackend | EnginesBackend | SyncBackend | HostedBackend | AnthropicBackend
 
 
 def window_seconds(text: str) -> int:
@@ -202,6 +319,7 @@ def _kind(data: Any) -> str:
 # In brackets, so that no key of a file is taken for a tag (see `located`).
 AnyBackend = Annotated[
     Annotated[LocalBackend, Tag("(local)")]
+    | Annotated[EnginesBackend, Tag("(engines)")]
     | Annotated[SyncBackend, Tag("(sync)")]
     | Annotated[HostedBackend, Tag("(openai)")]
     | Annotated[HostedBackend, Tag("(azure)")]
@@ -209,6 +327,6 @@ AnyBackend = Annotated[
     Discriminator(
         _kind,
         custom_error_type="unknown_kind",
-        custom_error_message="kind must be one of local, openai, azure, anthropic, sync",
+        custom_error_message="kind must be one of local, engines, openai, azure, anthropic, sync",
     ),
 ]

@@ -22,7 +22,16 @@ from pydantic import (
 )
 
 from orchestrator.settings.aliases import Ladder
-from orchestrator.settings.backends import AnyBackend, Backend, Count, Dollars, LocalBackend, Strict, window_seconds
+from orchestrator.settings.backends import (
+    AnyBackend,
+    Backend,
+    Count,
+    Dollars,
+    EnginesBackend,
+    LocalBackend,
+    Strict,
+    window_seconds,
+)
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 
@@ -254,6 +263,8 @@ class Config:
         for backend in self.backends.values():
             if isinstance(backend, LocalBackend):
                 found += [(backend.api_key_env, url) for url in backend.upstreams if backend.api_key_env is not None]
+            elif isinstance(backend, EnginesBackend):
+                continue
             elif backend.base_url != type(backend).model_fields["base_url"].default:
                 found.append((backend.api_key_env, backend.base_url))
         smtp = self.reports.smtp

@@ -185,7 +185,7 @@ BAD = {
     ),
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
-        ":1: backends.cloud: kind must be one of local, openai, azure, anthropic, sync",
+        ":1: backends.cloud: kind must be one of local, engines, openai, azure, anthropic, sync",
     ),
     "a hosted field misspelt": (
         OPENAI + 'basurl = "https://x"\n',

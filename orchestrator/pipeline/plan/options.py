@@ -26,7 +26,7 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, SynchronousOption, observed
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.quota import Learned
-from orchestrator.settings.backends import Backend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, SyncBackend, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -142,12 +142,12 @@ class Prospects:
         found = {}
         for name, seconds in self._down.items():
             backend = self._config.backends.get(name)
-            if isinstance(backend, LocalBackend | SyncBackend) and seconds > backend.patience:
+            if isinstance(backend, OwnServer) and seconds > backend.patience:
                 found[name] = f"no upstream of it has taken a row for {seconds:.0f} s"
         return found
 
     def _option(self, name: str, backend: Backend, objection: str | None) -> Option:
-        if isinstance(backend, LocalBackend | SyncBackend):
+        if isinstance(backend, OwnServer):
             return self._paced(name, backend, objection)
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend)
@@ -169,7 +169,7 @@ class Prospects:
 
     def _sight(self, name: str) -> Sight:
         if name not in self._seen:
-            own = isinstance(self._config.backends[name], LocalBackend | SyncBackend)
+            own = isinstance(self._config.backends[name], OwnServer)
             progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
             self._seen[name] = Sight(name, self._store.shards.sent_to(name), progress)
         return self._seen[name]
@@ -253,10 +253,10 @@ class Prospects:
 
     # --- speed
 
-    def _paced(self, name: str, backend: LocalBackend | SyncBackend, objection: str | None) -> SynchronousOption:
+    def _paced(self, name: str, backend: OwnBackend, objection: str | None) -> SynchronousOption:
         first = frozenset(job.id for job in self._others)
         asker = observed.Asker(self._job.id, self._job.series, first)
-        is_local = isinstance(backend, LocalBackend)
+        is_local = isinstance(backend, TimedBackend)
         speeds = self._speeds(name)
         # Counting loads a vocabulary, which takes as long as a small job: only where speeds are of tokens.
         work = self._work if speeds.counted else 0.0
@@ -273,7 +273,9 @@ class Prospects:
         # What stands still for a while is not dear for that: its hours are paid for what they do in the end.
         usual = forecast.pace(speeds, self._assumed(backend), now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
-        cost = _time_cost(prices, usual, len(backend.upstreams))
+        cost = _time_cost(prices, usual, backend.upstream_count)
+        if isinstance(backend, EnginesBackend) and backend.open_hours is not None:
+            pace = forecast.within_hours(pace, usual, backend.open_hours.steps(self._now))
         return SynchronousOption(name, backend.location, cost, pace, objection, leaves)
 
     def _speeds(self, name: str) -> forecast.Speeds:
@@ -293,7 +295,7 @@ class Prospects:
         tokens = sum(one.rows * (one.input_tokens + one.output.mean) for one in self.shapes)
         return max(1.0, tokens / max(1, self.rows))
 
-    def _assumed(self, backend: LocalBackend | SyncBackend) -> Assumed:
+    def _assumed(self, backend: OwnBackend) -> Assumed:
         """How fast it is taken to be before it was measured."""
         rates = [] if backend.rows_per_second is None else [backend.rows_per_second]
         if backend.tokens_per_second is not None:
@@ -305,8 +307,8 @@ class Prospects:
                 rates.append(backend.tokens_per_minute / 60 / self._each)
         if rates:
             return Assumed(min(rates), STATED_SPREAD, "stated")
-        if isinstance(backend, LocalBackend):
-            return Assumed(ASSUMED_ROWS * len(backend.upstreams), UNKNOWN_SPREAD)
+        if isinstance(backend, TimedBackend):
+            return Assumed(ASSUMED_ROWS * backend.upstream_count, UNKNOWN_SPREAD)
         return Assumed(ASSUMED_SYNC_ROWS, UNKNOWN_SPREAD)
 
 

@@ -27,7 +27,7 @@ from orchestrator.policy.planner import (
     Terms,
 )
 from orchestrator.policy.planner.orders import lying, to_reroute
-from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.settings.backends import OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.model_lists import RungStanding
 from orchestrator.settings.spec_of import spec_of
@@ -117,7 +117,7 @@ class Planning:
 
         Where all is paid by the hour, a budget stops the job while it runs.
         """
-        if all(isinstance(self._config.backends[one.backend], LocalBackend) for one in self._usable):
+        if all(isinstance(self._config.backends[one.backend], TimedBackend) for one in self._usable):
             return replace(self.terms, budget=None)
         left = [one for one in (self.terms.budget, self._left(self._job)) if one is not None]
         return replace(self.terms, budget=min(left, default=None))
@@ -140,7 +140,7 @@ class Planning:
         """
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
-        timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], LocalBackend)]
+        timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], TimedBackend)]
         if self.terms.budget is not None and not any(_is_assumed(one) for one in timed):
             free = self._planned(self._prospects.rows, self.options, replace(self.terms, budget=None))
             if free.verdict.holds or not plan.routes:
@@ -279,7 +279,7 @@ class Planning:
             sends.append(Sending(self.lying.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
         # Rows that are paid by the hour cost more the fewer they are; and what is sent once more is not all of them.
-        if not self.shards and not isinstance(self._config.backends[best.backend], LocalBackend):
+        if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
         look = self._now + LOOK if by is None else min(by, self._now + LOOK)
@@ -295,7 +295,7 @@ class Planning:
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
     def _is_paced(self, backend: str) -> bool:
-        return isinstance(self._config.backends.get(backend), LocalBackend | SyncBackend)
+        return isinstance(self._config.backends.get(backend), OwnServer)
 
     @cached_property
     def _avoided(self) -> list[tuple[str, ...]]:

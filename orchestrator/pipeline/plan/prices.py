@@ -18,7 +18,14 @@ from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.policy import pricing
 from orchestrator.policy.pricing import PriceOverride, Tier, TokenRates
 from orchestrator.settings import config
-from orchestrator.settings.backends import AnthropicBackend, Backend, HostedBackend, LocalBackend, SyncBackend
+from orchestrator.settings.backends import (
+    AnthropicBackend,
+    Backend,
+    EnginesBackend,
+    HostedBackend,
+    LocalBackend,
+    SyncBackend,
+)
 from orchestrator.settings.config import Config
 
 _NOTHING = Price(Decimal(0), "paid by the token")
@@ -26,14 +33,15 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """Rows of upstreams that cost by the hour."""
+    """Rows of upstreams that cost by the hour; `sizes`: how many GPUs a model's engine has, where each costs that."""
 
     cost_per_hour: Decimal | None
     idle: bool
+    sizes: Mapping[str, int] | None = None
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Its share of the upstream's time."""
-        return self.of_time(outcome.upstream_seconds)
+        return self.of_time(outcome.upstream_seconds * (self.sizes or {}).get(model, 1))
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
         """Nothing beside it: time that passed in vain is in the hour."""
@@ -44,6 +52,8 @@ class ByTime:
 
     def known(self, model: str, endpoint: str) -> str:
         """What an hour costs, in words."""
+        if self.sizes is not None and model not in (*self.sizes, "default"):
+            raise UsageError(f"it has no model {model}; it has {', '.join(self.sizes)}")
         return per_hour(self.cost_per_hour)
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
@@ -105,6 +115,9 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
     match backend:
         case LocalBackend():
             return ByTime(backend.cost_per_hour, backend.idle)
+        case EnginesBackend():
+            sizes = {name: model.tensor_parallel for name, model in backend.models.items()}
+            return ByTime(backend.cost_per_hour, backend.is_free, sizes)
         case SyncBackend():
             profile = profile_of(backend.kind, backend.base_url)
             tier = pricing.TIERS[backend.service_tier or "default"]

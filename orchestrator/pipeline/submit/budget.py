@@ -23,7 +23,7 @@ from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import budgets
 from orchestrator.policy.budgets import BudgetStanding, Period
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.settings.backends import LocalBackend
+from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
@@ -281,9 +281,9 @@ class SharedBudgets:
     def _to_stop(self, names: Collection[str]) -> Decimal:
         """What backends paid by the hour cost from the decision to stop them until they have stopped."""
         costs = (
-            prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * len(backend.upstreams)).cost
+            prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * backend.upstream_count).cost
             for name, backend in self._backends.items()
-            if name in names and isinstance(backend, LocalBackend)
+            if name in names and isinstance(backend, TimedBackend)
         )
         return sum(costs, Decimal(0))
 

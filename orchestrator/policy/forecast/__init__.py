@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from orchestrator.policy.forecast.delays import NORMAL, Wait, beyond, longest
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
-from orchestrator.policy.forecast.paces import Pace
+from orchestrator.policy.forecast.paces import Pace, within_hours
 from orchestrator.policy.forecast.speeds import Assumed, Speeds, learn, pace
 from orchestrator.policy.forecast.stints import Stint
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
@@ -28,4 +28,5 @@ __all__ = [
     "output_lengths",
     "pace",
     "turnaround",
+    "within_hours",
 ]

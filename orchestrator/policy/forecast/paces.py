@@ -12,6 +12,8 @@ LEAST_SPREAD = 0.05
 ASSUMED_HAZARD = 0.0002
 """Outages an hour, of what was never seen to have one."""
 ASSUMED_OUTAGE = HOUR
+ASSUMED_START = 60.0
+"""Seconds until the first row, of an engine that does not run."""
 _SETTLED = 10.0 * MINUTE
 _CHANGED = 2.5
 """A rate this many standard deviations below what is expected is another rate, not bad luck."""
@@ -68,6 +70,21 @@ class Pace:
         slow = math.exp(NORMAL.inv_cdf(chance) * self.spread)
         return self._until(self.full(self.start) + slow * (self.ahead + rows) / self.rate)
 
+    def within(self, openings: tuple[tuple[float, float], ...]) -> Pace:
+        """The same where nothing is done outside some hours: `openings` are (seconds from now, 1 or 0) in turn.
+
+        What has not started yet starts once they open.
+        """
+        if not openings:
+            return self
+        is_open = not openings[0][1]
+        turns = ((0.0, float(is_open)), *openings)
+        base = ((0.0, 1.0), *self.steps)
+        times = sorted({at for at, _ in (*turns, *base)})
+        steps = tuple((at, _at(turns, at) * _at(base, at)) for at in times)
+        start = self.start if is_open else openings[0][0] + self.start
+        return replace(self, steps=steps, start=start)
+
     def now(self, rate: float, seconds: float, *, noise: float = LEAST_SPREAD, drift: float = LEAST_SPREAD) -> Pace:
         """The same on the day: it did `rate` over the last `seconds`, which says more than other days do.
 
@@ -85,3 +102,20 @@ class Pace:
         left = usual * today / (usual + today)
         spread = max(LEAST_SPREAD, math.sqrt(left + drift**2))
         return replace(self, rate=math.exp(mean), spread=min(spread, max(self.spread, drift)), source="measured")
+
+
+def within_hours(pace: Pace, usual: Pace, openings: tuple[tuple[float, float], ...]) -> Pace:
+    """What an engine does that has hours: `pace` is as it goes today, `usual` as on other nights.
+
+    That it does nothing outside its hours says nothing of its speed, and that rows waited for them nothing of how
+    long it takes to start.
+    """
+    start = min(pace.start, ASSUMED_START)
+    if openings and openings[0][1]:
+        pace, start = replace(usual, ahead=pace.ahead), ASSUMED_START
+    return replace(pace, start=start).within(openings)
+
+
+def _at(steps: tuple[tuple[float, float], ...], seconds: float) -> float:
+    """The factor that holds at a time."""
+    return next(factor for begin, factor in reversed(steps) if begin <= seconds)

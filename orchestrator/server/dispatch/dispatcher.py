@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple, assert_never
 
 from orchestrator.core.clock import now as clock_now
@@ -57,16 +57,19 @@ class Dispatcher:
     """Drives every upstream at its limit with rows of the sources, each in its turn."""
 
     def __init__(
-        self, upstreams: Sequence[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool
-    ) -> None:
+        self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
+        expected_models: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`upstreams` may change while it runs: `join` and `leave`. Rows for `expected_models` wait for one."""
         self.upstreams = upstreams
+        self._expected = frozenset(expected_models)
         self.sources: Fair[RowSource] = Fair()
         self._retry_delay = retry_delay
         self._paused = paused
         self._enabled = enabled
         self._well = 0
         self._deadline_now = clock_now().timestamp()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Upstream] = {}
         self._suspects: deque[Work] = deque()
         self._suspects_out = 0
         self._last_tries: deque[Work] = deque()
@@ -128,7 +131,7 @@ class Dispatcher:
         self._count(upstream, work)
         upstream.workers += 1
         task = asyncio.create_task(self._worker(upstream, work))
-        self._tasks.add(task)
+        self._tasks[task] = upstream
         task.add_done_callback(self._ended)
 
     def _count(self, upstream: Upstream, work: Work) -> None:
@@ -138,7 +141,7 @@ class Dispatcher:
             work.ticket = upstream.pace.take(upstream.clock(), tokens)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a row stands still", exc_info=error)
             self.problem = "a row stands still until the next start: an internal error; see the log"
@@ -168,6 +171,23 @@ class Dispatcher:
     def in_flight(self) -> int:
         """Rows that are out."""
         return len(self._tasks)
+
+    def join(self, upstream: Upstream) -> None:
+        """Give rows to one more upstream, as soon as it is well."""
+        self.upstreams.append(upstream)
+
+    async def leave(self, upstream: Upstream, seconds: float) -> None:
+        """Give an upstream no more rows; those in flight may end for so many seconds, the others go elsewhere."""
+        upstream.leave()
+        if tasks := [task for task, at in self._tasks.items() if at is upstream]:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self.upstreams.remove(upstream)
+        if (alarm := self._alarms.pop(upstream, None)) is not None:
+            alarm.handle.cancel()
+        self.top_up()
 
     async def drain(self, seconds: float) -> None:
         """Send nothing more, and let what is out come back for up to so many seconds."""
@@ -209,8 +229,11 @@ class Dispatcher:
         return self.sources.take(upstream, self._deadline_now, take, _size)
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
-        """Whether an upstream has the model. One that nobody has goes anywhere, to be told so."""
-        return upstream.serves(source.model) or not any(other.serves(source.model) for other in self.upstreams)
+        """Whether an upstream has the model. One that nobody has, and nobody will, goes anywhere, to be told so."""
+        model = source.model
+        if upstream.serves(model):
+            return True
+        return model not in self._expected and not any(other.serves(model) for other in self.upstreams)
 
     async def _worker(self, upstream: Upstream, first: Work) -> None:
         alone = first is self._alone
@@ -249,18 +272,21 @@ class Dispatcher:
         began = upstream.begin(sent_at)
         source.enter(task, work, upstream, began)
         try:
-            reply = await upstream.send(source.endpoint, body)
+            reply: Reply | None = await upstream.send(source.endpoint, body)
         except asyncio.CancelledError:
-            # A batch that is stopping takes back its rows; the worker lives on. Anything else ends the worker.
-            if not source.is_stopping or not self._enabled:
+            # A batch that is stopping takes back its rows, an upstream that leaves gives them back. Else it ends.
+            if not (source.is_stopping or upstream.is_leaving) or not self._enabled:
                 raise
             task.uncancel()
-            return
+            reply = None
         finally:
             now = upstream.clock()
             work.upstream_seconds += upstream.end(began, now)
             source.leave(task)
             self._suspects_out -= counted
+        if reply is None:
+            self._again(work)  # nobody wants it any more, or another upstream takes it
+            return
         work.attempts += 1
         try:
             upstream.heard(work.ticket, reply, sent_at)

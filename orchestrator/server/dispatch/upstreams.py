@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
@@ -41,8 +41,9 @@ class Upstream:
 
     `inflight` counts rows of batches that are out, `interactive` synchronous requests that are passed through.
     `clock` is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and
-    `since` is of it. `pace` keeps its published rates; without one there are none. `paid` upstreams bill each
-    request, and are left alone for `account_seconds` where they refuse the account.
+    `since` is of it. `models` are those that it is known to serve before it says so. `pace` keeps its published
+    rates; without one there are none. `paid` upstreams bill each request, and are left alone for `account_seconds`
+    where they refuse the account.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Upstream:
         pace: RateLimiter | None = None,
         paid: bool = False,
         account_seconds: float = 60.0,
+        models: Sequence[str] = (),
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
@@ -75,8 +77,9 @@ class Upstream:
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
         self.since = clock()
-        self.models: list[str] = []
-        self._serves: frozenset[str] = frozenset()
+        self.models: list[str] = list(models)
+        self._serves = frozenset(models)
+        self.is_leaving = False
         self.model_objects: list[dict[str, Any]] = []
         self.paths: frozenset[str] = frozenset()
         """Paths that it takes POSTs at, where it says so (a FastAPI server such as vLLM does)."""
@@ -113,6 +116,11 @@ class Upstream:
         self._pages = http1.ConnectionPool(
             self._root, self._headers, timeout=ASK_SECONDS, connect_timeout=ASK_SECONDS, max_body=MAX_PAGE_BYTES
         )
+
+    def leave(self) -> None:
+        """Take no more rows, for good; nothing may watch it any more."""
+        self.is_leaving = True
+        self.problem = "leaving: no more rows go there"
 
     async def close(self) -> None:
         """Close the connection pools."""

@@ -27,10 +27,11 @@ UNJUDGED = (
 
 @dataclass(frozen=True, slots=True)
 class DoesNotFit:
-    """Why a model does not fit, with the numbers, and what to do."""
+    """Why a model does not fit, with the numbers, and what to do. `passes`: others use the GPU, and may end."""
 
     reason: str
     hint: str
+    passes: bool = False
 
 
 def judge(weights: int | None, group: Group, utilization: float) -> DoesNotFit | None:
@@ -55,6 +56,7 @@ def judge(weights: int | None, group: Group, utilization: float) -> DoesNotFit |
             return DoesNotFit(
                 f"GPU {gpu.index} is not free: vLLM takes {_gib(budget)} ({share}), and {_gib(gpu.free)} are free",
                 _less(gpu.free, gpu.total, need),
+                passes=True,
             )
     return None
 

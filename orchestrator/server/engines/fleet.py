@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.core.errors import InputError, RefusedError, UsageError
@@ -69,7 +69,8 @@ def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
     if sys.platform != "linux":
         raise EngineUnavailable("orch starts vLLM on Linux only", hint="start it yourself and give its --upstream")
     check_options(wish.options)
-    model = _model(wish.model)
+    model = find_weights(wish.model)
+    wish = replace(wish, model=model)
     python, environment, is_cpu_build = find_python(wish.python, environ)
     if is_cpu_build and (wish.gpus or wish.tensor_parallel > 1):
         raise UsageError(
@@ -79,20 +80,26 @@ def plan_fleet(wish: Wish, root: Path, environ: Mapping[str, str]) -> Fleet:
     groups = group(found, wish.gpus, wish.tensor_parallel)
     notes = _notes(wish, model, groups, len(found), environ)
     ports = engine_ports(root, len(groups))
-    engines = []
-    for gpus, port in zip(groups, ports, strict=True):
-        launch = Launch(
-            (str(python), *_command(model, wish, gpus, port)),
-            port,
-            model,
-            _environment(environment, gpus, wish.options),
-        )
-        engines.append(Planned(_name(gpus), launch, root / "engines" / f"{_slug(gpus)}.log"))
+    engines = [
+        planned(wish, gpus, port, root / "engines" / f"{slug(gpus)}.log", python, environment)
+        for gpus, port in zip(groups, ports, strict=True)
+    ]
     return Fleet(tuple(engines), notes)
 
 
-def _model(given: str) -> str:
-    """A path as an absolute one, a name on the Hub as it is."""
+def planned(wish: Wish, gpus: Group, port: int, log: Path, python: Path, environment: Mapping[str, str]) -> Planned:
+    """One engine on these GPUs, none on the CPU; `wish.model` is one that `find_weights` has found."""
+    launch = Launch(
+        (str(python), *_command(wish.model, wish, gpus, port)),
+        port,
+        wish.model,
+        _environment(environment, gpus, wish.options),
+    )
+    return Planned(_name(gpus), launch, log)
+
+
+def find_weights(given: str) -> str:
+    """A path as an absolute one, a name on the Hub as it is. Raises InputError for what is neither."""
     path = Path(given).expanduser()
     if path.is_dir():
         if not any((path / name).is_file() for name in ("config.json", "params.json")):
@@ -191,7 +198,8 @@ def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -
 
 def _command(model: str, wish: Wish, gpus: Group, port: int) -> tuple[str, ...]:
     # A path is not a name for a model: the last part of it is what requests say.
-    name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() else ()
+    is_named = value_of(wish.options, "--served-model-name") is not None
+    name = ("--served-model-name", Path(model).name) if Path(model).is_absolute() and not is_named else ()
     size = ("--tensor-parallel-size", str(len(gpus))) if len(gpus) > 1 else ()
     ours = COMMON_OPTIONS if gpus else (*COMMON_OPTIONS, *CPU_OPTIONS)
     return (
@@ -206,7 +214,8 @@ def _name(gpus: Group) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {','.join(str(gpu.index) for gpu in gpus)}"
 
 
-def _slug(gpus: Group) -> str:
+def slug(gpus: Group) -> str:
+    """A name for files."""
     return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
 
 

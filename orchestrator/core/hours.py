@@ -1,0 +1,68 @@
+"""Hours of the day in which something may run: `20:00-07:00`, by the clocks of this machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta, tzinfo
+from typing import NamedTuple
+
+_FORM = re.compile(r"([01]\d|2[0-3]):([0-5]\d)\s*-\s*([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+DAY = timedelta(days=1)
+
+
+class Opening(NamedTuple):
+    """From when until when."""
+
+    opens: datetime
+    closes: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Each day from `opens` to `closes`, on the next day where that is the earlier one; local time without `tz`."""
+
+    opens: time
+    closes: time
+    tz: tzinfo | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Hours:
+        """Hours as people write them. Raises ValueError."""
+        if (found := _FORM.fullmatch(text.strip())) is None:
+            raise ValueError(f'{text!r} is not a time span such as "20:00-07:00"')
+        opens, closes = time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))
+        if opens == closes:
+            raise ValueError(f"{text!r} is no time at all; leave `hours` out for the whole day")
+        return cls(opens, closes)
+
+    def __str__(self) -> str:
+        return f"{self.opens:%H:%M}-{self.closes:%H:%M}"
+
+    def span(self, now: datetime) -> Opening:
+        """The hours that `now` lies in, or else the next ones."""
+        here = now.astimezone(self.tz)
+        for days in (-1, 0, 1, 2):
+            day = (here + days * DAY).date()
+            closing = day if self.closes > self.opens else (here + (days + 1) * DAY).date()
+            span = Opening(
+                self._at(datetime.combine(day, self.opens)), self._at(datetime.combine(closing, self.closes))
+            )
+            if now < span.closes and span.opens < span.closes:
+                return span
+        raise AssertionError("one of three days is not over yet")
+
+    def steps(self, now: datetime, days: int = 8) -> tuple[tuple[float, float], ...]:
+        """When they open and close from now on: (seconds from now, 1 or 0), the first that lies ahead first."""
+        found: list[tuple[float, float]] = []
+        at = now
+        for _ in range(days):
+            span = self.span(at)
+            if span.opens > now:
+                found.append(((span.opens - now).total_seconds(), 1.0))
+            found.append(((span.closes - now).total_seconds(), 0.0))
+            at = span.closes
+        return tuple(found)
+
+    def _at(self, local: datetime) -> datetime:
+        return local.replace(tzinfo=self.tz) if self.tz is not None else local.astimezone()

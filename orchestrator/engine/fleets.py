@@ -1,0 +1,278 @@
+"""Steers the engines of a backend of kind `engines`: once a second it looks, decides (`policy.fleet`) and acts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.core.engines import EngineState, ModelDemand
+from orchestrator.core.errors import BackendError, OrchError
+from orchestrator.engine.wishes import Wished, read_wishes
+from orchestrator.policy import fleet as policy
+from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepKind
+from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots
+from orchestrator.server.engines.here import HereDriver, HereModel, HereTerms
+from orchestrator.settings.backends import EnginesBackend
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+PREPARE_SECONDS = 30.0
+"""Between two attempts to find out what engines may run on."""
+
+Key = tuple[str, Slots]
+
+
+class JoiningServer(Protocol):
+    """The batch server in front of the engines."""
+
+    def join(self, url: str, models: Sequence[str]) -> None: ...
+
+    def leave(self, url: str, seconds: float) -> None: ...
+
+    def demand(self) -> list[ModelDemand]: ...
+
+    def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None: ...
+
+
+class FleetController:
+    """`folder` is that of the server; `tell` gets lines for people; `now` the time by which hours are kept.
+
+    `begin` starts to steer a server, `end` stops it, `close` ends the engines.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: EnginesBackend,
+        driver: EngineDriver,
+        folder: Path,
+        *,
+        tell: Callable[[str], None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._driver = driver
+        self._folder = folder
+        self._tell = tell
+        self._now = now
+        self._server: JoiningServer | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._joined: dict[Key, str] = {}
+        self._leaving: dict[Key, threading.Thread] = {}
+        self._waited_at: dict[str, datetime] = {}
+        """When a row of a model waited last, or its engine was started."""
+        self._told: list[dict[str, Any]] = []
+        self._problem: str | None = None
+        self._prepared_at = float("-inf")
+        self._slots: Slots | None = None
+
+    def begin(self, server: JoiningServer) -> None:
+        """Steer this server's engines in a thread, until `end`."""
+        self._server = server
+        server.tell_engines(lambda: self._told)
+        self._thread = threading.Thread(target=self._run, name=f"fleet {self._name}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Do no more; the engines go on."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Stop the engines; returns when nothing of them is left."""
+        self.end()
+        self._driver.close()
+
+    def use(self, settings: EnginesBackend) -> None:
+        """Hours, prices and idle time that hold from now on."""
+        self._settings = settings
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self.look()
+            except Exception as error:  # one look that fails must not be the last
+                log.exception("fleet %s", self._name)
+                self._say(f"an internal error: {error}; engine.log has the details")
+            self._ending.wait(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Look, decide and act, once."""
+        if not self._is_prepared():
+            self._told = self._report([], {})
+            return
+        assert self._server is not None
+        assert self._slots is not None
+        now = self._now()
+        try:
+            demands = self._server.demand()
+        except BackendError:
+            return  # the server ends, and the engines with it
+        reports = self._driver.engines()
+        wishes = self._wishes(now)
+        self._note(reports, demands, wishes, now)
+        self._follow(reports)
+        steps = policy.steps(self._terms(self._slots), self._views(reports, now), demands, now, wishes)
+        for step in steps:
+            self._act(step, reports)
+        self._told = self._report(self._driver.engines(), wishes)
+
+    def _is_prepared(self) -> bool:
+        if self._slots is None and time.monotonic() - self._prepared_at >= PREPARE_SECONDS:
+            try:
+                self._slots = self._driver.prepare()
+                self._problem = None
+            except OrchError as error:
+                if not self._ending.is_set():
+                    self._say(str(error))
+            self._prepared_at = time.monotonic()
+        return self._slots is not None
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._tell(f"{self._name}: {problem}")
+
+    def _terms(self, slots: Slots) -> FleetTerms:
+        settings = self._settings
+        models = tuple(
+            ModelTerms(name, model.tensor_parallel, model.swap == "sleep", rate=settings.rows_per_second)
+            for name, model in settings.models.items()
+        )
+        return FleetTerms(slots, models, settings.open_hours, settings.idle)
+
+    def _wishes(self, now: datetime) -> dict[str, EngineWish]:
+        """The wishes that hold; one to start holds until it has been idle for as long as any may be."""
+        idle = self._settings.idle
+        return {
+            name: one.wish
+            for name, one in read_wishes(self._folder).items()
+            if name in self._settings.models
+            and not (one.wish is EngineWish.START and self._idle_since(name, one, now) >= idle)
+        }
+
+    def _idle_since(self, model: str, wished: Wished, now: datetime) -> float:
+        last = max(wished.at, self._waited_at.get(model, wished.at))
+        return (now - last).total_seconds()
+
+    def _note(
+        self,
+        reports: Sequence[EngineReport],
+        demands: Sequence[ModelDemand],
+        wishes: dict[str, EngineWish],
+        now: datetime,
+    ) -> None:
+        """Note for which models rows wait."""
+        waiting = {demand.model for demand in demands if demand.waiting}
+        for report in reports:
+            if None in waiting or report.model in waiting or report.model not in self._waited_at:
+                self._waited_at[report.model] = now
+        for name, wish in wishes.items():
+            if wish is EngineWish.START:
+                self._waited_at.setdefault(name, now)
+
+    def _follow(self, reports: Sequence[EngineReport]) -> None:
+        """Let warm engines join the server, and those that are gone leave it."""
+        assert self._server is not None
+        there = {(report.model, report.slots): report for report in reports}
+        self._leaving = {key: thread for key, thread in self._leaving.items() if thread.is_alive()}
+        for key, report in there.items():
+            # One that was given up is shown as an upstream that is down, for those who choose among backends.
+            is_shown = report.state in (EngineState.WARM, EngineState.GIVEN_UP)
+            if is_shown and key not in self._leaving and key not in self._joined:
+                self._server.join(report.url, [report.model])
+                self._joined[key] = report.url
+        for key in [key for key in self._joined if key not in there and key not in self._leaving]:
+            self._server.leave(self._joined.pop(key), 0.0)
+
+    def _views(self, reports: Sequence[EngineReport], now: datetime) -> list[EngineView]:
+        views = []
+        for report in reports:
+            key = (report.model, report.slots)
+            state = EngineState.DRAINING if key in self._leaving else report.state
+            idle = (now - self._waited_at.get(report.model, now)).total_seconds()
+            views.append(EngineView(report.model, report.slots, state, report.seconds, idle))
+        return views
+
+    def _act(self, step: EngineStep, reports: Sequence[EngineReport]) -> None:
+        key = (step.model, step.slots)
+        report = next((one for one in reports if (one.model, one.slots) == key), None)
+        if report is None or report.problem is None or step.kind is not StepKind.START:
+            log.info("fleet %s: %s %s on %s: %s", self._name, step.kind, step.model, step.slots, step.reason)
+        match step.kind:
+            case StepKind.START:
+                self._waited_at[step.model] = self._now()
+                self._driver.start(step.model, step.slots)
+            case StepKind.WAKE:
+                self._tell(f"{self._name}: waking {step.model}: {step.reason}")
+                self._waited_at[step.model] = self._now()
+                self._driver.wake(step.model, step.slots)
+            case StepKind.STOP | StepKind.SLEEP:
+                verb = "stopping" if step.kind is StepKind.STOP else "putting to sleep"
+                where = "" if report is None else f" on {report.name}"
+                self._tell(f"{self._name}: {verb} {step.model}{where}: {step.reason}")
+                self._let_go(step, key)
+
+    def _let_go(self, step: EngineStep, key: Key) -> None:
+        """Drain an engine, then stop it or put it to sleep."""
+        server, url = self._server, self._joined.pop(key, None)
+        end = self._driver.stop if step.kind is StepKind.STOP else self._driver.sleep
+
+        def let_go() -> None:
+            try:
+                if server is not None and url is not None:
+                    server.leave(url, min(step.drain, self._settings.request_timeout))
+            except BackendError as error:
+                log.info("%s", error)
+            end(*key)
+
+        if url is None:
+            end(*key)
+            return
+        thread = self._leaving[key] = threading.Thread(target=let_go, name=f"drain {step.model}", daemon=True)
+        thread.start()
+
+    def _report(self, reports: Sequence[EngineReport], wishes: dict[str, EngineWish]) -> list[dict[str, Any]]:
+        """Every engine that there is, and the models that have none, with the reason."""
+        shown = [
+            replace(one, state=EngineState.DRAINING) if (one.model, one.slots) in self._leaving else one
+            for one in reports
+        ]
+        found = [one.shown() for one in shown]
+        for name in self._settings.models.keys() - {one.model for one in reports}:
+            cold = EngineReport(
+                "", name, (), "", EngineState.COLD, 0.0, problem=self._problem or self._why(name, wishes)
+            )
+            found.append({**cold.shown(), "name": None, "url": None})
+        return sorted(found, key=lambda one: [*self._settings.models].index(one["model"]))
+
+    def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
+        """Why there is no engine of a model, where that is not for want of rows."""
+        hours, now = self._settings.open_hours, self._now()
+        if hours is not None and now < (opens := hours.span(now).opens):
+            return f"outside its hours; they begin at {opens.astimezone():%H:%M}"
+        if (wish := wishes.get(model)) in (EngineWish.STOP, EngineWish.SLEEP):
+            return f"asked for: orch engines {wish.value} {model}; `orch engines start {model}` takes that back"
+        return None
+
+
+def here(name: str, settings: EnginesBackend, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
+    """The driver for engines on this machine."""
+    models = tuple(
+        HereModel(one, model.model, model.tensor_parallel, model.swap == "sleep", model.options)
+        for one, model in settings.models.items()
+    )
+    python = None if settings.vllm_python is None else Path(settings.vllm_python).expanduser()
+    terms = HereTerms(models, settings.gpus, settings.vram, python)
+    return HereDriver(folder, terms, os.environ, lambda text: tell(f"{name}: {text}"))

@@ -1,0 +1,47 @@
+"""What a person wants of a fleet's models (`orch engines start MODEL`): a file beside its server's state."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from orchestrator.core.errors import StorageError
+from orchestrator.policy.fleet import EngineWish
+
+FILE_NAME = "wishes.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """A wish, and when it was said."""
+
+    wish: EngineWish
+    at: datetime
+
+
+def read_wishes(folder: Path) -> dict[str, Wished]:
+    """The wishes that hold, by model. A file that cannot be read holds none."""
+    try:
+        told = json.loads((folder / FILE_NAME).read_bytes())
+        return {
+            name: Wished(EngineWish(one["wish"]), datetime.fromisoformat(one["at"])) for name, one in told.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def write_wishes(folder: Path, wishes: Mapping[str, Wished]) -> None:
+    """Keep these wishes and no others. Raises StorageError."""
+    told = {name: {"wish": one.wish.value, "at": one.at.isoformat()} for name, one in wishes.items()}
+    beside = folder / f".{FILE_NAME}.{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside.write_text(json.dumps(told), encoding="utf-8")
+        beside.replace(folder / FILE_NAME)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise StorageError(f"{folder} cannot be written: {error.strerror}") from error

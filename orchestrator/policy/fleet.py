@@ -1,0 +1,319 @@
+"""Which engines run where, by what the rows that wait ask for. Pure: all is an argument.
+
+Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until none of its rows
+waits any more, and switches earlier only where another model's deadline would be missed otherwise. Outside its hours
+a fleet runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from orchestrator.core.engines import EngineState, ModelDemand
+from orchestrator.core.hours import Hours, Opening
+
+SETTLE_SECONDS = 5.0
+"""So long no row of a model may wait before its engine goes: a job's next rows may be on their way."""
+RETRY_SECONDS = 600.0
+"""After so long one that was given up is tried again."""
+MARGIN = 1.25
+"""Work may take longer than expected by this much."""
+ASSUMED_RATE = 1.0
+"""Rows a second of an engine of which nothing is known."""
+RUNNING = (EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
+
+Slots = tuple[int, ...]
+
+
+class StepKind(StrEnum):
+    """What is to be done with an engine."""
+
+    START = "start"
+    STOP = "stop"
+    SLEEP = "sleep"
+    WAKE = "wake"
+
+
+class StepCause(StrEnum):
+    """Why it is to be done."""
+
+    ROWS = "rows"  # rows wait for it
+    SWAP = "swap"  # no row of its model waits, and another model's rows do
+    DEADLINE = "deadline"  # another model's deadline would be missed otherwise
+    HOURS = "hours"  # the hours of the fleet end
+    IDLE = "idle"  # nothing was asked of it for a while
+    ASKED = "asked"  # a person wants it
+    RETRY = "retry"  # it was given up a while ago
+
+
+class EngineWish(StrEnum):
+    """What a person wants of a model."""
+
+    START = "start"
+    STOP = "stop"
+    SLEEP = "sleep"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTerms:
+    """A model of a fleet. Each engine of it takes `size` slots; `rate` is what one engine does in rows a second."""
+
+    name: str
+    size: int = 1
+    sleeps: bool = False
+    start_seconds: float = 60.0
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetTerms:
+    """What a fleet is. `drain_seconds` is what rows in flight, and the end of a process, may take at the longest."""
+
+    slots: Slots
+    models: tuple[ModelTerms, ...]
+    hours: Hours | None = None
+    idle_seconds: float = 600.0
+    drain_seconds: float = 120.0
+
+    def groups(self, model: ModelTerms) -> list[Slots]:
+        """The slots of each engine that a model may have."""
+        return [self.slots[at : at + model.size] for at in range(0, len(self.slots) - model.size + 1, model.size)]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine as it is now: `seconds` in its state, and no row of its model has waited for `idle_seconds`."""
+
+    model: str
+    slots: Slots
+    state: EngineState
+    seconds: float = 0.0
+    idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """What to do with the engine of a model on these slots. Rows in flight may go on for `drain` seconds."""
+
+    kind: StepKind
+    model: str
+    slots: Slots
+    cause: StepCause
+    reason: str
+    drain: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a model's rows ask for: rows that wait, the time all of them take, and by when."""
+
+    terms: ModelTerms
+    waiting: int
+    engines: int
+    seconds: float
+    deadline: datetime
+
+
+def steps(
+    terms: FleetTerms,
+    engines: Sequence[EngineView],
+    demands: Sequence[ModelDemand],
+    now: datetime,
+    wishes: Mapping[str, EngineWish] | None = None,
+) -> list[EngineStep]:
+    """What to do now; nothing that is under way is asked for twice."""
+    wishes = wishes or {}
+    span = None if terms.hours is None else terms.hours.span(now)
+    drain = timedelta(seconds=terms.drain_seconds)
+    if span is not None and not span.opens <= now < span.closes - drain:
+        return _closed(engines, span, now)
+    asked = _asked(terms, engines, demands, now, wishes)
+    ordered = _ordered(asked, engines, now)
+    claims = _claims(terms, ordered, engines)
+    found = list(_leaving(terms, engines, claims, ordered, now, wishes))
+    leaving = {(step.model, step.slots) for step in found}
+    found += _coming(terms, engines, claims, wishes, span, now, leaving)
+    return found
+
+
+def next_change(terms: FleetTerms, now: datetime) -> datetime | None:
+    """When the hours open or end next; None where there are none."""
+    if terms.hours is None:
+        return None
+    span = terms.hours.span(now)
+    return span.opens if now < span.opens else span.closes
+
+
+def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
+    """Outside the hours, or so near to their end that rows in flight just have the time to come back."""
+    left = max(0.0, (span.closes - now).total_seconds()) if now >= span.opens else 0.0
+    at = span.closes if now >= span.opens else span.opens
+    told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
+    running = [one for one in engines if one.state not in (EngineState.COLD, EngineState.DRAINING)]
+    return [EngineStep(StepKind.STOP, one.model, one.slots, StepCause.HOURS, told, left) for one in running]
+
+
+def _asked(
+    terms: FleetTerms,
+    engines: Sequence[EngineView],
+    demands: Sequence[ModelDemand],
+    now: datetime,
+    wishes: Mapping[str, EngineWish],
+) -> list[_Asked]:
+    """What is asked of each model; those that nobody asks for are left out."""
+    running = [one.model for one in engines if one.state in RUNNING]
+    anyone = next(iter(running), terms.models[0].name)
+    found = []
+    for model in terms.models:
+        own = [one for one in demands if (one.model or anyone) == model.name]
+        waiting = sum(one.waiting for one in own)
+        wish = wishes.get(model.name)
+        if wish in (EngineWish.STOP, EngineWish.SLEEP) or (not waiting and wish is not EngineWish.START):
+            continue
+        rate, most = model.rate or ASSUMED_RATE, len(terms.groups(model))
+        # One more engine is worth its start where the others need longer than that.
+        engines_wanted = min(most, max(1, math.ceil(waiting / (rate * max(1.0, model.start_seconds)))))
+        seconds = MARGIN * waiting / (rate * max(1, engines_wanted))
+        deadline = min((one.deadline for one in own if one.waiting), default=math.inf)
+        by = datetime.max.replace(tzinfo=now.tzinfo) if math.isinf(deadline) else _moment(deadline, now)
+        if most:
+            found.append(_Asked(model, waiting, engines_wanted, seconds, by))
+    return found
+
+
+def _moment(seconds: float, now: datetime) -> datetime:
+    return datetime.fromtimestamp(seconds, now.tzinfo)
+
+
+def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
+    """Who goes first: by deadline, but what is loaded goes on as long as the others can wait for its end."""
+    loaded = {one.model for one in engines if one.state in (EngineState.STARTING, EngineState.WARM)}
+    rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
+
+    def is_urgent(one: _Asked) -> bool:
+        """Whether it would be late if it waited for what is loaded."""
+        needs = one.seconds + one.terms.start_seconds
+        return any(
+            one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals
+        )
+
+    def place(one: _Asked) -> tuple[bool, datetime, int]:
+        goes_on = one.terms.name in loaded or is_urgent(one)
+        return (not goes_on, one.deadline, asked.index(one))
+
+    return sorted(asked, key=place)
+
+
+def _late(now: datetime, seconds: float, deadline: datetime) -> bool:
+    return (deadline - now).total_seconds() < seconds
+
+
+def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[EngineView]) -> dict[Slots, str]:
+    """Which model is to have which slots. What is loaded, or sleeps, there comes first."""
+    claims: dict[Slots, str] = {}
+    taken: set[int] = set()
+    for asked in ordered:
+        name = asked.terms.name
+        has = {one.slots for one in engines if one.model == name and one.state is not EngineState.COLD}
+        others = {slot for one in engines if one.model != name and one.state in RUNNING for slot in one.slots}
+        groups = terms.groups(asked.terms)
+        groups.sort(key=lambda slots: (slots not in has, not others.isdisjoint(slots)))
+        free = [slots for slots in groups if taken.isdisjoint(slots)]
+        for slots in free[: asked.engines]:
+            claims[slots] = name
+            taken.update(slots)
+    return claims
+
+
+def _leaving(
+    terms: FleetTerms,
+    engines: Sequence[EngineView],
+    claims: Mapping[Slots, str],
+    ordered: Sequence[_Asked],
+    now: datetime,
+    wishes: Mapping[str, EngineWish],
+) -> list[EngineStep]:
+    found = []
+    by_name = {model.name: model for model in terms.models}
+    asked = {one.terms.name: one for one in ordered}
+    for one in engines:
+        if one.state in (EngineState.COLD, EngineState.DRAINING) or claims.get(one.slots) == one.model:
+            if one.state is EngineState.GIVEN_UP and one.seconds >= RETRY_SECONDS:
+                told = "it was given up a while ago, and is tried again"
+                found.append(EngineStep(StepKind.STOP, one.model, one.slots, StepCause.RETRY, told))
+            continue
+        step = _end_of(terms, one, by_name.get(one.model), claims, asked, wishes.get(one.model))
+        if step is not None:
+            found.append(step)
+    return found
+
+
+def _end_of(
+    terms: FleetTerms,
+    one: EngineView,
+    model: ModelTerms | None,
+    claims: Mapping[Slots, str],
+    asked: Mapping[str, _Asked],
+    wish: EngineWish | None,
+) -> EngineStep | None:
+    """How an engine ends that has no claim to its slots; None while it may stay."""
+    if model is None:
+        return EngineStep(
+            StepKind.STOP, one.model, one.slots, StepCause.ASKED, f"{one.model} is no longer in orch.toml"
+        )
+    may_sleep = model.sleeps and one.state is EngineState.WARM
+    if wish is EngineWish.STOP or (wish is EngineWish.SLEEP and one.state is not EngineState.ASLEEP):
+        kind = StepKind.SLEEP if wish is EngineWish.SLEEP and may_sleep else StepKind.STOP
+        return EngineStep(
+            kind, one.model, one.slots, StepCause.ASKED, f"asked for: orch engines {wish.value} {one.model}"
+        )
+    other = next((name for slots, name in claims.items() if not set(slots).isdisjoint(one.slots)), None)
+    if other is not None and one.state is not EngineState.ASLEEP:
+        own = asked.get(one.model)
+        if own is None or not own.waiting:
+            if one.state in RUNNING and one.idle_seconds < SETTLE_SECONDS:
+                return None
+            cause, told = StepCause.SWAP, f"no row of {one.model} waits, and rows of {other} do"
+        else:
+            by = asked[other].deadline.astimezone()
+            cause, told = StepCause.DEADLINE, f"{other} is due at {by:%H:%M}, and cannot wait for {one.model}"
+        kind = StepKind.SLEEP if may_sleep else StepKind.STOP
+        return EngineStep(kind, one.model, one.slots, cause, told)
+    is_idle = one.idle_seconds >= terms.idle_seconds and one.model not in asked
+    if is_idle and (one.state is not EngineState.ASLEEP or not asked):
+        told = f"no row of {one.model} has waited for {one.idle_seconds:.0f} s"
+        return EngineStep(StepKind.STOP, one.model, one.slots, StepCause.IDLE, told)
+    return None
+
+
+def _coming(
+    terms: FleetTerms,
+    engines: Sequence[EngineView],
+    claims: Mapping[Slots, str],
+    wishes: Mapping[str, EngineWish],
+    span: Opening | None,
+    now: datetime,
+    leaving: set[tuple[str, Slots]],
+) -> list[EngineStep]:
+    by_name = {model.name: model for model in terms.models}
+    found = []
+    for slots, name in claims.items():
+        there = next((one for one in engines if one.model == name and one.slots == slots), None)
+        state = EngineState.COLD if there is None else there.state
+        if state not in (EngineState.COLD, EngineState.ASLEEP) or (name, slots) in leaving:
+            continue
+        yielding = (EngineState.COLD, EngineState.ASLEEP, EngineState.GIVEN_UP)
+        if any(one.state not in yielding and not set(one.slots).isdisjoint(slots) for one in engines):
+            continue  # it has to be free first
+        start = 0.0 if state is EngineState.ASLEEP else by_name[name].start_seconds
+        if span is not None and _late(now, 2 * start + terms.drain_seconds, span.closes):
+            continue  # most of its time would be its start
+        cause = StepCause.ASKED if wishes.get(name) is EngineWish.START else StepCause.ROWS
+        told = f"asked for: orch engines start {name}" if cause is StepCause.ASKED else f"rows of {name} wait"
+        kind = StepKind.WAKE if state is EngineState.ASLEEP else StepKind.START
+        found.append(EngineStep(kind, name, slots, cause, told))
+    return found

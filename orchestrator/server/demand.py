@@ -1,0 +1,22 @@
+"""What the rows of unfinished batches ask of engines that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.core.engines import ModelDemand
+from orchestrator.server.dispatch.active_batch import ActiveBatch
+from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
+
+
+def demand_of(runs: Iterable[ActiveBatch]) -> list[ModelDemand]:
+    """Rows without a result by the model that they name; None for those that take any."""
+    found: dict[str | None, ModelDemand] = {}
+    for run in runs:
+        if not run.rows_left or run.is_stopping:
+            continue
+        model = None if run.model == DEFAULT_MODEL else run.model
+        before = found.get(model, ModelDemand(model, 0, 0, run.deadline))
+        rows, out = before.rows + run.rows_left, before.in_flight + run.in_flight
+        found[model] = ModelDemand(model, rows, out, min(before.deadline, run.deadline))
+    return list(found.values())

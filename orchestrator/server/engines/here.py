@@ -1,0 +1,226 @@
+"""The driver `here`: engines as processes of this machine, each on GPUs of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.engines import EngineState
+from orchestrator.core.errors import OrchError, UsageError
+from orchestrator.server.engines import fits, sleeping
+from orchestrator.server.engines.driver import EngineReport, Slots
+from orchestrator.server.engines.fleet import (
+    Planned,
+    Wish,
+    engine_ports,
+    find_python,
+    find_weights,
+    planned,
+    slug,
+)
+from orchestrator.server.engines.gpus import Gpu, Group, find_gpus
+from orchestrator.server.engines.here_engine import HereEngine
+from orchestrator.server.engines.options import check_options, value_of
+from orchestrator.server.engines.supervisor import RestartPolicy
+from orchestrator.server.listen import outlived
+
+AGAIN_SECONDS = 10.0
+"""Between two looks at GPUs that are not free."""
+PAUSE_SECONDS = 0.2
+UTILIZATION, MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class HereModel:
+    """A model of a fleet: `weights` is a folder, a file or a name on the Hub; `options` are vLLM's."""
+
+    name: str
+    weights: str
+    tensor_parallel: int = 1
+    sleeps: bool = False
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HereTerms:
+    """What a fleet may use: `gpus` None means all; `vram` is a quota in bytes of each."""
+
+    models: tuple[HereModel, ...]
+    gpus: tuple[int, ...] | None = None
+    vram: int | None = None
+    python: Path | None = None
+
+
+@dataclass(slots=True)
+class _Refused:
+    """An engine that could not be started: it waits for its GPUs, or was given up."""
+
+    report: EngineReport
+    since: float
+
+
+class HereDriver:
+    """`root` is the server's folder: logs, the compile cache and the lock are there. `tell` gets lines for people."""
+
+    def __init__(
+        self,
+        root: Path,
+        terms: HereTerms,
+        environ: Mapping[str, str],
+        tell: Callable[[str], None],
+        patience: RestartPolicy | None = None,
+    ) -> None:
+        self._root = root
+        self._terms = terms
+        self._environ = environ
+        self._tell = tell
+        self._patience = patience or RestartPolicy()
+        self._models = {model.name: model for model in terms.models}
+        self._stack = ExitStack()
+        self._ending = threading.Event()
+        self._engines: dict[tuple[str, Slots], HereEngine] = {}
+        self._refused: dict[tuple[str, Slots], _Refused] = {}
+        self._ports: dict[tuple[str, Slots], int] = {}
+        self._slots: Slots | None = None
+
+    def prepare(self) -> Slots:
+        if self._slots is not None:
+            return self._slots
+        for model in self._terms.models:
+            check_options(model.options)
+        self._python, self._environment, is_cpu_build = find_python(self._terms.python, self._environ)
+        self._is_cpu = is_cpu_build or not (found := find_gpus(self._environ))
+        if self._is_cpu and self._terms.gpus is not None:
+            raise UsageError("orch.toml names gpus, and this machine, or the vLLM on it, has none")
+        slots = (0,) if self._is_cpu else self._gpus_of(found)
+        for model in self._terms.models:
+            if model.tensor_parallel > len(slots):
+                raise UsageError(f"model {model.name} takes {model.tensor_parallel} GPUs, and there are {len(slots)}")
+        # The guard of each engine holds the lock until the last process of the engine is gone.
+        pause = lambda: not self._ending.wait(PAUSE_SECONDS)  # noqa: E731
+        self._held = self._stack.enter_context(outlived(self._root, "engines.lock", pause))
+        keys = [
+            (model.name, slots[at : at + model.tensor_parallel])
+            for model in self._terms.models
+            for at in range(0, len(slots) - model.tensor_parallel + 1, model.tensor_parallel)
+        ]
+        self._ports = dict(zip(keys, engine_ports(self._root, len(keys)), strict=True))
+        self._slots = slots
+        return slots
+
+    def _gpus_of(self, found: list[Gpu]) -> Slots:
+        there = tuple(gpu.index for gpu in found)
+        if missing := [index for index in self._terms.gpus or () if index not in there]:
+            raise UsageError(f"GPU {missing[0]} is not there; there are: {', '.join(map(str, there))}")
+        return self._terms.gpus or there
+
+    def start(self, model: str, slots: Slots) -> None:
+        key = (model, slots)
+        before = self._refused.get(key)
+        waits = before is not None and before.report.state is EngineState.COLD
+        if before is not None and waits and time.monotonic() - before.since < AGAIN_SECONDS:
+            return
+        try:
+            found, problem = self._planned(self._models[model], slots)
+        except OrchError as error:
+            self._refuse(key, EngineState.GIVEN_UP, str(error))
+            return
+        if problem is not None:
+            self._refuse(key, EngineState.COLD if problem.passes else EngineState.GIVEN_UP, problem.reason)
+            return
+        self._refused.pop(key, None)
+        self._tell(f"starting {model} on {found.name} (log: {found.log})")
+        self._engines[key] = HereEngine(
+            model, slots, found, self._patience, self._tell, (self._held,), self._models[model].sleeps, self._memory
+        )
+
+    def _planned(self, model: HereModel, slots: Slots) -> tuple[Planned, fits.DoesNotFit | None]:
+        """How it is started, and what speaks against doing so now."""
+        weights = find_weights(model.weights)
+        gpus: Group = () if self._is_cpu else tuple(gpu for gpu in find_gpus(self._environ) if gpu.index in slots)
+        options, problem = model.options, None
+        if gpus and value_of(options, MEMORY) is None:
+            share = self._share(gpus, options)
+            size = fits.weights_bytes(weights, options, self._environ) if fits.can_judge(options) else None
+            problem = fits.judge(size, gpus, share)
+            options = (UTILIZATION, f"{share:.3f}", *options)
+        environment = {"VLLM_CACHE_ROOT": str(self._root / "vllm-cache"), **self._environment}
+        if model.sleeps:
+            environment, options = {**environment, **sleeping.ENVIRONMENT}, (*sleeping.OPTIONS, *options)
+        wish = Wish(weights, tensor_parallel=model.tensor_parallel, options=(*_named(model), *options))
+        log = self._root / "engines" / f"{model.name}-{slug(gpus)}.log"
+        found = planned(wish, gpus, self._ports[model.name, slots], log, self._python, environment)
+        return found, problem
+
+    def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
+        """The part of each GPU's memory that vLLM may use: what the quota says, or its usual part of what is free."""
+        if value_of(options, UTILIZATION) is not None:
+            return fits.utilization_of(options)
+        totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]
+        if self._terms.vram is not None and totals:
+            return min(1.0, max(self._terms.vram / total for total, _ in totals))
+        free = [fits.UTILIZATION * free / total for total, free in totals if free is not None]
+        return min(free, default=fits.UTILIZATION)
+
+    def _refuse(self, key: tuple[str, Slots], state: EngineState, problem: str) -> None:
+        before = self._refused.get(key)
+        if before is None or before.report.problem != problem:
+            self._tell(f"{key[0]} is not started: {problem}")
+        url = f"http://127.0.0.1:{self._ports[key]}/v1"
+        report = EngineReport(self._name(key[1]), key[0], key[1], url, state, 0.0, problem=problem)
+        self._refused[key] = _Refused(report, time.monotonic())
+
+    def stop(self, model: str, slots: Slots) -> None:
+        self._refused.pop((model, slots), None)
+        if (engine := self._engines.get((model, slots))) is not None:
+            engine.stop()
+
+    def sleep(self, model: str, slots: Slots) -> None:
+        self._engines[model, slots].sleep()
+
+    def wake(self, model: str, slots: Slots) -> None:
+        self._engines[model, slots].wake()
+
+    def engines(self) -> list[EngineReport]:
+        for key, engine in [*self._engines.items()]:
+            if engine.is_gone:
+                del self._engines[key]
+        refused = [
+            EngineReport(
+                one.report.name, one.report.model, one.report.slots, one.report.url, one.report.state,
+                time.monotonic() - one.since, problem=one.report.problem,
+            )
+            for one in self._refused.values()
+        ]  # fmt: skip
+        return [*(engine.report() for engine in self._engines.values()), *refused]
+
+    def close(self) -> None:
+        self._ending.set()
+        for engine in self._engines.values():
+            engine.stop()
+        for engine in self._engines.values():
+            engine.join()
+        self._engines.clear()
+        self._stack.close()
+
+    def _name(self, slots: Slots) -> str:
+        return "the CPU" if self._is_cpu else f"GPU{'s' if len(slots) > 1 else ''} {','.join(map(str, slots))}"
+
+    def _memory(self, slots: Slots) -> int | None:
+        """Bytes of these GPUs that are in use; None where they do not tell."""
+        if self._is_cpu:
+            return None
+        used = [
+            gpu.total - gpu.free
+            for gpu in find_gpus(self._environ)
+            if gpu.index in slots and gpu.total is not None and gpu.free is not None
+        ]
+        return sum(used) if len(used) == len(slots) else None
+
+
+def _named(model: HereModel) -> tuple[str, ...]:
+    return ("--served-model-name", model.name)

@@ -1,0 +1,179 @@
+"""One engine of a fleet on this machine: its supervisor, its sleep, and its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from orchestrator.core.engines import EngineState
+from orchestrator.server.engines import sleeping
+from orchestrator.server.engines.driver import EngineReport, Slots
+from orchestrator.server.engines.errors import EngineUnavailable
+from orchestrator.server.engines.fleet import Planned
+from orchestrator.server.engines.supervisor import RestartPolicy, State, Supervisor
+
+log = logging.getLogger(__name__)
+
+MEMORY_SECONDS = 10.0
+_STATES = {
+    State.STARTING: EngineState.STARTING,
+    State.READY: EngineState.WARM,
+    State.WAITING: EngineState.STARTING,
+    State.GIVEN_UP: EngineState.GIVEN_UP,
+    State.STOPPED: EngineState.COLD,
+}
+
+
+class HereEngine:
+    """Started when it is made. `memory` says how many bytes of its GPUs are in use."""
+
+    def __init__(
+        self,
+        model: str,
+        slots: Slots,
+        planned: Planned,
+        patience: RestartPolicy,
+        tell: Callable[[str], None],
+        held: tuple[int, ...],
+        sleeps: bool,
+        memory: Callable[[Slots], int | None],
+    ) -> None:
+        self.model = model
+        self.slots = slots
+        self._planned = planned
+        self._tell = tell
+        self._sleeps = sleeps
+        self._measure = memory
+        self._patience = patience
+        self._held = held
+        self._before = 0
+        """Starts under earlier supervisors."""
+        self._known: str | None = None
+        self._phase: EngineState | None = None
+        """The state while something is being done with it, or it sleeps; None: its supervisor's."""
+        self._since = time.monotonic()
+        self._asleep_start = 0
+        self._problem: str | None = None
+        self._memory: int | None = None
+        self._memory_at = float("-inf")
+        self._work: threading.Thread | None = None
+        self.is_gone = False
+        self._supervisor = self._supervised()
+        self._supervisor.__enter__()
+
+    def _supervised(self) -> Supervisor:
+        return Supervisor((self._planned,), tell=self._tell, patience=self._patience, held=self._held)
+
+    def report(self) -> EngineReport:
+        """As it is now."""
+        (told,) = self._supervisor.report()
+        state = self._phase or _STATES[State(told["state"])]
+        if self._phase is EngineState.ASLEEP and told["starts"] != self._asleep_start:
+            # It died in its sleep, and its supervisor has started it: what is awake now holds memory that is not its.
+            self._do(EngineState.DRAINING, self._end)
+            state = EngineState.DRAINING
+        if state is EngineState.WARM and self._sleeps and self._known is None:
+            self._do(EngineState.STARTING, self._learn)
+            state = EngineState.STARTING
+        seconds = told["seconds"] if self._phase is None else time.monotonic() - self._since
+        return EngineReport(
+            self._planned.name, self.model, self.slots, told["url"], state, seconds,
+            self._before + told["starts"], self._problem or told["problem"], self._memory_now(),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """End it; returns at once."""
+        self._do(EngineState.DRAINING, self._end)
+
+    def sleep(self) -> None:
+        """Free its GPU memory; where that fails it ends."""
+        self._do(EngineState.DRAINING, self._fall_asleep)
+
+    def wake(self) -> None:
+        """Load it again and check its answer; where that fails it starts anew."""
+        self._do(EngineState.STARTING, self._wake)
+
+    def join(self) -> None:
+        """Return when what is being done is done."""
+        while (work := self._work) is not None and work.is_alive():
+            work.join()
+
+    def _do(self, phase: EngineState, what: Callable[[], None]) -> None:
+        """Do something in a thread, behind what is being done already."""
+        before = self._work
+        self._phase, self._since = phase, time.monotonic()
+
+        def run() -> None:
+            if before is not None:
+                before.join()
+            if not self.is_gone:
+                what()
+
+        self._work = threading.Thread(target=run, name=f"engine {self.model}", daemon=True)
+        self._work.start()
+
+    def _enter(self, phase: EngineState | None) -> None:
+        if threading.current_thread() is self._work:  # else something else is to be done by now
+            self._phase, self._since = phase, time.monotonic()
+
+    def _end(self) -> None:
+        self._supervisor.__exit__(None, None, None)
+        self.is_gone = True
+
+    def _restart(self, why: str) -> None:
+        self._tell(f"{self.model} on {self._planned.name}: {why}; started again")
+        self._problem = why
+        self._supervisor.__exit__(None, None, None)
+        self._before += self._supervisor.report()[0]["starts"]
+        self._supervisor = self._supervised()
+        self._supervisor.__enter__()
+        self._enter(None)
+
+    def _learn(self) -> None:
+        try:
+            self._known = sleeping.known_answer(self._planned.launch.port, self.model)
+        except EngineUnavailable as error:
+            self._problem = f"it is not put to sleep: {error}"
+            self._sleeps = False
+        self._enter(None)
+
+    def _fall_asleep(self) -> None:
+        before = self._measure(self.slots)
+        try:
+            if self._known is None:
+                raise EngineUnavailable(self._problem or "it has given no answer to compare with", hint=None)
+            self._asleep_start = self._supervisor.report()[0]["starts"]
+            sleeping.fall_asleep(self._planned.launch.port)
+            after = self._measure(self.slots)
+            if before is not None and after is not None and after > (1 - sleeping.FREED_SHARE) * before:
+                raise EngineUnavailable(f"it sleeps and holds {after:,} of {before:,} bytes of its GPUs", hint=None)
+        except EngineUnavailable as error:
+            self._tell(f"{self.model} on {self._planned.name}: {error}; stopped instead")
+            self._end()
+            return
+        self._memory_at = float("-inf")
+        self._enter(EngineState.ASLEEP)
+
+    def _wake(self) -> None:
+        try:
+            sleeping.wake_up(self._planned.launch.port)
+            found = sleeping.known_answer(self._planned.launch.port, self.model)
+        except EngineUnavailable as error:
+            self._restart(str(error))
+            return
+        if found != self._known:
+            self._restart("after waking it answers differently")
+            return
+        self._problem = None
+        self._enter(None)
+
+    def _memory_now(self) -> int | None:
+        if time.monotonic() - self._memory_at >= MEMORY_SECONDS:
+            self._memory_at = time.monotonic()
+            try:
+                self._memory = self._measure(self.slots)
+            except EngineUnavailable as error:
+                log.warning("%s", error)
+        return self._memory
