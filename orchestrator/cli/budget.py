@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from orchestrator.cli.context import opened
@@ -11,6 +9,7 @@ from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
 from orchestrator.core.money import amount, money
 from orchestrator.policy.budgets import BudgetStanding
+from orchestrator.reports.listings import standing_json
 
 
 @click.command()
@@ -28,27 +27,6 @@ def budget(as_json: bool) -> int:
         for standing in () if as_json else standings:
             _show(standing)
     return 0
-
-
-def standing_json(standing: BudgetStanding) -> dict[str, Any]:
-    """The stable form of a budget; documented in docs/reference/json.md."""
-    terms = standing.budget
-    return {
-        "name": terms.name,
-        "tag": terms.tag,
-        "period": terms.period,
-        "starts_at": standing.period.starts.isoformat(timespec="seconds"),
-        "renews_at": standing.period.ends.isoformat(timespec="seconds"),
-        "amount_usd": f"{terms.amount.normalize():f}",
-        "warn_at": float(terms.warn_at),
-        "stop_at": float(terms.stop_at),
-        "spent_usd": f"{standing.spent:f}",
-        "in_flight_usd": None if standing.unbounded else f"{standing.in_flight:f}",
-        "left_usd": f"{standing.left:f}",
-        "share": round(float(standing.share), 4),
-        "state": standing.mark.value,
-        "problem": standing.unbounded,
-    }
 
 
 def _show(standing: BudgetStanding) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
+from orchestrator.reports.listings import held_json
 
 if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held
@@ -87,22 +88,6 @@ def _held(context: Context, job_id: str | None) -> list[Held]:
 
     series = None if job_id is None else context.job(job_id, tell=False).series
     return list(context.store.quarantine.held(context.home.identity(), is_passing, series))
-
-
-def held_json(held: Held) -> dict[str, Any]:
-    """The stable form of a row in quarantine; documented in docs/reference/json.md."""
-    return {
-        "document": held.document,
-        "task": held.task,
-        "custom_id": held.custom_id,
-        "code": held.code,
-        "reason": held.reason,
-        "name": held.name,
-        "job": held.job,
-        "since": held.since,
-        "since_at": held.since_at.isoformat(timespec="seconds"),
-        "runs": held.runs,
-    }
 
 
 def _cells(held: Held) -> tuple[str, ...]:

@@ -17,10 +17,8 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.model import JobId
 
 if TYPE_CHECKING:
-    from orchestrator.reports.cost import CostReport, Listed
+    from orchestrator.reports.cost import CostReport
     from orchestrator.reports.night import NightReport
-
-GROUPS = ("job", "day", "task", "model", "backend", "tag")
 
 
 def since_option(function: click.decorators.FC) -> click.decorators.FC:
@@ -61,10 +59,13 @@ def report_cost(
     as_json: bool,
 ) -> int:
     """Show what was paid, what was forecast, and what the same tokens cost at list prices."""
+    from orchestrator.reports.cost_reader import GROUPS, cost_of
+
     if by not in GROUPS and not (by.startswith("tag:") and by[4:]):
         raise UsageError(f"--by {by}: is none of {', '.join(GROUPS)}, tag:KEY")
     with opened() as context:
-        built = _built(context, by, parsed_since(since), job_id, compare or context.config.report.compare)
+        job = context.job(job_id, tell=False).id if job_id else None
+        built = cost_of(context.store, context.config, by, parsed_since(since), job, compare)
         if html is not None:
             _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
@@ -153,37 +154,6 @@ def _night(context: Context, which: str | None) -> NightReport:
             f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
         )
     return night_report(store, context.home, night, jobs, now())
-
-
-def _built(context: Context, by: str, since: datetime | None, job_id: str | None, compare: str) -> CostReport:
-    from orchestrator.reports.cost import CostFacts, cost_report, estimates
-
-    ledger = context.store.ledger
-    job = context.job(job_id, tell=False).id if job_id else None
-    lines = ledger.totals(by, since, job)
-    # A line of several tags is in several groups, and once in the total.
-    whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
-    found = estimates(by, context.store.forecasts.since(since), whole) if by in ("job", "day") else {}
-    facts = CostFacts(lines, whole, ledger.documents(by, since, job), found)
-    return cost_report(by, facts, compare, _list_prices(context), now())
-
-
-def _list_prices(context: Context) -> Listed:
-    """What the models of the backends of orch.toml cost at once."""
-    from orchestrator.core.errors import InputError
-    from orchestrator.pipeline.plan.prices import ByToken, prices_of
-    from orchestrator.policy.pricing import Tier, TierPrice, rates
-
-    settings = context.config
-    known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
-
-    def listed(backend: str, model: str, at: datetime) -> TierPrice:
-        prices = known.get(backend)
-        if not isinstance(prices, ByToken):
-            raise InputError(f"{backend} has no price per token")
-        return rates(prices.provider, model, tier=Tier.STANDARD, at=at, overrides=prices.overrides)
-
-    return listed
 
 
 def _write_page(context: Context, built: CostReport, path: Path, since: str | None, *, overwrite: bool) -> None:

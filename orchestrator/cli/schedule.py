@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.engine.lock import running_engine
 from orchestrator.policy import nights
+from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
 from orchestrator.settings.spec_of import spec_of
 
 Value = TypeVar("Value")
@@ -150,7 +151,7 @@ def list_(as_json: bool) -> int:
     with opened() as context:
         schedules = context.store.schedules.all()
         if as_json:
-            print_json([_json(context, one) for one in schedules])
+            print_json([schedule_json(context.store, one, now()) for one in schedules])
             return 0
         if not schedules:
             say('orch: no schedules; `orch schedule add JOB.yaml --cron "0 22 * * *"` makes one')
@@ -284,17 +285,17 @@ def _get(context: Context, name: str) -> Schedule:
 
 def _show_one(context: Context, one: Schedule, as_json: bool) -> None:
     if as_json:
-        print_json(_json(context, one))
+        print_json(schedule_json(context.store, one, now()))
     else:
         _show(context, one)
 
 
 def _show(context: Context, one: Schedule) -> None:
-    at, last = now(), _last(context, one)
+    at, last = now(), last_night(context.store, one)
     if one.paused_at is not None:
         when = f"paused since {nights.local(one, one.paused_at)}"
     elif one.after is not None:
-        when = f"after each night of {_name_of(context, one.after)} that finishes well"
+        when = f"after each night of {name_of(context.store, one.after)} that finishes well"
     else:
         following = nights.next_due(one, at)
         when = "no further nights" if following is None else f"next {nights.ahead(one, following.at, at)}"
@@ -311,66 +312,12 @@ def _show(context: Context, one: Schedule) -> None:
         show("  of another home, whose engine runs it")
 
 
-def _name_of(context: Context, schedule_id: str) -> str:
-    found = context.store.schedules.get(schedule_id)
-    return schedule_id if found is None else found.name
-
-
 def _told(night: Night) -> str:
     job = "" if night.job_id is None else f", job {night.job_id}"
     return f"{night.state}{job}: {night.reason}"
-
-
-def _last(context: Context, one: Schedule) -> Night | None:
-    found = context.store.schedules.nights(one.id)
-    return found[-1] if found else None
 
 
 def _say_who_runs(context: Context) -> None:
     holder = running_engine(context.home)
     if holder is None or not holder.is_up:
         say("orch: `orch up` is not running; only it runs nights")
-
-
-def _json(context: Context, one: Schedule) -> dict[str, Any]:
-    """The stable form of a schedule; documented in docs/reference/json.md."""
-    following = None if one.paused_at else nights.next_due(one, now())
-    last = _last(context, one)
-    return {
-        "name": one.name,
-        "file": one.file,
-        "state": "paused" if one.paused_at else "active",
-        "cron": one.cron or None,
-        "after": None if one.after is None else _name_of(context, one.after),
-        "tz": one.tz,
-        "deadline": one.deadline,
-        "budget_usd": None if one.budget is None else f"{one.budget:f}",
-        "misfire": one.misfire,
-        "grace_seconds": int(one.grace.total_seconds()),
-        "overlap": one.overlap,
-        "home": one.home,
-        "config": one.config,
-        "created_at": _iso(one.created_at),
-        "paused_at": _iso(one.paused_at),
-        "next_at": None if following is None else _iso(following.at),
-        "last": None if last is None else night_json(last),
-    }
-
-
-def night_json(night: Night) -> dict[str, Any]:
-    """The stable form of a night; documented in docs/reference/json.md."""
-    return {
-        "night": night.night.isoformat(),
-        "slot": night.slot or None,
-        "state": night.state,
-        "code": night.code,
-        "reason": night.reason,
-        "job": night.job_id,
-        "due_at": _iso(night.due_at),
-        "found_at": _iso(night.created_at),
-        "ended_at": _iso(night.ended_at),
-    }
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")

@@ -1,0 +1,49 @@
+"""Builds cost reports from the store and the prices of orch.toml."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from orchestrator.core.clock import now
+from orchestrator.core.errors import InputError
+from orchestrator.core.model import JobId
+from orchestrator.pipeline.plan.prices import ByToken, prices_of
+from orchestrator.policy.pricing import Tier, TierPrice, rates
+from orchestrator.reports.cost import CostFacts, CostReport, Listed, cost_report, estimates
+from orchestrator.settings.config import Config
+
+if TYPE_CHECKING:
+    from orchestrator.store import Store
+
+GROUPS = ("job", "day", "task", "model", "backend", "tag")
+"""What a cost report groups by; `tag:KEY` is one more."""
+
+
+def cost_of(
+    store: Store, settings: Config, by: str, since: datetime | None, job: JobId | None, compare: str | None = None
+) -> CostReport:
+    """What was paid since a time, or for one job; `compare` is the hosted model whose list prices stand beside it.
+
+    Raises InputError where the compared model has no known price.
+    """
+    ledger = store.ledger
+    lines = ledger.totals(by, since, job)
+    # A line of several tags is in several groups, and once in the total.
+    whole = ledger.totals("job", since, job) if by in ("tag", "day") else lines
+    found = estimates(by, store.forecasts.since(since), whole) if by in ("job", "day") else {}
+    facts = CostFacts(lines, whole, ledger.documents(by, since, job), found)
+    return cost_report(by, facts, compare or settings.report.compare, _list_prices(settings), now())
+
+
+def _list_prices(settings: Config) -> Listed:
+    """What the models of the backends of orch.toml cost at once."""
+    known = {name: prices_of(backend, settings, now) for name, backend in settings.backends.items()}
+
+    def listed(backend: str, model: str, at: datetime) -> TierPrice:
+        prices = known.get(backend)
+        if not isinstance(prices, ByToken):
+            raise InputError(f"{backend} has no price per token")
+        return rates(prices.provider, model, tier=Tier.STANDARD, at=at, overrides=prices.overrides)
+
+    return listed

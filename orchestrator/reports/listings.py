@@ -1,0 +1,107 @@
+"""The `--json` of budgets, quarantine and schedules, which commands and pages share."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.schedules import Night, Schedule
+from orchestrator.policy import nights
+
+if TYPE_CHECKING:
+    from orchestrator.policy.budgets import BudgetStanding
+    from orchestrator.store import Store
+    from orchestrator.store.quarantine import Held
+
+
+def standing_json(standing: BudgetStanding) -> dict[str, Any]:
+    """The stable form of a budget; documented in docs/reference/json.md."""
+    terms = standing.budget
+    return {
+        "name": terms.name,
+        "tag": terms.tag,
+        "period": terms.period,
+        "starts_at": standing.period.starts.isoformat(timespec="seconds"),
+        "renews_at": standing.period.ends.isoformat(timespec="seconds"),
+        "amount_usd": f"{terms.amount.normalize():f}",
+        "warn_at": float(terms.warn_at),
+        "stop_at": float(terms.stop_at),
+        "spent_usd": f"{standing.spent:f}",
+        "in_flight_usd": None if standing.unbounded else f"{standing.in_flight:f}",
+        "left_usd": f"{standing.left:f}",
+        "share": round(float(standing.share), 4),
+        "state": standing.mark.value,
+        "problem": standing.unbounded,
+    }
+
+
+def held_json(held: Held) -> dict[str, Any]:
+    """The stable form of a row in quarantine; documented in docs/reference/json.md."""
+    return {
+        "document": held.document,
+        "task": held.task,
+        "custom_id": held.custom_id,
+        "code": held.code,
+        "reason": held.reason,
+        "name": held.name,
+        "job": held.job,
+        "since": held.since,
+        "since_at": held.since_at.isoformat(timespec="seconds"),
+        "runs": held.runs,
+    }
+
+
+def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
+    """The stable form of a schedule; documented in docs/reference/json.md."""
+    following = None if one.paused_at else nights.next_due(one, now)
+    last = last_night(store, one)
+    return {
+        "name": one.name,
+        "file": one.file,
+        "state": "paused" if one.paused_at else "active",
+        "cron": one.cron or None,
+        "after": None if one.after is None else name_of(store, one.after),
+        "tz": one.tz,
+        "deadline": one.deadline,
+        "budget_usd": None if one.budget is None else f"{one.budget:f}",
+        "misfire": one.misfire,
+        "grace_seconds": int(one.grace.total_seconds()),
+        "overlap": one.overlap,
+        "home": one.home,
+        "config": one.config,
+        "created_at": _iso(one.created_at),
+        "paused_at": _iso(one.paused_at),
+        "next_at": None if following is None else _iso(following.at),
+        "last": None if last is None else night_json(last),
+    }
+
+
+def night_json(night: Night) -> dict[str, Any]:
+    """The stable form of a night; documented in docs/reference/json.md."""
+    return {
+        "night": night.night.isoformat(),
+        "slot": night.slot or None,
+        "state": night.state,
+        "code": night.code,
+        "reason": night.reason,
+        "job": night.job_id,
+        "due_at": _iso(night.due_at),
+        "found_at": _iso(night.created_at),
+        "ended_at": _iso(night.ended_at),
+    }
+
+
+def name_of(store: Store, schedule_id: str) -> str:
+    """What a schedule is called; its id where it is gone."""
+    found = store.schedules.get(schedule_id)
+    return schedule_id if found is None else found.name
+
+
+def last_night(store: Store, one: Schedule) -> Night | None:
+    """The newest night of a schedule."""
+    found = store.schedules.nights(one.id)
+    return found[-1] if found else None
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds")
