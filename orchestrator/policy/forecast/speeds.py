@@ -149,12 +149,10 @@ def pace(
     if tonight:
         speeds = _with(speeds, NightSeen.of(coarse(tonight), speeds.hours), 1.0)
     usual = _usual(speeds, assumed, now, a_row, ahead, start)
-    work, rows, seconds = _recent(tonight, now)
-    if seconds <= 0:
-        return usual
     still = _still(tonight, now)
     if still >= _STILL_SECONDS and still * usual.rate >= _STILL_ROWS:
         return usual.now(0.0, still)
+    work, rows, seconds = _recent(_worked(tonight, now))
     if rows <= 0:
         return usual  # nothing was to be expected yet
     rate, noise = work / seconds / a_row, math.sqrt(_BURSTS / max(rows, 0.5))
@@ -209,13 +207,24 @@ def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], 
     return tuple(found)
 
 
-def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]:
-    """Work, rows and seconds of the last minutes, what is older fading away."""
+def _worked(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
+    """The stints of tonight, up to the last with rows where a standstill at their end is long ago."""
+    if not tonight or now - tonight[-1].end <= _FORGIVEN:
+        return tonight
+    last = max((place for place, one in enumerate(tonight) if one.rows > 0), default=-1)
+    return tonight[: last + 1]
+
+
+def _recent(today: Sequence[Stint]) -> tuple[float, float, float]:
+    """Work, rows and seconds of the last minutes in which it had rows, what was before fading away.
+
+    While it is idle nothing is forgotten: what it did in the evening tells most of the same night.
+    """
     work = rows = seconds = 0.0
     for one in reversed(today):
         # Fading within a long stint counts too: only its last part is recent.
         length = one.seconds
-        weight = 0.5 ** (max(0.0, (now - one.end).total_seconds()) / _MEMORY) * min(1.0, 2 * _MEMORY / length)
+        weight = 0.5 ** ((today[-1].end - one.end).total_seconds() / _MEMORY) * min(1.0, 2 * _MEMORY / length)
         if weight < _FORGOTTEN:
             break
         work, rows, seconds = work + weight * one.work, rows + weight * one.rows, seconds + weight * length
