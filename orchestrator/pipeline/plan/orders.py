@@ -14,7 +14,7 @@ class Sending:
     """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
 
     `avoid` names backends, with commas between them; None stands for rows that may go anywhere. With `canary`, only
-    rows that go before the others.
+    rows that go before the others; a `probe` measures a route long unused.
     """
 
     rows: int
@@ -22,6 +22,7 @@ class Sending:
     avoid: str | None
     reason: str
     canary: bool = False
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

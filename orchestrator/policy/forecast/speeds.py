@@ -36,6 +36,8 @@ _PRIOR_NIGHTS = 2.0
 _FADE = 0.88
 """What each newer night leaves of the weight of those before it."""
 _RARE_FADE = 0.97
+_IDLE_HALF_LIFE = 14.0
+"""Nights without rows after which a night before them weighs half: what nobody used may have changed."""
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
 _OUTLYING, _LEAST_SCALE = 2.5, 0.1
@@ -105,11 +107,13 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     for one in in_work(stints, 0.0, counted=counted):
         if one.seconds > 0 and night_of(one.begin) < night_of(now):
             nights[night_of(one.begin)].append(one)
-    past = [coarse(nights[night]) for night in sorted(nights, reverse=True)]
+    dates = sorted(nights, reverse=True)
+    past = [coarse(nights[night]) for night in dates]
     hours = _hours(past)
     told = [NightSeen.of(stints_of, hours) for stints_of in past]
+    aged = [_aged((night_of(now) - date).days - 1 - newer) for newer, date in enumerate(dates)]
     well = [one for one in told if one.rate > 0]
-    rates, bad = _levels(well)
+    rates, bad = _levels(well, [age for age, one in zip(aged, told, strict=True) if one.rate > 0])
     weighed = sum(weight for _, weight in rates)
     alike = sum(one.alike * weight for one, (_, weight) in zip(well, rates, strict=True)) / weighed if well else 1.0
     speeds = Speeds(tuple(rates), hours, _drift(well), alike=alike, counted=counted)
@@ -246,12 +250,20 @@ def _drift(told: Sequence[NightSeen]) -> float:
     return max(LEAST_SPREAD, math.sqrt(off / count))
 
 
-def _levels(told: Sequence[NightSeen]) -> tuple[list[tuple[float, float]], list[bool]]:
+def _aged(idle: int) -> float:
+    """What a night still weighs after which an engine was not used on so many."""
+    return math.pow(0.5, idle / _IDLE_HALF_LIFE)
+
+
+def _levels(told: Sequence[NightSeen], aged: Sequence[float]) -> tuple[list[tuple[float, float]], list[bool]]:
     """The rate of each night, newest first, with its weight; what is far off counts as far as it may. And which
     nights were bad: far slower than the others."""
     if not told:
         return [], []
-    weights = [_FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike) for newer, one in enumerate(told)]
+    weights = [
+        age * _FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike)
+        for newer, (one, age) in enumerate(zip(told, aged, strict=True))
+    ]
     logs = [math.log(one.rate) for one in told]
     middle = median(list(zip(logs, weights, strict=True)))
     apart = median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])

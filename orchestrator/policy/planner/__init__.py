@@ -1,12 +1,14 @@
 """By when, for how much, where: the plan of a job, and the deadline guard that keeps watching it. Pure.
 
 plan(rows, options, terms, now) -> Plan              at submission
+probed(open, options, terms, now, ...) -> Probe      then, where a route was long unused
 replan(open, options, terms, now) -> Decision        at each look, while rows are open
 """
 
 from __future__ import annotations
 
 from orchestrator.policy.planner.plan import plan
+from orchestrator.policy.planner.probes import ProbeRule, probed
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.values import (
     BatchOption,
@@ -18,6 +20,7 @@ from orchestrator.policy.planner.values import (
     Outlook,
     Plan,
     PlanVerdict,
+    Probe,
     Refusal,
     Reroute,
     Route,
@@ -37,6 +40,8 @@ __all__ = [
     "Outlook",
     "Plan",
     "PlanVerdict",
+    "Probe",
+    "ProbeRule",
     "Refusal",
     "Reroute",
     "Route",
@@ -45,5 +50,6 @@ __all__ = [
     "SynchronousOption",
     "Terms",
     "plan",
+    "probed",
     "replan",
 ]
