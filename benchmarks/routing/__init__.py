@@ -16,8 +16,10 @@ from benchmarks.routing.coverage import added, spelled_coverage
 from benchmarks.routing.scenarios import SCENARIOS
 from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run, spelled, together
 from benchmarks.routing.unseen import UNSEEN
+from benchmarks.routing.unused import UNUSED
 
 ALL = {**SCENARIOS, **UNSEEN}
+KNOWN = {**ALL, **UNUSED}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -25,17 +27,22 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks routing")
     parser.add_argument("--nights", type=int, default=50, help="per scenario (50)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scenarios", default=",".join(ALL), help="names with commas between, `seen`, `unseen`; all")
+    parser.add_argument(
+        "--scenarios",
+        default=",".join(ALL),
+        help="names with commas between, `seen`, `unseen`, `unused`; the first two",
+    )
     parser.add_argument("--alone", action="store_true", help="without the simple rules")
+    parser.add_argument("--probe", action="store_true", help="ours sends probes to routes long unused")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     chosen = parser.parse_args(argv)
-    groups = {"seen": list(SCENARIOS), "unseen": list(UNSEEN)}
+    groups = {"seen": list(SCENARIOS), "unseen": list(UNSEEN), "unused": list(UNUSED)}
     names = [name for given in chosen.scenarios.split(",") for name in groups.get(given, [given])]
-    if unknown := [name for name in names if name not in ALL]:
-        parser.error(f"no scenario {unknown[0]!r}; there are: {', '.join(ALL)}")
+    if unknown := [name for name in names if name not in KNOWN]:
+        parser.error(f"no scenario {unknown[0]!r}; there are: {', '.join(KNOWN)}")
     results = []
     for name in names:
-        result = run(ALL[name], chosen.seed, chosen.nights, alone=chosen.alone)
+        result = run(KNOWN[name], chosen.seed, chosen.nights, alone=chosen.alone, probe=chosen.probe)
         results.append(result)
         sys.stdout.write(json.dumps(result.as_json()) + "\n" if chosen.json else _table(result))
         sys.stdout.flush()

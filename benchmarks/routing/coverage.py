@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.routing.night import Night
 from benchmarks.routing.world import Sent
 
 
@@ -41,24 +42,44 @@ class Coverage:
 ROUTES = ("synchronous option", "batch")
 
 
-def coverage(foreseen: Iterable[Foreseen], shards: Sequence[Sent]) -> list[Coverage]:
-    """What was told in a night, held against how its shards ended, by kind of route."""
+def coverage(foreseen: Iterable[Foreseen], shards: Sequence[Sent], night: Night) -> list[Coverage]:
+    """What was told in a night, held against how its shards ended, by kind of route.
+
+    Of a batch that was cut short the night knows when it would have ended: without those, the slow ones are missing.
+    """
     found = {route: Coverage(route) for route in ROUTES}
     for told in foreseen:
         sent = [one for one in shards if (one.job, one.backend, one.created) == (told.job, told.backend, told.at)]
         if sent:
             route = ROUTES[0] if told.is_paced else ROUTES[1]
-            found[route] += _settled(told, sent, route)
+            found[route] += _settled(told, sent, route, night)
     return list(found.values())
 
 
-def _settled(told: Foreseen, sent: Sequence[Sent], route: str) -> Coverage:
-    """One that was cut short would have ended later than that: it tells of a mark that had passed by then."""
-    cut = [one for one in sent if one.rerouted is not None or one.ended is None]
-    end = max(_until(one) for one in sent)
+def _settled(told: Foreseen, sent: Sequence[Sent], route: str, night: Night) -> Coverage:
+    """A synchronous one that was cut short would have ended later than that: it tells of a mark that had passed by
+    then."""
+    ends = {one.number: _would_end(one, night) for one in sent}
+    cut = [one for one in sent if ends[one.number] is None]
+    end = max(_until(one) if (known := ends[one.number]) is None else known for one in sent)
     known50, known95 = (not cut or end > mark for mark in (told.p50, told.p95))
     in_p50, in_p95 = (not cut and end <= mark for mark in (told.p50, told.p95))
     return Coverage(route, int(known50), int(in_p50), int(known95), int(in_p95))
+
+
+def _would_end(one: Sent, night: Night) -> float | None:
+    """When it ended, or would have ended had it not been cut short; None where nobody knows.
+
+    What a batch waited for room before it was sent is not part of what is told of it.
+    """
+    batch = next((each for each in night.batches if each.name == one.backend), None)
+    if batch is None:
+        return one.ended if one.rerouted is None else None
+    if one.sent is None:
+        return None
+    natural = batch.answers(batch.ends(one.sent, one.number)) + batch.poll
+    end = one.ended if one.rerouted is None else natural
+    return None if end is None else end - one.sent + one.created
 
 
 def _until(one: Sent) -> float:

@@ -26,13 +26,17 @@ from orchestrator.policy.planner import (
     Decision,
     Open,
     Option,
+    Probe,
+    ProbeRule,
     SynchronousOption,
     Terms,
     observed,
     plan,
+    probed,
     replan,
 )
 from orchestrator.policy.planner.orders import lying, to_reroute
+from orchestrator.policy.planner.returning import returning, seconds_beside
 from orchestrator.policy.planner.stints import Sight
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,8 +52,11 @@ UNKNOWN_RATE, UNKNOWN_SPREAD, STATED_SPREAD = 1.0, 1.0, 0.35
 class Ours:
     """What `orch` does, as far as a simulation can tell."""
 
-    def __init__(self, name: str = "ours") -> None:
+    def __init__(self, name: str = "ours", *, probe: bool = False) -> None:
+        """With `probe`, a few rows go to routes long unused."""
         self.name = name
+        self._rule = ProbeRule() if probe else None
+        self.probes: dict[str, int] = defaultdict(int)
         self._shards: dict[str, list[Shard]] = defaultdict(list)
         self._progress: dict[str, list[ProgressSample]] = defaultdict(list)
         self._finished: list[tuple[int, datetime, datetime]] = []
@@ -63,11 +70,18 @@ class Ours:
     def look(self, view: View) -> Look:
         """Plan on submission, then look after it."""
         books = _Books(view, self)
+        actions: list[Action]
         if not any(shard.job == view.job.name for shard in view.shards):
+            if found := books.probed(self._rule):
+                probe, decision = found
+                self.probes[probe.backend] += 1
+                actions = [Send(send.backend, send.rows) for send in decision.sends]
+                self._foreseen += books.foreseen(actions)
+                return Look(actions, 60.0, decision.chance)
             planned = plan(
                 view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims
             )
-            actions: list[Action] = [Send(route.backend, route.rows) for route in planned.routes]
+            actions = [Send(route.backend, route.rows) for route in planned.routes]
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             self._foreseen += books.foreseen(actions)
@@ -79,7 +93,7 @@ class Ours:
 
     def learn(self, night: Night, shards: list[Sent], progress: list[Seen]) -> None:
         """Remember the night's shards, and how far jobs were when."""
-        self.coverage = added((self.coverage, coverage(self._foreseen, shards)))
+        self.coverage = added((self.coverage, coverage(self._foreseen, shards, night)))
         self._foreseen.clear()
         begin = begin_of(night)
         for sent in shards:
@@ -103,6 +117,10 @@ class Ours:
             answered = sum(one.done for one in mine)
             self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
         del self._finished[:-REMEMBERED]
+
+    def anew(self) -> Ours:
+        """The same in another home."""
+        return Ours(self.name, probe=self._rule is not None)
 
     # --- what it remembers
 
@@ -203,6 +221,14 @@ class _Books:
             waiting=self.view.waiting, rerouted=self.view.rerouted, later=self.later, claims=self.claims,
         )  # fmt: skip
 
+    def probed(self, rule: ProbeRule | None) -> tuple[Probe, Decision] | None:
+        """A probe and what to do beside it, where one is due."""
+        if rule is None:
+            return None
+        sights = {one.backend: self._memory.sight(one.backend, self) for one in self.options}
+        used = {name: at for name, sight in sights.items() if (at := observed.last_used(sight, self.now))}
+        return probed(self.open, self.options, self.terms, self.now, rule, used)
+
     def actions(self, decision: Decision) -> Iterator[Action]:
         """A decision as orders. What lanes lose waits first, and is sent at the next look."""
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
@@ -224,16 +250,24 @@ class _Books:
 
     def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
         """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
-        there, name = dict(self.open.paced), self.view.job.name
+        job, name = self.open, self.view.job.name
+        there, back = dict(job.paced), returning(job, self.options, self.terms, self.now)
         by_name = {option.backend: option for option in self.options}
         for send in actions:
             if isinstance(send, Send):
                 option = by_name[send.backend]
                 p50, p95 = (
-                    self.view.now + seconds_of(option, send.rows + there.get(send.backend, 0), chance)
+                    self.view.now
+                    + self._seconds(option, send.rows + there.get(send.backend, 0), back.get(send.backend, 0), chance)
                     for chance in (0.5, 0.95)
                 )
                 yield Foreseen(name, send.backend, send.backend in self._paced, self.view.now, p50, p95)
+
+    def _seconds(self, option: Option, rows: int, back: int, chance: float) -> float:
+        """How long so many rows take there, with this chance, where others come back to it."""
+        if isinstance(option, BatchOption):
+            return option.turnaround.within(chance)
+        return seconds_beside(option, rows, back, self.open, self.now, chance)
 
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
@@ -249,6 +283,7 @@ class _Books:
             behind=sum(shard.rows for shard in there if shard.job_id != self.mine.id),
             silent=observed.silence(sight.shards, self.now),
             slips=observed.slips(sight.shards, self.now, cancel),
+            cancel_usual=observed.usual_cancel(sight.shards, self.now),
         )
 
     def _sync(self, sync: LaneNight) -> SynchronousOption:
@@ -306,13 +341,6 @@ def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a lane as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
     return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
-
-
-def seconds_of(option: Option, rows: int, chance: float) -> float:
-    """How long so many rows take there, with this chance."""
-    if isinstance(option, BatchOption):
-        return option.turnaround.within(chance)
-    return option.pace.seconds_for(rows, chance)
 
 
 def _cost(price: float) -> Cost:

@@ -105,11 +105,14 @@ class Lived:
         return self.score.in_time and (budget is None or self.score.cost <= budget + 1e-9)
 
 
-def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False) -> Result:
-    """Let every policy that has the routes for it, or ours `alone`, live through the same nights."""
+def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False, probe: bool = False) -> Result:
+    """Let every policy that has the routes for it, or ours `alone`, live through the same nights.
+
+    Ours sends probes to routes long unused where it is to `probe`.
+    """
     nights = scenario.nights(seed, count)
     bounds = [_bounds(night) for night in nights]
-    policies: Sequence[Policy] = (Ours(),) if alone else (Ours(), *rules(nights[0]))
+    policies: Sequence[Policy] = (Ours(probe=probe),) if alone else (Ours(probe=probe), *rules(nights[0]))
     rows, told = [], ()
     covered: list[Coverage] = []
     for policy in policies:
@@ -143,7 +146,7 @@ def _live(
     homes = [policy]
     for night, least in zip(nights, bounds, strict=True):
         if scenario.forgets and isinstance(policy, Ours):
-            homes.append(Ours())
+            homes.append(policy.anew())
         scores = World(night).live(homes[-1])
         found += [Lived(job, score, each) for job, score, each in zip(night.jobs, scores, least, strict=True)]
     if isinstance(policy, Ours):

@@ -221,6 +221,8 @@ def plan_lines(plan: Plan, deadline: datetime | None, width: int | None) -> list
     if plan.reroute is not None and deadline is not None:
         what = f"what still runs at {_clock(plan.reroute.at)} goes to {' and '.join(plan.reroute.to)}"
         lines += sentence(f"reroute: {what}; needed {chance(plan.reroute.needed)}", width)
+    if plan.probe is not None:
+        lines += sentence(f"{plan.probe.rows:,} rows go to {plan.probe.backend}; {plan.probe.reason}", width)
     if plan.routes:
         told = f"expected {money(plan.expected)}, at most {money(plan.at_most)}"
         told = told if deadline is None else f"{told}, in time with {chance(plan.chance)}"

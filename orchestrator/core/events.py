@@ -31,7 +31,7 @@ class EventKind(StrEnum):
     ALERT = "alert"
     UNDELIVERED = "undelivered"  # a message was not taken
     # One shard
-    ROUTED = "routed"
+    ROUTED = "routed"  # with the code `PROBE`, to measure a backend long unused
     SUBMITTED = "submitted"
     HELD = "held"
     RECOVERED = "recovered"
@@ -42,6 +42,10 @@ class EventKind(StrEnum):
     COLLECTED = "collected"
     LATE = "late"  # answers came after its end
     LEFT = "left"  # files that could not be deleted
+
+
+PROBE = "probe"
+"""The code of the rows routed to measure a backend long unused."""
 
 
 class Happened(Protocol):

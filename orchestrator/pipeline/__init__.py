@@ -20,7 +20,7 @@ from datetime import datetime
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.errors import BackendError, InputError, StateConflict, StorageError, UsageError
-from orchestrator.core.events import EventKind
+from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import CancelCode, Job, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandles
@@ -35,6 +35,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
+from orchestrator.pipeline.plan.shard_forecasts import turnarounds
 from orchestrator.pipeline.predecessors import AFTER
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
@@ -211,9 +212,10 @@ class Pipeline:
             lambda model: self._batches.admission_control.room(handle, model),
             self._now(),
         )
-        self._store.forecasts.made(planning.turnarounds(added))
+        self._store.forecasts.made(turnarounds(planning, added, self._now()))
         for shard in added:
-            self._note(job, EventKind.ROUTED, f"{shard.rows:,} rows to {shard.backend}: {shard.reason}", shard)
+            told = f"{shard.rows:,} rows to {shard.backend}: {shard.reason}"
+            self._note(job, EventKind.ROUTED, told, shard, PROBE if order.probe else None)
         return bool(added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
@@ -262,5 +264,7 @@ class Pipeline:
         )
         return True
 
-    def _note(self, job: Job, kind: EventKind, reason: str, shard: Shard | None = None) -> None:
-        self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None)
+    def _note(
+        self, job: Job, kind: EventKind, reason: str, shard: Shard | None = None, code: str | None = None
+    ) -> None:
+        self._store.jobs.note(job.id, kind, reason, self._now(), shard.id if shard else None, code=code)

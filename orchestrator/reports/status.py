@@ -133,7 +133,13 @@ class JobDetail:
             "reasons": [_reason_json(one) for one in self.reasons],
             "shards": [{**_shard_json(shard), "model_name": self.model_name(shard)} for shard in self.shards],
             "events": [
-                {"at": _iso(event.at), "kind": event.kind, "reason": event.reason, "shard": event.shard_id}
+                {
+                    "at": _iso(event.at),
+                    "kind": event.kind,
+                    "code": event.code,
+                    "reason": event.reason,
+                    "shard": event.shard_id,
+                }
                 for event in self.events
             ],
         }

@@ -187,6 +187,18 @@ class AlertSettings(Strict):
     failed_share: float = Field(0.1, ge=0, lt=1)
 
 
+class RoutingSettings(Strict):
+    """Whether a job sends a few rows to a backend that had none for `probe_after`, to measure it.
+
+    They cost `probe_share` of the job's money at most, and go only where the deadline is kept whatever happens to
+    them.
+    """
+
+    probe: bool = False
+    probe_after: Annotated[Seconds, Field(ge=3600)] = 7 * 86_400
+    probe_share: float = Field(0.05, gt=0, le=0.2)
+
+
 class ReadingSettings(Strict):
     """What reading documents may take: `max_seconds` of CPU time and `max_memory` for each, in so many `workers`.
 
@@ -219,6 +231,7 @@ class ConfigFile(Strict):
     reports: Reports = Reports()
     alerts: AlertSettings = AlertSettings()
     documents: ReadingSettings = ReadingSettings()
+    routing: RoutingSettings = RoutingSettings()
 
     @field_validator("budgets")
     @classmethod
@@ -243,6 +256,7 @@ class Config:
     reports: Reports = field(default_factory=Reports)
     alerts: AlertSettings = field(default_factory=AlertSettings)
     documents: ReadingSettings = field(default_factory=ReadingSettings)
+    routing: RoutingSettings = field(default_factory=RoutingSettings)
     text: str = field(default="", repr=False, compare=False)
 
     @property
@@ -292,5 +306,5 @@ def parse(place: Place, text: str) -> Config:
         file = validated(ConfigFile, data, lines, place.path)
     return Config(
         place, file.backends, file.models, file.prices, file.report, file.budgets, file.retention, file.reports,
-        file.alerts, file.documents, text,
+        file.alerts, file.documents, file.routing, text,
     )  # fmt: skip

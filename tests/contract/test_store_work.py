@@ -47,6 +47,7 @@ from tests.support.work import taken
 CHUNK = 1000
 MOST = 15
 """How often a row may be looked at: by the nodes of a plan, by several statements."""
+YESTERDAY = "the nights before"
 INSTRUCTIONS = 60
 """Of SQLite, for each time."""
 
@@ -64,7 +65,9 @@ def template(postgres: PostgresServer) -> Iterator[str]:
         yield str(make_url(url).database)
 
 
-@pytest.fixture(params=["sqlite", "nothing", *(pytest.param(known, marks=pytest.mark.soak) for known in ("the nights before", "all"))])
+@pytest.fixture(
+    params=["sqlite", "nothing", *(pytest.param(known, marks=pytest.mark.soak) for known in (YESTERDAY, "all"))]
+)
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store with 200,000 rows: on SQLite, and on a Postgres that knows this much of them."""
     if request.param == "sqlite":

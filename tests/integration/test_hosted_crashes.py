@@ -29,9 +29,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))]
-)
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk: int) -> None:
     struck: Counter[str] = Counter()
     for seed in range(chunk * IN_A_CHUNK, (chunk + 1) * IN_A_CHUNK):

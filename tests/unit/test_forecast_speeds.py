@@ -233,6 +233,15 @@ def test_a_first_night_is_unsure_until_it_runs() -> None:
     assert warm.spread < 0.3
 
 
+@pytest.mark.parametrize("idle", [30, 45, 180, 600])
+def test_what_an_engine_did_earlier_tonight_is_not_forgotten_while_it_is_idle(idle: int) -> None:
+    """A few rows in the evening tell how fast the reroute of the small hours will be."""
+    today = so_far(*[0.7] * 20)
+    told = pace(learn([], NIGHT), Assumed(2.0, 1.0), today=today, now=NIGHT + timedelta(minutes=idle))
+    assert told.rate == pytest.approx(0.7, rel=0.15)
+    assert told.spread < 0.4
+
+
 # --- standstills
 
 

@@ -357,3 +357,16 @@ def test_an_outage_that_is_over_long_before_the_deadline_is_no_failure() -> None
     assert told(3.8, 600.0) > told(1.0, 600.0) > told(0.4, 600.0)
     assert told(3.8, 600.0) > told(3.8, 3600.0) > told(3.8, 36_000.0)
     assert told(3.8, 360_000.0) < 0.7
+
+
+def test_where_a_usual_cancel_is_quick_enough_all_are_cancelled_though_the_slowest_would_come_too_late() -> None:
+    """One that took 50 minutes must not keep the others waiting for batches that are not going to end."""
+    stuck = batch(seconds=20 * MINUTE, cancel_seconds=50 * MINUTE, cancel_usual=12 * MINUTE)
+    job = Open(running=running(2000, 2000, 2000, sent=-5.0))
+    decision = replan(job, [stuck, REALTIME], Terms(at(0.45), margin=0.0), NOW)
+    assert len(decision.cancel) == 3
+    assert 0.3 <= decision.chance <= 0.5
+    known = replan(job, [replace(stuck, cancel_usual=None), REALTIME], Terms(at(0.45), margin=0.0), NOW)
+    assert known.chance < 0.1
+    late = replan(job, [replace(stuck, cancel_usual=44 * MINUTE), REALTIME], Terms(at(0.45), margin=0.0), NOW)
+    assert late.chance < 0.1

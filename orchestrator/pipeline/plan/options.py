@@ -23,7 +23,8 @@ from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Assumed, Lengths
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.planner import BatchOption, Claim, Cost, Option, SynchronousOption, observed
+from orchestrator.policy.planner import BatchOption, Claim, Cost, Open, Option, SynchronousOption, observed
+from orchestrator.policy.planner.returning import seconds_beside
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.quota import Learned
 from orchestrator.settings.backends import Backend, EnginesBackend, OwnBackend, OwnServer, SyncBackend, TimedBackend
@@ -164,6 +165,7 @@ class Prospects:
             window=float(window_for(profile, DAY).seconds),
             silent=observed.silence(sight.shards, self._now),
             slips=observed.slips(sight.shards, self._now, cancel),
+            cancel_usual=observed.usual_cancel(sight.shards, self._now),
             objection=objection or unpriced,
         )
 
@@ -173,6 +175,12 @@ class Prospects:
             progress = self._store.observations.progress(name, self._now - REMEMBERED) if own else ()
             self._seen[name] = Sight(name, self._store.shards.sent_to(name), progress)
         return self._seen[name]
+
+    @cached_property
+    def last_used(self) -> Mapping[str, datetime]:
+        """When backends had rows last, without those that never had any."""
+        seen = {name: observed.last_used(self._sight(name), self._now) for name in self._config.backends}
+        return {name: at for name, at in seen.items() if at is not None}
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
@@ -343,3 +351,22 @@ def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
         return FREE  # nothing runs there, so nothing is planned there
     seconds = upstreams / pace.rate
     return Cost(prices.of_time(seconds).cost, prices.of_time(seconds * math.exp(P95 * pace.spread)).cost)
+
+
+def seconds_of(
+    option: Option, rows: int, chance: float, back: int = 0, job: Open | None = None, now: datetime | None = None
+) -> float:
+    """How long so many rows take at a backend, with this chance; a day at most.
+
+    `back` rows of the `job` will come there as well, from batches that are being cancelled `now`.
+    """
+    if isinstance(option, BatchOption):
+        return min(DAY, option.turnaround.within(chance))
+    if job is None or now is None:
+        return min(DAY, option.pace.seconds_for(rows, chance))
+    return min(DAY, seconds_beside(option, rows, back, job, now, chance))
+
+
+def is_assumed(option: Option) -> bool:
+    """Whether what is told of a backend is mostly a guess."""
+    return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

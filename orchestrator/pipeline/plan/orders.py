@@ -13,7 +13,8 @@ from orchestrator.core.shards import Shard
 class Sending:
     """Up to `rows` waiting rows that go to a backend, those that keep away from `avoid`; and why.
 
-    `avoid` names backends, none for rows that may go anywhere. With `canary`, only rows that go before the others.
+    `avoid` names backends, none for rows that may go anywhere. With `canary`, only rows that go before the others; a
+    `probe` measures a route long unused.
     """
 
     rows: int
@@ -21,6 +22,7 @@ class Sending:
     avoid: tuple[str, ...]
     reason: str
     canary: bool = False
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,19 @@ from functools import cached_property
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard, ShardId
-from orchestrator.pipeline.plan.options import DAY, ObservationMemory, Prospects
+from orchestrator.pipeline.plan.options import ObservationMemory, Prospects, is_assumed, seconds_of
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.routes import eligibility_of, objections, standing_of
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
 from orchestrator.policy.planner import (
-    BatchOption,
     Decision,
     Open,
     Option,
     Outlook,
     Plan,
+    Probe,
+    ProbeRule,
     SynchronousOption,
     Terms,
 )
@@ -37,8 +38,6 @@ from orchestrator.store.records import OpenRows
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """A job without a deadline is planned as if it had one this far away, and nobody minded much."""
 LOOK = timedelta(minutes=30)
-QUICK = 2.0
-"""Seconds that the shortest batch takes: it is sent, and seen to be over."""
 
 
 class Planning:
@@ -91,6 +90,10 @@ class Planning:
         """Every backend of orch.toml, with what speaks against it."""
         return self._prospects.options
 
+    def option(self, backend: str) -> Option:
+        """A backend of orch.toml as the planner sees it."""
+        return next(one for one in self.options if one.backend == backend)
+
     @cached_property
     def _usable(self) -> list[Option]:
         return [option for option in self.options if option.objection is None]
@@ -126,7 +129,10 @@ class Planning:
 
     def plan(self) -> Plan:
         """The plan of all open rows as if none had been sent: what a submit prints."""
-        return self._planned(self._prospects.rows, self.options, self.terms)
+        found = self._prospects
+        planned = self._planned(found.rows, self.options, self.terms)
+        probe = self._probed(Open(found.rows, later=found.later, claims=found.claims), self.terms)
+        return replace(planned, probe=probe[0] if probe else None)
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
         found = self._prospects
@@ -141,11 +147,11 @@ class Planning:
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
         timed = [one for one in self._usable if isinstance(self._config.backends[one.backend], TimedBackend)]
-        if self.terms.budget is not None and not any(_is_assumed(one) for one in timed):
+        if self.terms.budget is not None and not any(is_assumed(one) for one in timed):
             free = self._planned(self._prospects.rows, self.options, replace(self.terms, budget=None))
             if free.verdict.holds or not plan.routes:
                 return True
-        return not any(_is_assumed(one) for one in self._usable)
+        return not any(is_assumed(one) for one in self._usable)
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
         """What a plan foresees of a job, to be held against what comes: its cost, and how long its answers are."""
@@ -175,21 +181,6 @@ class Planning:
             found.append(one("in_time", plan.chance, plan.chance, "plan"))
         return found
 
-    def turnarounds(self, shards: Sequence[Shard]) -> list[Forecast]:
-        """What is foreseen of shards that are sent now. An option works on all rows of a job there at once."""
-        together: dict[str, int] = dict(self.lying.paced)
-        for shard in shards:
-            together[shard.backend] = together.get(shard.backend, 0) + shard.rows
-        return [self._turnaround(shard, together[shard.backend]) for shard in shards]
-
-    def _turnaround(self, shard: Shard, together: int) -> Forecast:
-        option = next(one for one in self.options if one.backend == shard.backend)
-        p50, p95 = (QUICK + _seconds(option, together, chance) for chance in (0.5, 0.95))
-        source = option.turnaround.source if isinstance(option, BatchOption) else option.pace.source
-        return Forecast(
-            shard.job_id, "turnaround", shard.backend, shard.model, self._now, p50, p95, source, shard_id=shard.id
-        )
-
     # --- as the rows lie now
 
     def outlook(self) -> Outlook | None:
@@ -213,8 +204,8 @@ class Planning:
             order = [Sending(free, only, (), reason)] if free else []
             back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
-        found = self._decision()
-        sends = self._sends(found)
+        probe, found = self._probed(self.lying, self._binding) or (None, self._decision())
+        sends = self._sends(found, probe)
         return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
 
     @property
@@ -223,7 +214,15 @@ class Planning:
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.lying.paced)
 
-    def _sends(self, found: Decision) -> list[Sending]:
+    def _probed(self, rows: Open, terms: Terms) -> tuple[Probe, Decision] | None:
+        """A few of a job's rows for a backend long unused, and what to do with the others."""
+        routing = self._config.routing
+        if not routing.probe or self._job.deadline_at is None:
+            return None
+        rule = ProbeRule(routing.probe_after, routing.probe_share)
+        return planner.probed(rows, self.options, terms, self._now, rule, self._prospects.last_used)
+
+    def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
         """A decision's sends as orders. What was rerouted in time goes to options, and to no batch.
 
         Where the budget does not cover what is foreseen of all rows, or a quota holds none, nothing is decided: it
@@ -243,7 +242,9 @@ class Planning:
                     sends.append(Sending(taken, send.backend, avoid, reason))
                     back[avoid], left = back[avoid] - taken, left - taken
             if taken := min(left, free):
-                sends.append(Sending(taken, send.backend, (), reason))
+                is_probe = probe is not None and send.backend == probe.backend
+                why = probe.reason if probe and is_probe else reason
+                sends.append(Sending(taken, send.backend, (), why, probe=is_probe))
                 free -= taken
         for avoid, rows in back.items():
             if rows:
@@ -269,8 +270,8 @@ class Planning:
             return First(self.orders(), ())
         rows = max(1, self.lying.waiting)
         handles = [one for one in self._usable if isinstance(one, SynchronousOption)]
-        best = min(handles or self._usable, key=lambda one: (_seconds(one, rows, 0.95), one.cost.p50))
-        back = self._now + timedelta(seconds=_seconds(best, rows, 0.95))
+        best = min(handles or self._usable, key=lambda one: (seconds_of(one, rows, 0.95), one.cost.p50))
+        back = self._now + timedelta(seconds=seconds_of(best, rows, 0.95))
         if by is not None and back > by and self.lying.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
         reason = f"the canary goes first; {best.backend} is the fastest"
@@ -387,14 +388,3 @@ class Planning:
         """What speaks against each backend."""
         told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
         return told or "no backend is configured"
-
-
-def _seconds(option: Option, rows: int, chance: float) -> float:
-    """How long so many rows take at a backend, with this chance; a day at most."""
-    if isinstance(option, BatchOption):
-        return min(DAY, option.turnaround.within(chance))
-    return min(DAY, option.pace.seconds_for(rows, chance))
-
-
-def _is_assumed(option: Option) -> bool:
-    return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

@@ -36,6 +36,8 @@ _PRIOR_NIGHTS = 2.0
 _FADE = 0.88
 """What each newer night leaves of the weight of those before it."""
 _RARE_FADE = 0.97
+_IDLE_HALF_LIFE = 14.0
+"""Nights without rows after which a night before them weighs half: what nobody used may have changed."""
 _UNLIKE = 0.3
 """What a night of other rows weighs, and how much less sure it makes."""
 _OUTLYING, _LEAST_SCALE = 2.5, 0.1
@@ -105,11 +107,13 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     for one in in_work(stints, 0.0, counted=counted):
         if one.seconds > 0 and night_of(one.begin) < night_of(now):
             nights[night_of(one.begin)].append(one)
-    past = [coarse(nights[night]) for night in sorted(nights, reverse=True)]
+    dates = sorted(nights, reverse=True)
+    past = [coarse(nights[night]) for night in dates]
     hours = _hours(past)
     told = [NightSeen.of(stints_of, hours) for stints_of in past]
+    aged = [_aged((night_of(now) - date).days - 1 - newer) for newer, date in enumerate(dates)]
     well = [one for one in told if one.rate > 0]
-    rates, bad = _levels(well)
+    rates, bad = _levels(well, [age for age, one in zip(aged, told, strict=True) if one.rate > 0])
     weighed = sum(weight for _, weight in rates)
     alike = sum(one.alike * weight for one, (_, weight) in zip(well, rates, strict=True)) / weighed if well else 1.0
     speeds = Speeds(tuple(rates), hours, _drift(well), alike=alike, counted=counted)
@@ -149,12 +153,10 @@ def pace(
     if tonight:
         speeds = _with(speeds, NightSeen.of(coarse(tonight), speeds.hours), 1.0)
     usual = _usual(speeds, assumed, now, a_row, ahead, start)
-    work, rows, seconds = _recent(tonight, now)
-    if seconds <= 0:
-        return usual
     still = _still(tonight, now)
     if still >= _STILL_SECONDS and still * usual.rate >= _STILL_ROWS:
         return usual.now(0.0, still)
+    work, rows, seconds = _recent(_worked(tonight, now))
     if rows <= 0:
         return usual  # nothing was to be expected yet
     rate, noise = work / seconds / a_row, math.sqrt(_BURSTS / max(rows, 0.5))
@@ -209,13 +211,24 @@ def _steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], 
     return tuple(found)
 
 
-def _recent(today: Sequence[Stint], now: datetime) -> tuple[float, float, float]:
-    """Work, rows and seconds of the last minutes, what is older fading away."""
+def _worked(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
+    """The stints of tonight, up to the last with rows where a standstill at their end is long ago."""
+    if not tonight or now - tonight[-1].end <= _FORGIVEN:
+        return tonight
+    last = max((place for place, one in enumerate(tonight) if one.rows > 0), default=-1)
+    return tonight[: last + 1]
+
+
+def _recent(today: Sequence[Stint]) -> tuple[float, float, float]:
+    """Work, rows and seconds of the last minutes in which it had rows, what was before fading away.
+
+    While it is idle nothing is forgotten: what it did in the evening tells most of the same night.
+    """
     work = rows = seconds = 0.0
     for one in reversed(today):
         # Fading within a long stint counts too: only its last part is recent.
         length = one.seconds
-        weight = 0.5 ** (max(0.0, (now - one.end).total_seconds()) / _MEMORY) * min(1.0, 2 * _MEMORY / length)
+        weight = 0.5 ** ((today[-1].end - one.end).total_seconds() / _MEMORY) * min(1.0, 2 * _MEMORY / length)
         if weight < _FORGOTTEN:
             break
         work, rows, seconds = work + weight * one.work, rows + weight * one.rows, seconds + weight * length
@@ -237,12 +250,20 @@ def _drift(told: Sequence[NightSeen]) -> float:
     return max(LEAST_SPREAD, math.sqrt(off / count))
 
 
-def _levels(told: Sequence[NightSeen]) -> tuple[list[tuple[float, float]], list[bool]]:
+def _aged(idle: int) -> float:
+    """What a night still weighs after which an engine was not used on so many."""
+    return math.pow(0.5, idle / _IDLE_HALF_LIFE)
+
+
+def _levels(told: Sequence[NightSeen], aged: Sequence[float]) -> tuple[list[tuple[float, float]], list[bool]]:
     """The rate of each night, newest first, with its weight; what is far off counts as far as it may. And which
     nights were bad: far slower than the others."""
     if not told:
         return [], []
-    weights = [_FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike) for newer, one in enumerate(told)]
+    weights = [
+        age * _FADE**newer * (_UNLIKE + (1.0 - _UNLIKE) * one.alike)
+        for newer, (one, age) in enumerate(zip(told, aged, strict=True))
+    ]
     logs = [math.log(one.rate) for one in told]
     middle = median(list(zip(logs, weights, strict=True)))
     apart = median([(abs(log - middle), weight) for log, weight in zip(logs, weights, strict=True)])

@@ -1,12 +1,14 @@
 """By when, for how much, where: the plan of a job, and how it is made again while rows are open. Pure.
 
 plan(rows, options, terms, now) -> Plan              at submission
+probed(open, options, terms, now, ...) -> Probe      then, where a route was long unused
 replan(open, options, terms, now) -> Decision        at each look, while rows are open
 """
 
 from __future__ import annotations
 
 from orchestrator.policy.planner.plan import plan
+from orchestrator.policy.planner.probes import ProbeRule, probed
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.values import (
     BatchOption,
@@ -17,6 +19,7 @@ from orchestrator.policy.planner.values import (
     Option,
     Outlook,
     Plan,
+    Probe,
     Refusal,
     Route,
     Running,
@@ -34,6 +37,8 @@ __all__ = [
     "Option",
     "Outlook",
     "Plan",
+    "Probe",
+    "ProbeRule",
     "Refusal",
     "Route",
     "Running",
@@ -41,5 +46,6 @@ __all__ = [
     "SynchronousOption",
     "Terms",
     "plan",
+    "probed",
     "replan",
 ]

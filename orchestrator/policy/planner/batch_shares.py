@@ -34,6 +34,12 @@ class BatchShare:
         """Seconds until rows are free to go elsewhere, once that is decided."""
         return self.option.cancel_seconds
 
+    @property
+    def usually_free_after(self) -> float:
+        """The same as it is in half of all cases."""
+        usual = self.option.cancel_usual
+        return self.free_after if usual is None else min(usual, self.free_after)
+
     def answers(self, seconds: float) -> float:
         """P(the provider answers by then): one that was silent for some time may be for as long again."""
         if self.option.silent <= 0:

@@ -18,6 +18,8 @@ from orchestrator.policy.planner.values import SLIPS, Terms
 HOUR = 3600.0
 WORTH = 0.1
 """A batch that is less likely than this to be done before it would be rerouted is not worth its trouble."""
+EVEN = 0.5
+"""P(a cancel takes no longer than usual)."""
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Seconds after which batches may be rerouted. The same at every look and for every deadline, so that more time
 never means fewer choices; close together near by, where the next look decides anew."""
@@ -32,9 +34,9 @@ class CandidatePlan:
     """Where rows are, and what may come.
 
     `batch_shares` in batches, the last `bets` of them not sent yet; `new` rows are sent to options, so that they
-    hold `held`; `coming` ones are free in `free_in` seconds. The first `fallback` options may take more later.
-    Batches are rerouted `reroute_after` seconds from now, never where it is None. `cancel` names those that are
-    rerouted at once, `sources` the rows that leave an option.
+    hold `held`; `coming` ones are free in `free_in` seconds at the latest, in half of all cases in `usually_free_in`.
+    The first `fallback` options may take more later. Batches are rerouted `reroute_after` seconds from now, never
+    where it is None. `cancel` names those that are rerouted at once, `sources` the rows that leave an option.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -47,6 +49,7 @@ class CandidatePlan:
     bets: int = 0
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
+    usually_free_in: float | None = None
 
     @property
     def in_batches(self) -> int:
@@ -102,6 +105,16 @@ def latency(candidate: CandidatePlan) -> float:
 def arrival(candidate: CandidatePlan) -> float:
     """Seconds from now when what is rerouted is there to be sent on."""
     return max(candidate.free_in, (candidate.reroute_after or 0.0) + latency(candidate))
+
+
+def _usual_arrival(candidate: CandidatePlan) -> float:
+    """The same as it is in half of all cases."""
+    latency = max((batch_share.usually_free_after for batch_share in candidate.batch_shares), default=0.0)
+    return max(_usually_free(candidate), (candidate.reroute_after or 0.0) + latency)
+
+
+def _usually_free(candidate: CandidatePlan) -> float:
+    return candidate.free_in if candidate.usually_free_in is None else candidate.usually_free_in
 
 
 def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: bool) -> Iterator[Judged]:
@@ -190,16 +203,24 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
     """P(all rows are done by the deadline)."""
     if capacity.horizon <= 0:
         return 0.0
+
+    def arrives(burden: float, latest: float, usual: float, sure: float, cause: frozenset[str]) -> float:
+        """P(rows that are free then are done); where that is too late, what half of all cancels are quicker for."""
+        chance = sure * capacity.chance(burden, candidate.held, latest, candidate.fallback, cause=cause)
+        if chance >= EVEN or usual >= latest:
+            return chance
+        return max(chance, EVEN * capacity.chance(burden, candidate.held, usual, candidate.fallback, cause=cause))
+
     free = 1.0 - SLIPS if candidate.coming else 1.0
-    rest = capacity.chance(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) * free
+    rest = arrives(candidate.coming, candidate.free_in, _usually_free(candidate), free, frozenset())
     if not candidate.batch_shares:
         return rest
     if candidate.reroute_after is None:
         return done_by(candidate.batch_shares, capacity.horizon) * rest
     done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
     burden = candidate.in_batches + candidate.coming
-    rerouted = capacity.chance(burden, candidate.held, arrival(candidate), candidate.fallback, cause=candidate.causes)
-    return done * rest + (1.0 - done) * rerouted * (1.0 - slips(candidate))
+    sure, usual = 1.0 - slips(candidate), _usual_arrival(candidate)
+    return done * rest + (1.0 - done) * arrives(burden, arrival(candidate), usual, sure, candidate.causes)
 
 
 def lateness(candidate: CandidatePlan, capacity: Capacity) -> float:

@@ -37,6 +37,8 @@ def _of(option: Option) -> Figures:
     yield f"the cost of {name}", float(option.cost.p95), True
     if isinstance(option, BatchOption):
         yield f"cancel_seconds of {name}", option.cancel_seconds, False
+        if option.cancel_usual is not None:
+            yield f"cancel_usual of {name}", option.cancel_usual, False
         yield f"the silence of {name}", option.silent, False
         yield f"the window of {name}", option.window, False
         yield f"kept of {name}", option.kept, True

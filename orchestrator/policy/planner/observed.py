@@ -63,6 +63,11 @@ def goes_first(jobs: Iterable[Job], mine: Job) -> frozenset[JobId]:
     return frozenset(job.id for job in jobs if job.id != mine.id and is_first(job))
 
 
+def last_used(sight: Sight, now: datetime) -> datetime | None:
+    """When a backend had rows last, None where it never had any."""
+    return max((now if one.state in AT_BACKEND else one.ended_at or now for one in sight.shards), default=None)
+
+
 # --- batches
 
 
@@ -95,6 +100,13 @@ def leaving(shards: Sequence[Shard], now: datetime) -> float:
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
     """From the decision to take a batch back until its rows are free, as it is at the longest (95 %)."""
     return forecast.longest(_cancels(shards), assumed=assumed, at=now, chance=LIKELY, smoothed=True)
+
+
+def usual_cancel(shards: Sequence[Shard], now: datetime) -> float:
+    """What half of all cancels of a hosted batch do not exceed."""
+    if silence(shards, now):
+        return LET_GO
+    return forecast.longest(_cancels(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
 
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:

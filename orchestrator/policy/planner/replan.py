@@ -135,7 +135,10 @@ def _rerouting(job: Open, board: _Board, now: datetime) -> Chosen | None:
         if one and one.holds and one.value < found.value:
             return one
     everything = board.best(_position(job, board, running, len(running), now))
-    return everything if everything and (soon or everything.holds) else found
+    if everything is None:
+        return found
+    likelier = board.terms.late_cost is None and everything.chance > found.chance + SURER
+    return everything if soon or everything.holds or likelier else found
 
 
 def _spared(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
@@ -178,6 +181,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         batch_shares[one.backend] = BatchShare(option, rows, age)
     free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
     latency = [_batch(board, one).cancel_seconds for one in gone]
+    usual = [option.cancel_usual or option.cancel_seconds for option in (_batch(board, one) for one in gone)]
     return Position(
         job.waiting + sum(rows for _, rows in board.barred),
         job.rerouted,
@@ -187,6 +191,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], many: int, n
         board.held,
         tuple(one.batch for one in gone),
         board.barred,
+        max(free_in, *usual) if usual else free_in,
     )
 
 

@@ -47,6 +47,7 @@ class Position:
     held: Rows
     cancel: tuple[str, ...] = ()
     sources: Sources = ()
+    usually_free_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ def _candidates(
             for new, held in _sent(at, sent, fallback, capacity):
                 yield CandidatePlan(
                     batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
+                    at.usually_free_in,
                 )  # fmt: skip
 
 

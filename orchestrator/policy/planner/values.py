@@ -34,7 +34,8 @@ class Cost:
 class BatchOption:
     """A hosted Batch API: cheap, done at a time of its own.
 
-    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`. It keeps the
+    `cancel_seconds` pass until the rows of a cancelled batch are free, far more with the chance `slips`, and with a
+    chance of one half no more than `cancel_usual` (None: as many). It keeps the
     share `kept` of them, less where it is rerouted sooner than batches usually are done. `room` rows fit what may
     be enqueued there at once (None: any number), `behind` those that others have there now. A batch expires after
     `window` seconds. The provider has been `silent` for so many seconds. `objection` says why none may be sent.
@@ -52,6 +53,7 @@ class BatchOption:
     behind: int = 0
     silent: float = 0.0
     slips: float = SLIPS
+    cancel_usual: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +207,23 @@ class PlanVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """A few rows that go to a route long unused, to learn how fast it is now; they cost `at_most` (95 %)."""
+
+    backend: str
+    rows: int
+    at_most: Decimal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where the rows go. `at_most` holds for the dearest candidate plan that the plan may take; the budget covers it.
 
     All is done by `done_p50` and `done_p95` with these chances, None where nobody can say.
 
-    Without routes there is no way, or none that the budget pays for.
+    Without routes there is no way, or none that the budget pays for. A `probe` takes some of
+    the rows.
     """
 
     routes: tuple[Route, ...]
@@ -222,6 +235,7 @@ class Plan:
     verdict: PlanVerdict
     done_p50: datetime | None = None
     done_p95: datetime | None = None
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
