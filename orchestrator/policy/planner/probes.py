@@ -110,11 +110,10 @@ def _rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule) -> i
     if option.cost.p95 > 0:
         most = min(most, int(Decimal(repr(rule.share)) * expected / option.cost.p95))
     if isinstance(option, SynchronousOption):
-        least, most = LEAST_ROWS, min(most, max(LEAST_ROWS, int(option.pace.rate * WORK)))
-    else:
-        least = max(LEAST_ROWS, option.min_rows)
-        most = min(most, most if option.room is None else max(0, option.room - option.behind))
-    return most if most >= least else 0
+        most = min(most, max(LEAST_ROWS, int(option.pace.rate * WORK)))
+    elif option.room is not None:
+        most = min(most, max(0, option.room - option.behind))
+    return most if most >= LEAST_ROWS else 0
 
 
 def _is_harmless(
