@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.policy.planner import (
-    BatchOption,
     Decision,
     Open,
     Option,
