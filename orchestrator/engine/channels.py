@@ -157,7 +157,7 @@ class Folder:
 class Plugged:
     """A way of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    It gives an object with `send(message)`. It is loaded for each message, so that a broken one is told, not fatal.
+    It gives an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.
     """
 
     name: str

@@ -91,7 +91,7 @@ class Engine:
         self.notices = Notices(now)
         self._news: list[str] = []
         self.listeners: list[Callable[[Config], None]] = []
-        """Who else is told of settings that hold from now on."""
+        """Who else is notified of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
@@ -150,7 +150,7 @@ class Engine:
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
-                # Who waits for a job sees it; who does not is told.
+                # Whoever waits for a job sees it; others are notified.
                 self._watch.tick(self._standstill, now())
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
@@ -255,7 +255,7 @@ class Engine:
     # --- settings
 
     def _reload(self) -> None:
-        """Take up an edited orch.toml, looked at about once a second."""
+        """Apply an edited orch.toml, which is checked about once a second."""
         if time.monotonic() - self._look_at < HEALTH_SECONDS:
             return
         self._look_at = time.monotonic()

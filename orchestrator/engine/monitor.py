@@ -256,7 +256,7 @@ def _apart(what: str) -> Iterator[None]:
 
 
 def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
-    """What is wrong with a server of ours that has work, by what it says of itself: none of its upstreams answers."""
+    """What is wrong with one of our servers that has work, by its own account: none of its upstreams answers."""
     if (first := lost(health)) is None:
         return None
     seconds = float(first["problem_seconds"])

@@ -20,7 +20,7 @@ from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
 
 UNREACHABLE = timedelta(seconds=30)
-"""A backend that has not answered for so long is told as one that does not."""
+"""A backend that has not answered for so long is reported as one that does not."""
 
 
 class ShardSteps:

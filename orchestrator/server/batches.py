@@ -157,7 +157,7 @@ class Batches:
     async def _live(self, run: ActiveBatch) -> None:
         try:
             await self._run(run)
-        except Exception as error:  # noqa: BLE001  (it is told, and harms no other batch)
+        except Exception as error:  # noqa: BLE001  (it is reported, and harms no other batch)
             self._troubles.note(run.batch.id, error)
 
     async def _run(self, run: ActiveBatch) -> None:
@@ -188,7 +188,7 @@ class Batches:
         while True:
             try:
                 done = await stage(run)
-            except Exception as error:  # noqa: BLE001  (it is told, and the stage done again)
+            except Exception as error:  # noqa: BLE001  (it is reported, and the stage done again)
                 self._troubles.note(run.batch.id, error)
             else:
                 self._troubles.clear(run.batch.id)

@@ -100,7 +100,7 @@ class LocalBackend(_OwnServer):
 class SyncBackend(_OwnServer):
     """Our own batch server in front of a provider's synchronous API, which costs by the token.
 
-    `provider` names it in the price table; without it, it is told from the address.
+    `provider` names it in the price table; without it, the address tells.
     """
 
     kind: Literal["sync"]
@@ -127,7 +127,7 @@ class _Provider(_AnyBackend):
 class HostedBackend(_Provider):
     """A provider's Batch API that speaks OpenAI's protocol.
 
-    `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
+    `profile` names what is known of the provider (see `backends.profiles`); without it, the address tells.
     """
 
     kind: Literal["openai", "azure"]

@@ -1,6 +1,6 @@
 """The job file, read: `load` checks all that can be checked without opening a document.
 
-Each mistake is told with file, line and field. What a job file may say stands in `job_spec`.
+Each mistake is reported with file, line and field. What a job file may say stands in `job_spec`.
 """
 
 from __future__ import annotations

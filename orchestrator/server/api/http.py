@@ -204,5 +204,5 @@ def _reason(request: Request, error: Exception) -> str | None:
 
 
 def on_surprise(request: Request, error: Exception) -> Response:
-    """The answer to a mistake of ours."""
+    """The answer to an error of the server's own."""
     return as_json({"error": ErrorObject("The server made a mistake; its log tells which.", "server_error")}, 500)
