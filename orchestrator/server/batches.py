@@ -224,7 +224,7 @@ class Batches:
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
             if accepted:
-                raise NotAsItWas(f"{run.endpoint} is not allowed here any more (--allow-endpoint {run.endpoint})")
+                raise NotAsItWas(f"{run.endpoint} is no longer allowed here (--allow-endpoint {run.endpoint})")
             self._fail(run, [wire.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")])
             return None, None
         found = self._records.file(run.batch.input_file_id)
@@ -238,11 +238,11 @@ class Batches:
         plan = await self._plan(run, path, accepted=accepted)
         if isinstance(plan, list):
             if accepted:
-                raise NotAsItWas(f"its input file is not what it was: {plan[0].message}")
+                raise NotAsItWas(f"its input file has changed: {plan[0].message}")
             self._fail(run, plan)
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
-            raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")
+            raise NotAsItWas(f"its input file has changed: it has {len(plan):,} rows, and had {total:,}")
         return plan, path
 
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:
