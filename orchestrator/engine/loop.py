@@ -112,7 +112,7 @@ class Engine:
         )
         self._provider_calls = provider_calls or Threads()
         self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
-        self._watch = Monitor(store, config)
+        self._monitor = Monitor(store, config)
 
     def __enter__(self) -> Engine:
         return self
@@ -121,7 +121,7 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._provider_calls.close()
-        self._watch.close()
+        self._monitor.close()
         self._stack.close()
 
     def run(
@@ -151,7 +151,7 @@ class Engine:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
                 # Whoever waits for a job sees it; others are notified.
-                self._watch.tick(self._standstill, now())
+                self._monitor.tick(self._standstill, now())
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
@@ -281,7 +281,7 @@ class Engine:
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
         self._config = config
-        for part in (self._budgets, self._watch, self._backends):
+        for part in (self._budgets, self._monitor, self._backends):
             part.use(config)
         self.pipeline.settings_changed()
         for listener in self.listeners:

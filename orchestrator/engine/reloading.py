@@ -27,7 +27,7 @@ _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
 
 
 class Reloader:
-    """Looks at the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
+    """Checks the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
 
     def __init__(
         self,

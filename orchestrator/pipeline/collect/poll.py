@@ -22,7 +22,7 @@ from orchestrator.policy import evidence, poll_schedule
 
 
 class BatchPolling:
-    """Looks at batches."""
+    """Polls batches."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work
