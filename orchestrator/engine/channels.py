@@ -1,4 +1,4 @@
-"""The channels on which reports and alerts reach people: webhook, mail, folder. No error tells an address or a key."""
+"""Where reports and alerts reach people: webhook, mail, a folder. No error tells an address or a key."""
 
 from __future__ import annotations
 
