@@ -116,7 +116,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One thing that `orch doctor` looked at, without spending anything."""
+    """One thing that `orch doctor` checked, without spending anything."""
 
     name: str
     ok: bool

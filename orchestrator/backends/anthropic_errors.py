@@ -28,7 +28,7 @@ _ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it 
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
-    """The error of ours that a failed call is; `what` says what cannot be done, and by whom.
+    """Which of our errors a failed call is; `what` says what cannot be done, and by whom.
 
     `creating` is the one call that costs money: where it may have been carried out, that is Uncertain. The `secret`
     never stands in a message, whatever the provider's own says.
@@ -49,7 +49,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 def _of_answer(error: anthropic.APIStatusError, message: str, *, creating: bool) -> OrchError:
     status = error.status_code
     code = code_of(error)
-    # An account without credit is told so in words alone, as a bad request.
+    # An account without credit shows in words alone, as a bad request.
     no_credit = status == 400 and classify(status, code, None, message).disposition is Disposition.STOP
     if no_credit or is_account(status, code):
         return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)

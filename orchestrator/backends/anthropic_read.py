@@ -32,7 +32,7 @@ class _Row(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class AnthropicBatch:
-    """A batch as it is told; `counts` by their names, None where there are none."""
+    """A batch as it is reported; `counts` by their names, None where there are none."""
 
     id: str
     status: str
@@ -78,7 +78,7 @@ decode_row = msgspec.json.Decoder(_Row).decode
 
 
 def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | None:
-    """By how much the provider's clock is ahead, as batches of ours show that are listed; None where none is."""
+    """By how much the provider's clock is ahead, as those of our batches show that are listed; None where none is."""
     ahead = sorted(
         batch.created_at - asked
         for batch in listed

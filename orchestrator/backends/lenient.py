@@ -18,7 +18,7 @@ MOST_TOKENS = 2**53
 LONGEST = 500
 LONGEST_NUMBER = 300
 MILLISECONDS = 10**11
-"""A time that is told as more seconds than this (the year 5138) is told in milliseconds."""
+"""A time that has more seconds than this (the year 5138) is in milliseconds."""
 
 
 def decode(content: bytes) -> Any:
@@ -40,7 +40,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """A number from 0 to `most`, also one told as text or fraction; None where none is told."""
+    """A number from 0 to `most`, also one given as text or fraction; None where none is given."""
     if isinstance(value, bool) or value is None:
         return None
     try:

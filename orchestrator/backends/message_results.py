@@ -86,7 +86,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(usage: Mapping[str, Any], name: str) -> int:
-    """A number of tokens; 0 where none is told that can be one."""
+    """A number of tokens; 0 where none is given that can be one."""
     value = lenient.count(usage.get(name))
     return value if value is not None and value < MOST_TOKENS else 0
 

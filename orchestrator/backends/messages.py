@@ -58,7 +58,7 @@ def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any],
     """The params of a chat completion's body, and the names of the fields that were left out.
 
     `max_tokens` is for a body that names none: it must have one there. Raises InputError with the name of a field
-    that cannot be meant otherwise than it is told.
+    that can mean only one thing.
     """
     translation = _Translation()
     params = translation.params({name: value for name, value in body.items() if value is not None}, max_tokens)

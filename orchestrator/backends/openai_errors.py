@@ -33,7 +33,7 @@ LONGEST_RETRY = 86_400.0
 
 
 def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
-    """The error of ours that a failed call is; `what` says what cannot be done, and by whom.
+    """Which of our errors a failed call is; `what` says what cannot be done, and by whom.
 
     `creating` is the one call that costs money: where it may have been carried out, that is Uncertain. The `secret`
     never stands in a message, whatever the provider's own says.
@@ -51,7 +51,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
 
 
 def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread: bool) -> OrchError:
-    """The error of ours that a call without an answer is, or one whose answer cannot be read."""
+    """Which of our errors a call without an answer is, or one whose answer cannot be read."""
     if is_unread:
         return Uncertain(message) if creating else BackendError(message, hint="check base_url")
     if isinstance(cause, _NEVER_LEFT):

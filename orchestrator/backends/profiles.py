@@ -100,7 +100,7 @@ PROFILES = {
             discount=None,
         ),
         Profile("parasail", limits=BatchLimits(max_bytes=500 * MB)),
-        # It takes 5,000,000 rows in 10 GB; a batch of ours is held in memory by its ids while it is collected.
+        # It takes 5,000,000 rows in 10 GB; our batches are held in memory by their ids while they are collected.
         Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
         # Our own server: any window, and a batch shows in its list from the moment in which it is made.

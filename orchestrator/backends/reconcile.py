@@ -16,8 +16,8 @@ INPUT_SUFFIX = ".jsonl"
 class FindingKind(StrEnum):
     """How a batch or a file differs from what we know of it."""
 
-    UNKNOWN = "unknown"  # a batch that carries an id of ours, which no shard here has
-    FOREIGN = "foreign"  # a batch that carries no id of ours: another program's, or made by hand
+    UNKNOWN = "unknown"  # a batch that carries one of our ids, which no shard here has
+    FOREIGN = "foreign"  # a batch that carries none of our ids: another program's, or made by hand
     UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the engine's next step takes it up
     DOUBLE = "double"  # a batch that carries the id of a shard which has another one, or none any more
     RUNNING = "running"  # a batch that goes on there though its shard is over here
@@ -86,7 +86,7 @@ def compare(
 ) -> Comparison:
     """Compare the shards of a backend with every batch and input file of the account that its key belongs to.
 
-    Shards in `moved` went on while the backend was asked: what is told of their batches is of another moment.
+    Shards in `moved` went on while the backend was asked: what is known of their batches is of another moment.
     """
     ours: dict[str, Shard] = {shard.id: shard for shard in shards}
     by_batch = {shard.batch_id: shard for shard in ours.values() if shard.batch_id is not None}

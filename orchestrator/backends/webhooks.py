@@ -1,7 +1,7 @@
-"""Webhooks of providers: a signed event that a batch is over makes it be looked at at once.
+"""Webhooks of providers: a signed event that a batch is over triggers an immediate poll.
 
 Nothing is believed of an event but the batch's id, and an event counts once: the most that one which was forged or
-sent again could bring about is a look. Batches are looked at by the clock all the same, whether events come or not.
+sent again could bring about is a poll. Batches are polled by the clock all the same, whether events come or not.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def listening(
 ) -> Iterator[str]:
     """Take webhooks in a thread of this process until the block ends; gives the URL, but for the backend's name.
 
-    `push` is called from that thread with the id of each batch that is told of. Port 0 takes a free one. Raises
+    `push` is called from that thread with the id of each batch that an event names. Port 0 takes a free one. Raises
     UsageError for a host that leads nowhere, BackendError for an address that cannot be had.
     """
     with closing(_bound(host, port)) as bound, closing(openai.OpenAI(api_key="none")) as client:

@@ -128,7 +128,7 @@ def doctor(as_json: bool) -> int:
 
 
 Found = tuple[str, bool, str, int]
-"""What was looked at, whether it is well, what was found, and the exit code where it is not well."""
+"""What was checked, whether it is well, what was found, and the exit code where it is not well."""
 
 
 def _examine() -> Iterator[Found]:

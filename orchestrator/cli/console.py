@@ -66,7 +66,7 @@ def _console(stream: TextIO) -> Console:
                 yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit with 1; a reader that has enough is not a failure of ours
+            raise BrokenPipeError  # rich would exit with 1; a reader that has enough is not a failure here
 
     return Safe(file=under(stream), highlight=False, markup=False, emoji=False)
 

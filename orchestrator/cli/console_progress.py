@@ -68,7 +68,7 @@ class LiveProgress:
 
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
         """While something of a known size is done: `what` is its name, `unit` what is counted (`rows`, `MB`)."""
-        # Elsewhere than on a terminal, only work that takes long is told of.
+        # Elsewhere than on a terminal, only work that takes long is shown.
         began = self._begun.setdefault(what, self._clock())
         if not self.is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
             return
@@ -94,7 +94,7 @@ class LiveProgress:
         return self._rates.setdefault(what, RateWindow()).add(self._clock(), done)
 
     def is_due(self) -> bool:
-        """Whether something would be drawn now: what is told of may happen many thousand times a second, and take
+        """Whether something would be drawn now: progress may come many thousand times a second, and take
         counting all rows of a job."""
         now = self._clock()
         if self._screen.is_on:

@@ -169,7 +169,7 @@ def opened(place: Place | None = None) -> Iterator[Context]:
 
 @contextmanager
 def ready() -> Iterator[Context]:
-    """The same for a command that needs all settings: what is wrong with them is told before a database is made."""
+    """The same for a command that needs all settings: errors in them are reported before a database is made."""
     settings = CommandSettings(locate())
     config = settings.config
     with opened(settings.place) as context:

@@ -44,7 +44,7 @@ def write_rows(
     *,
     is_merged: bool = False,
 ) -> WrittenRows:
-    """Write every row. `progress` is told what is done, how much of it, of how much, and the unit.
+    """Write every row. `progress` is called with what is done, how much of it, of how much, and the unit.
 
     With `is_merged` the job has just come to its end, and the rows in the home are those that it ended with.
     Raises StorageError.

@@ -77,7 +77,7 @@ def until_over(
             follow(holder, str(holder) not in told)
             told.add(str(holder))
             followed = holder
-            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is looked at; it cannot wake us
+            time.sleep(FOLLOW_SECONDS)  # the other process's database is what is read; it cannot wake us
         if interrupted() and not is_over():
             goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
             raise CommandInterrupted(f"stopped; {goes_on}")

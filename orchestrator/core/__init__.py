@@ -1,1 +1,1 @@
-"""Words, errors, time and the bounds on what strangers send: what every room uses. Imports nothing of ours."""
+"""Words, errors, time and the bounds on what strangers send: what every room uses. Imports no other room."""

@@ -233,7 +233,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """How far a job was at a backend of ours at a time: rows done there, their tokens, and rows `left` there.
+    """How far a job was at one of our own backends at a time: rows done there, their tokens, and rows `left` there.
 
     `series` is its job file.
     """

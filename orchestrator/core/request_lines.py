@@ -40,7 +40,7 @@ _decode_line = msgspec.json.Decoder(RequestLine).decode
 _decode_head = msgspec.json.Decoder(_BodyHead).decode
 FEW_BRACKETS = 20
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{")
-# A string that does not end is one token too, so that nothing is looked at twice.
+# A string that does not end is one token too, so that nothing is scanned twice.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[][{}]', re.DOTALL)
 _TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"

@@ -122,7 +122,7 @@ def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
 
 
 def _beside(part: Mapping[str, Any], resolver: Any) -> Iterator[tuple[Any, Any]]:
-    """The schemas that judge the same value; what a reference does not find is told elsewhere."""
+    """The schemas that judge the same value; what a reference does not find is reported elsewhere."""
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
@@ -231,7 +231,7 @@ def _counted(keyword: Keyword) -> Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _spend(1 + len(value) / 4 if type(value) in (list, dict) else 1)
         for error in keyword(validator, value, instance, schema) or ():
-            _spend(len(error.message) / 50)  # it shows the whole value, and may be kept while others are looked at
+            _spend(len(error.message) / 50)  # it shows the whole value, and may be kept while others are checked
             yield error
 
     return counted

@@ -26,7 +26,7 @@ MOST_TRIPS = 3
 MOST_STEPS = 100
 """Names, filters and comparisons of a template that is rendered here."""
 MOST_CODE = 20_000
-"""Characters between the braces of a template that is looked at here."""
+"""Characters between the braces of a template that is parsed here."""
 MOST_MESSAGE = 300
 
 _CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -130,7 +130,7 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
 
 
 def _looked_at(source: str) -> nodes.Template | None:
-    """The template's parts; None where it is too large, or too broken, to be looked at here."""
+    """The template's parts; None where it is too large, or too broken, to be parsed here."""
     code = sum(len(found[0]) for found in _CODE.finditer(source)) if source.count("{") <= MOST_CODE else MOST_CODE + 1
     if code > MOST_CODE or re.search(r"\{[{%#]", _CODE.sub("", source)):
         return None

@@ -28,7 +28,7 @@ BATCH_ROWS = 200
 BATCH_BYTES = 100_000
 BATCH_SECONDS = 0.2
 LOOK_ROWS = 8
-"""After so many rows the clock is looked at."""
+"""After so many rows the clock is checked."""
 Plain = tuple[object, ...]
 
 
@@ -114,7 +114,7 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """The keys of all documents of a `TableFile`, some at a time. What is wrong with it is told when it is read."""
+    """The keys of all documents of a `TableFile`, some at a time. Errors are reported when it is read."""
     file = TableFile(*about)  # type: ignore[arg-type]
     try:
         found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
@@ -143,7 +143,7 @@ def columns(*about: object) -> Iterator[tuple[str, ...]]:
 
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
-    """What is told of a file, folder or table as a whole."""
+    """What is reported of a file, folder or table as a whole."""
     return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
 
 

@@ -75,7 +75,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def _raw(self) -> Iterator[IO[bytes]]:
-        """The bytes as they lie there. A file that changes while it is read is told."""
+        """The bytes as they lie there. A file that changes while it is read is reported."""
         if self.data is not None:
             yield io.BytesIO(self.data)
             return

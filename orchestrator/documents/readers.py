@@ -190,7 +190,7 @@ def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
 
 
 def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> ExtractionError:
-    """What is told of a document that a reader died of. The same each time, so that it is known again."""
+    """What is reported of a document that a reader died of. The same each time, so that it is recognised."""
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:
         case Trip.TIME:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 RACY_NS = 2_000_000_000
-"""A file that changed so shortly before it was looked at may change once more without another time: some file systems
+"""A file that changed so shortly before it was checked may change once more without another time: some file systems
 count in steps of two seconds. Git does the same, and calls it racily clean."""
 
 

@@ -1,4 +1,4 @@
-"""The ways on which reports and alerts reach people: webhook, mail, a folder. No error tells an address or a key."""
+"""Where reports and alerts reach people: webhook, mail, a folder. No error tells an address or a key."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Plugged:
-    """A way of another package: an entry point of the group `orch.channels`, called with options and environment.
+    """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    It gives an object with `send(message)`. It is loaded for each message, so that a broken one is told, not fatal.
+    It gives an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Plugged:
 
 
 def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:
-    """The ways that orch.toml names."""
+    """The channels that orch.toml names."""
     wanted: Reports = config.reports
     found: list[Channel] = []
     if wanted.webhook_env is not None:

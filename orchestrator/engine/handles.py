@@ -34,7 +34,7 @@ def check(config: Config) -> None:
 
 
 def own_handle(name: str, settings: OwnBackend, config: Config, socket: Path) -> BackendHandle:
-    """A backend whose server, one of ours, listens on a socket."""
+    """A backend whose server is our own and listens on a socket."""
     profile = PROFILES["orch"]
     return BackendHandle(
         name=name,

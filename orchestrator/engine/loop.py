@@ -94,7 +94,7 @@ class Engine:
         self.notices = Notices(now)
         self._news: list[str] = []
         self.listeners: list[Callable[[Config], None]] = []
-        """Who else is told of settings that hold from now on."""
+        """Who else is notified of settings that hold from now on."""
         self._health: dict[str, Any] = {}
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
@@ -115,7 +115,7 @@ class Engine:
         )
         self._provider_calls = provider_calls or Threads()
         self.pipeline = Pipeline(store, self._home, handles, budgets, now, self._provider_calls)
-        self._watch = Monitor(store, config)
+        self._monitor = Monitor(store, config)
 
     def __enter__(self) -> Engine:
         return self
@@ -124,7 +124,7 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._provider_calls.close()
-        self._watch.close()
+        self._monitor.close()
         self._stack.close()
 
     def run(
@@ -153,8 +153,8 @@ class Engine:
             if only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
-                # Who waits for a job sees it; who does not is told.
-                self._watch.tick(self._standstill, now())
+                # Whoever waits for a job sees it; others are notified.
+                self._monitor.tick(self._standstill, now())
             tick(self)
             wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
             # Counting a million rows takes a while; looking must not take the time that the rows need.
@@ -258,7 +258,7 @@ class Engine:
     # --- settings
 
     def _reload(self) -> None:
-        """Take up an edited orch.toml, looked at about once a second."""
+        """Apply an edited orch.toml, which is checked about once a second."""
         if time.monotonic() - self._look_at < HEALTH_SECONDS:
             return
         self._look_at = time.monotonic()
@@ -284,7 +284,7 @@ class Engine:
     def use(self, config: Config) -> None:
         """These settings hold from now on."""
         self._config = config
-        for part in (self._budgets, self._watch, self._backends):
+        for part in (self._budgets, self._monitor, self._backends):
             part.use(config)
         self.pipeline.settings_changed()
         for listener in self.listeners:

@@ -63,13 +63,13 @@ class Standstill:
 
 
 class Monitor:
-    """Looks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
+    """Checks once a minute, in a thread of its own: a mail server that does not answer keeps no row waiting."""
 
-    def __init__(self, store: Store, config: Config, ways: Sequence[Channel] | None = None) -> None:
+    def __init__(self, store: Store, config: Config, given: Sequence[Channel] | None = None) -> None:
         self._store = store
         self._config = config
         self._home = Home(config.home)
-        self._given = ways
+        self._given = given
         self._again: dict[str, tuple[datetime, float]] = {}
         self._at: datetime | None = None
         self._thread: threading.Thread | None = None
@@ -89,7 +89,7 @@ class Monitor:
         if self._at is not None and self._at <= now < self._at + EVERY:
             return
         self._at = now
-        self._thread = threading.Thread(target=self._look_safely, args=(standstill(), now), name="watch")
+        self._thread = threading.Thread(target=self._look_safely, args=(standstill(), now), name="monitor")
         self._thread.start()
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Monitor:
     def look(self, standstill: Standstill, now: datetime) -> None:
         """Find what there is to tell, and send what was not taken yet. Raises StorageError.
 
-        What goes wrong with one job, or on one way, is logged and keeps no other.
+        What goes wrong with one job, or on one channel, is logged and keeps no other.
         """
         home = self._home.identity()
         for notice in (*standstill.notices, *self._nights(home, now)):
@@ -133,14 +133,14 @@ class Monitor:
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 
     def _end(self, job_id: JobId, now: datetime) -> None:
-        """Keep what there is to tell of a job that is over, its report for every way."""
+        """Keep what there is to tell of a job that is over, its report for every channel."""
         quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
-        for way in self._channels:
-            self._store.alerts.add(Told(f"{REPORT}:{job_id}|{way.name}", now, REPORT, job_id, "", ""))
+        for channel in self._channels:
+            self._store.alerts.add(Told(f"{REPORT}:{job_id}|{channel.name}", now, REPORT, job_id, "", ""))
 
     def _watched(self, job: Job, standstill: Standstill, now: datetime) -> MonitoredJob:
         shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
@@ -161,9 +161,9 @@ class Monitor:
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:
-        """Keep an alert, for every way; the first time, it is an event of its job."""
-        for way in self._channels:
-            key = f"{alert.key}|{way.name}"
+        """Keep an alert, for every channel; the first time, it is an event of its job."""
+        for channel in self._channels:
+            key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
         # Behind those: where this one is known, none of them is missing.
         if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
@@ -172,30 +172,30 @@ class Monitor:
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
-        """Keep what no job is the matter of, for every way; the first time, it is logged."""
-        for way in self._channels:
-            key = f"{notice.key}:{home}|{way.name}"
+        """Keep what no job is the matter of, for every channel; the first time, it is logged."""
+        for channel in self._channels:
+            key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
         told = Told(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
         if self._store.alerts.add(told):
             log.warning("%s: %s; %s", notice.kind, notice.message, notice.action)
 
     def _send(self, home: str, now: datetime) -> None:
-        ways = {way.name: way for way in self._channels}
+        by_name = {channel.name: channel for channel in self._channels}
         for told in self._store.alerts.unsent(home, now - KEPT):
-            way = ways.get(told.key.rpartition("|")[2])
+            channel = by_name.get(told.key.rpartition("|")[2])
             at, _ = self._again.get(told.key, (now, 0.0))
-            if way is None or now < at:
+            if channel is None or now < at:
                 continue
             with _apart(told.key):
-                self._send_one(told, way, now)
+                self._send_one(told, channel, now)
 
-    def _send_one(self, told: Told, way: Channel, now: datetime) -> None:
+    def _send_one(self, told: Told, channel: Channel, now: datetime) -> None:
         job = None if told.job_id is None else self._store.jobs.find(told.job_id)
         if job is None and told.job_id is not None:
             return
         try:
-            way.send(self._message(told, job, now))
+            channel.send(self._message(told, job, now))
         except OrchError as error:
             self._put_off(told, error.message, now)
         except Exception as error:
@@ -256,7 +256,7 @@ def _apart(what: str) -> Iterator[None]:
 
 
 def trouble_at(name: str, health: Mapping[str, Any]) -> Trouble | None:
-    """What is wrong with a server of ours that has work, by what it says of itself: none of its upstreams answers."""
+    """What is wrong with one of our servers that has work, by its own account: none of its upstreams answers."""
     if (first := lost(health)) is None:
         return None
     seconds = float(first["problem_seconds"])

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Notices:
-    """Kept until the watch takes them; each is told once."""
+    """Kept until the monitor takes them; each is reported once."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now

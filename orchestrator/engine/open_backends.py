@@ -78,13 +78,13 @@ class OpenBackends:
         return found.handle
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
-        """The servers of ours that run, and their settings."""
+        """Our servers that run, and their settings."""
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
 
     def leaves(self, name: str) -> str | None:
-        """Why rows are to come back from a server of ours that still runs; None where they may stay."""
+        """Why rows are to come back from one of our servers that still runs; None where they may stay."""
         found = self._opened.get(name)
         if found is None or found.server is None or name in self._config.backends:
             return None

@@ -1,4 +1,4 @@
-"""orch.toml while an engine runs under it: edits hold from the next look on, and what cannot be taken up is told.
+"""orch.toml while an engine runs under it: edits hold from the next check on, what cannot be applied is reported.
 
 A file is believed once it reads the same at two looks: one that is being written is half a file. One that is broken,
 gone or empty is refused, and what held before goes on holding.
@@ -27,7 +27,7 @@ _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
 
 
 class Reloader:
-    """Looks at the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
+    """Checks the settings file of one engine. `check` raises OrchError for settings that cannot be meant."""
 
     def __init__(
         self,

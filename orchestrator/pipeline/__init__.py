@@ -3,7 +3,7 @@
     build    documents → requests
     batches  one shard through all that follows, what asks a provider by `provider_calls`:
       submit   requests → shards → batches, as far as `admission_control` lets them go
-      track    batches looked at until they are over
+      track    batches polled until they are over
       fetch    result files, until they are whole
       collect  result files → outcomes; `leftovers` says what becomes of the others
     remote_cleanup   what is left at backends: files to delete, and answers that come `late`
@@ -77,7 +77,7 @@ class Pipeline:
 
     @property
     def polls(self) -> track.PollSchedule:
-        """When batches are looked at."""
+        """When batches are polled."""
         return self._batches.polls
 
     @property

@@ -94,13 +94,13 @@ class ShardWork:
     def refused_account(
         self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
-        """An account that is refused is tried again slowly, before it is told as an error."""
+        """An account that is refused is tried again slowly, before it is reported as an error."""
         self.admission_control.stop(handle, error.message, what)
         held = self.admission_control.check_account(handle) or error.message
         return self.hold(job, self.store.shards.get(shard.id), held)
 
     def hold(self, job: Job, shard: Shard, why: str) -> bool:
-        """Say what a shard waits for; it is told once, however often it is looked at. Always False: nothing moved."""
+        """Say what a shard waits for; reported once, however often it is checked. Always False: nothing moved."""
         if shard.held != why:
             if shard.held is None:
                 self.note(job, EventKind.HELD, why, shard)

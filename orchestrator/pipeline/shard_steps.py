@@ -20,7 +20,7 @@ from orchestrator.pipeline.submit.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.submit.dispatch import Dispatch
 
 UNREACHABLE = timedelta(seconds=30)
-"""A backend that has not answered for so long is told as one that does not."""
+"""A backend that has not answered for so long is reported as one that does not."""
 
 
 class ShardSteps:
@@ -34,7 +34,7 @@ class ShardSteps:
         self.handle = work.handle
         self.model = work.model
         self._dispatch = Dispatch(work, self.dissolve)
-        self._watch = BatchPolling(work)
+        self._polling = BatchPolling(work)
         self._gather = Gather(work, lambda shard: self.remote_cleanup.add(shard.id))
         self.remote_cleanup = RemoteCleanup(
             work.store, work.home, work.handles.open, work.provider_calls, work.now, work.note, self._gather.take_late
@@ -51,9 +51,9 @@ class ShardSteps:
             case ShardState.PENDING:
                 return self._dispatch.send(job, shard)
             case ShardState.SUBMITTING:
-                return self._watch.patiently(job, shard, self._dispatch.recover)
+                return self._polling.patiently(job, shard, self._dispatch.recover)
             case ShardState.SUBMITTED:
-                return self._watch.patiently(job, shard, self._watch.track)
+                return self._polling.patiently(job, shard, self._polling.track)
             case ShardState.ENDED:
                 return self._gather.collect(job, shard)
             case ShardState.COLLECTED | ShardState.CANCELLED:

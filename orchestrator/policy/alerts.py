@@ -18,7 +18,7 @@ from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.spec_of import expires
 
 PATIENCE = 2 * MINUTE
-"""Seconds for which a backend may be away before anybody is told: most are back by then."""
+"""Seconds for which a backend may be away before anybody is alerted: most are back by then."""
 HELD = 30 * MINUTE
 """Seconds for which a batch may wait to be sent, found or answered for: quotas and budgets are waited for each night,
 and most backends are back by then."""
@@ -43,7 +43,7 @@ class AlertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something to tell: what it is, and what was done about it. Of a kind, job and `what` it is told once."""
+    """Something to report: what it is, and what was done about it. It is reported once for a kind, job and `what`."""
 
     kind: AlertKind
     job: Job
@@ -59,7 +59,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell that no job is the matter of. Of a kind and `what` it is told once."""
+    """Something to report that concerns no job. It is reported once for a kind and `what`."""
 
     kind: AlertKind
     what: str
@@ -74,7 +74,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What keeps rows from running, and for how many seconds it has. By its `code` it is told once."""
+    """What keeps rows from running, and for how many seconds it has. It is reported once for a `code`."""
 
     code: str
     text: str

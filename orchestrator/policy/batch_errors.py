@@ -103,7 +103,7 @@ _UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
 def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
     """The verdict on a batch that was refused, at its creation or by its validation, for this problem. Never raises.
 
-    All rows of a batch of ours are for one model and endpoint, so a line that is refused for either speaks for all.
+    All rows of our batches are for one model and endpoint, so a line that is refused for either speaks for all.
     """
     word, text = plain(code), (message or "")[:MOST_READ]
     row = classify(None if line is None else 400, code, None, message)

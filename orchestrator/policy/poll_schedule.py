@@ -13,7 +13,7 @@ GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 ENOUGH = 5
-"""Batches from which on what is usual is told from our own; with fewer, it is assumed."""
+"""From this many batches on, what is usual is learned from our own; with fewer, it is assumed."""
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
@@ -54,7 +54,7 @@ def _part(values: Sequence[float], part: float) -> float:
 
 
 def next_look(base: float, looks: int, *, seed: str, ends_in: float | None = None) -> float:
-    """Seconds until a batch is looked at again, after so many looks that showed nothing new.
+    """Seconds until a batch is polled again, after so many polls that showed nothing new.
 
     `base` is the shortest pause; each is half as long again as the one before, up to five times `base` and ten
     minutes. When batches usually end (`ends_in` seconds from now) it is `base` again. A fifth is left to chance.

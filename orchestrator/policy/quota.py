@@ -24,7 +24,7 @@ FURTHEST_OFF = 4.0
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """What of ours is at the backend: of this model, and how many batches of any were made in the last hour."""
+    """What we have at the backend: of this model, and how many batches of any were made in the last hour."""
 
     tokens: int = 0
     rows: int = 0

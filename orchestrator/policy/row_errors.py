@@ -14,7 +14,7 @@ from enum import StrEnum
 from orchestrator.core.model import CancelCode, Job
 
 MOST_READ = 2000
-"""Characters of a message that are looked at."""
+"""Characters of a message that are examined."""
 
 
 class Disposition(StrEnum):

@@ -11,7 +11,7 @@
     batches      the life of a batch, from validating to its end; troubles: what keeps one from going on
     leftovers    a finished batch's rows that did not succeed, as a new batch
     merged       results in input order
-    webhooks     who is told of a batch's end
+    webhooks     who is notified of a batch's end
     upkeep       removes what is over its time
     health, metrics, logs  what operators look at
     dispatch/    how rows reach upstreams and come back as durable results

@@ -160,7 +160,7 @@ class Batches:
     async def _live(self, run: ActiveBatch) -> None:
         try:
             await self._run(run)
-        except Exception as error:  # noqa: BLE001  (it is told, and harms no other batch)
+        except Exception as error:  # noqa: BLE001  (it is reported, and harms no other batch)
             self._troubles.note(run.batch.id, error)
 
     async def _run(self, run: ActiveBatch) -> None:
@@ -191,7 +191,7 @@ class Batches:
         while True:
             try:
                 done = await stage(run)
-            except Exception as error:  # noqa: BLE001  (it is told, and the stage done again)
+            except Exception as error:  # noqa: BLE001  (it is reported, and the stage done again)
                 self._troubles.note(run.batch.id, error)
             else:
                 self._troubles.clear(run.batch.id)
@@ -227,7 +227,7 @@ class Batches:
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
             if accepted:
-                raise NotAsItWas(f"{run.endpoint} is not allowed here any more (--allow-endpoint {run.endpoint})")
+                raise NotAsItWas(f"{run.endpoint} is no longer allowed here (--allow-endpoint {run.endpoint})")
             self._fail(run, [wire.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")])
             return None, None
         found = self._records.file(run.batch.input_file_id)
@@ -241,7 +241,7 @@ class Batches:
         plan = await self._plan(run, path, accepted=accepted)
         if isinstance(plan, list):
             if accepted:
-                raise NotAsItWas(f"its input file is not what it was: {plan[0].message}")
+                raise NotAsItWas(f"its input file has changed: {plan[0].message}")
             self._fail(run, plan)
             return None, None
         if self._expected and not accepted and plan.model not in (*self._expected, bodies.DEFAULT_MODEL):
@@ -250,7 +250,7 @@ class Batches:
             self._fail(run, [wire.LineError("model_not_found", told, "body.model")])
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
-            raise NotAsItWas(f"its input file is not what it was: it has {len(plan):,} rows, and had {total:,}")
+            raise NotAsItWas(f"its input file has changed: it has {len(plan):,} rows, and had {total:,}")
         return plan, path
 
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:

@@ -206,7 +206,7 @@ class Service:
         """A part that goes on until it is told to end has ended."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a part of the server has ended", exc_info=error)
-            self._broken = "a part of the server has ended by an internal error; see the log, and start it again"
+            self._broken = "a part of the server stopped because of an internal error; see the log, and restart it"
 
     async def _review(self) -> None:
         """About once a second: who is in a hurry, and what has been learned of the upstreams."""

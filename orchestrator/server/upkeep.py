@@ -69,9 +69,9 @@ class Upkeep:
             try:
                 await self.sweep(int(clock_now().timestamp()))
             except (StorageError, OSError) as error:
-                log.warning("what is over its time could not be removed: %s", error)
+                log.warning("what has expired could not be removed: %s", error)
             except Exception:
-                log.exception("what is over its time could not be removed")
+                log.exception("what has expired could not be removed")
             await asyncio.sleep(self._period)
 
     async def sweep(self, now: int) -> None:

@@ -162,7 +162,7 @@ class Webhooks:
                     log.warning("webhooks wait: %s", error)
                     pause = STORAGE_SECONDS
                 except Exception:
-                    log.exception("webhooks wait for an internal error")
+                    log.exception("webhooks are paused by an internal error")
                     pause = STORAGE_SECONDS
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause)

@@ -217,7 +217,7 @@ class EnginesBackend(TimedBackend):
 class SyncBackend(OwnServer):
     """Our own batch server in front of a provider's synchronous API, which costs by the token.
 
-    `provider` names it in the price table; without it, it is told from the address.
+    `provider` names it in the price table; without it, the address tells.
     """
 
     kind: Literal["sync"]
@@ -244,7 +244,7 @@ class _Provider(_AnyBackend):
 class HostedBackend(_Provider):
     """A provider's Batch API that speaks OpenAI's protocol.
 
-    `profile` names what is known of the provider (see `backends.profiles`); without it, it is told from the address.
+    `profile` names what is known of the provider (see `backends.profiles`); without it, the address tells.
     """
 
     kind: Literal["openai", "azure"]

@@ -139,7 +139,7 @@ class Retention(Strict):
     @model_validator(mode="after")
     def _goes_together(self) -> Retention:
         if self.jobs is not None and self.results is not None and self.jobs < self.results:
-            raise ValueError("jobs is shorter than results: without its job nobody finds a result")
+            raise ValueError("jobs is shorter than results: a result cannot be found without its job")
         return self
 
 

@@ -1,6 +1,6 @@
 """The job file, read: `load` checks all that can be checked without opening a document.
 
-Each mistake is told with file, line and field. What a job file may say stands in `job_spec`.
+Each mistake is reported with file, line and field. What a job file may say stands in `job_spec`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def load(path: Path) -> JobSpec:
     """Read and check a job file. Raises InputError with file, line and field for each mistake."""
     data, lines = load_yaml(path)
     if not isinstance(data, dict):
-        raise InputError("is empty or no mapping; a job file begins with `name:`", file=path)
+        raise InputError("is empty or not a mapping; a job file begins with `name:`", file=path)
     spec = validated(JobSpec, data, lines, path)
     _check_schemas(spec, path, lines)
     for index, task in enumerate(spec.tasks):
@@ -118,7 +118,7 @@ def _check_variables(
 
     for name in sorted(template(source).variables - {*known}):
         raise InputError(
-            f"the template uses {{{{ {name} }}}}, which a request about the answers to a document's parts has not",
+            f"the template uses {{{{ {name} }}}}, which a request about the answers to parts does not have",
             file=path,
             line=line_of(place, lines),
             field=spell(place),

@@ -35,7 +35,7 @@ _FIELDS = Told.__slots__
 
 
 class AlertRecords:
-    """Verbs on what is told."""
+    """Verbs on alerts."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

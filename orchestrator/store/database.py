@@ -97,7 +97,7 @@ class Database:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is told."""
+        """SQLAlchemy's errors as StorageError, with what to do about the common ones. No password is shown."""
         try:
             yield
         except OrchError:

@@ -76,7 +76,7 @@ class Shards:
             yield _shard(row)
 
     def asked_at(self, backend: str, batch_id: str) -> datetime | None:
-        """When a batch of a backend was asked for that is one of ours; None where it is not."""
+        """When a batch of a backend was asked for, if it is one of ours; else None."""
         c = shards.c
         query = select(c.intended_at, c.created_at).where(c.backend == backend, c.batch_id == batch_id).limit(1)
         with self._db.read() as tx:

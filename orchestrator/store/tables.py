@@ -113,7 +113,7 @@ shards = Table(
 IS_UNCLEAN = shards.c.cleaned_at.is_(None)
 Index("ix_shards_unclean", shards.c.job_id, sqlite_where=IS_UNCLEAN)
 
-# How far a job was at a backend of ours, looked at about once a minute: what speeds are learned from.
+# How far a job was at one of our own backends, noted about once a minute: what speeds are learned from.
 progress = Table(
     "progress",
     metadata,

@@ -299,7 +299,7 @@ def test_sizes_are_told_by_kind(tmp_path: Path) -> None:
     assert (found.database, found.requests, found.results, found.servers, found.other) == (3, 12, 48, 192, 256)
     assert found.total == 511
     assert found.free > 0
-    with pytest.raises(StorageError, match="cannot be looked at: No such file"):
+    with pytest.raises(StorageError, match="cannot be read: No such file"):
         disk.use(Home(tmp_path / "nowhere"))
 
 

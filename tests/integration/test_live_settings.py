@@ -163,8 +163,8 @@ def test_whoever_listens_is_told(desk: Desk) -> None:
         desk, {"openai": {}}, '[retention]\nresults = "30d"\n[alerts]\nchance = 0.5\n[reports]\nfolder = "reports"\n'
     )
     assert daily.terms.results == 30 * 86_400
-    assert desk.engine._watch._config.alerts.chance == 0.5
-    assert [way.name for way in desk.engine._watch._channels] == ["folder"]
+    assert desk.engine._monitor._config.alerts.chance == 0.5
+    assert [way.name for way in desk.engine._monitor._channels] == ["folder"]
 
 
 def test_webhooks_are_checked_with_the_secrets_that_are_named_now(

@@ -89,8 +89,8 @@ tags: {team: no}
 
 UNKNOWN = "unknown field"
 BAD = {
-    "empty": ("", ": is empty or no mapping; a job file begins with `name:`"),
-    "a list": ("- a\n", ": is empty or no mapping; a job file begins with `name:`"),
+    "empty": ("", ": is empty or not a mapping; a job file begins with `name:`"),
+    "a list": ("- a\n", ": is empty or not a mapping; a job file begins with `name:`"),
     "nothing but a name": ("name: x\n", ":1: documents: is required"),
     "a name with a space": (
         GOOD.replace("contracts", "a b"),

@@ -165,7 +165,7 @@ class Worker:
             raise self.garbled() from None
 
     def garbled(self) -> EOFError:
-        """It said what no worker of ours says: a document may have taken it over. To be raised, and ended."""
+        """It said what no worker says: a document may have taken it over. To be raised, and ended."""
         self._is_garbled = True
         return EOFError()
 

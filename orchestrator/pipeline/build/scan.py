@@ -200,7 +200,7 @@ class Sweep:
         of_table = (found.key, place) if document.key != found.key else (None, None)
         if isinstance(document, UnreadableDocument):
             self._report.problems.append((document.key, document.code.value, document.message))
-            # Without a stamp: what is wrong may be mended with no change of the file, and is looked at each time.
+            # Without a stamp: what is wrong may be fixed without a change of the file, so it is read each time.
             stamp = found.stamp if of_table[0] else None
             return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
         return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)

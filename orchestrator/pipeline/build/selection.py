@@ -84,7 +84,7 @@ class Selection:
         return self._scope.limit is not None and self._taken >= self._scope.limit
 
     def may_hold(self, key: str, *, is_table: bool) -> bool:
-        """Whether a file is to be looked at: it is chosen, or rows of it may be."""
+        """Whether a file is to be read: it is chosen, or rows of it may be."""
         return not self.is_over and (is_table or self._is_named(key, key))
 
     def takes(self, key: str, file: str) -> bool:

@@ -118,7 +118,7 @@ def check_file(
     """Read a job file and its documents, or a batch file, and try its output.
 
     Raises InputError or another OrchError with every mistake found. Without a `store`, nothing is known of what orch
-    wrote before. With a `scope`, only these documents and tasks; `progress` is told how far it is.
+    wrote before. With a `scope`, only these documents and tasks; `progress` is called with how far it is.
     """
     kind = kind_of(path)
     home = "" if store is None else Home(config.home).identity()
@@ -196,7 +196,7 @@ def _chosen(
 
 
 def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
-    """Tasks that can be asked of no document; where the documents are at fault, that is told once."""
+    """Tasks that can be asked of no document; where the documents are at fault, that is reported once."""
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]

@@ -1,1 +1,1 @@
-"""Batches are looked at until they are over; result files → outcomes; what is left goes on."""
+"""Batches are polled until they are over; result files → outcomes; what is left goes on."""

@@ -54,7 +54,7 @@ class FailuresSoFar:
     def look(
         self, job: Job, shard: Shard, handle: BackendHandle, has_stronger: Callable[[], bool], now: datetime
     ) -> Failing | None:
-        """What has failed by now, None where nothing was looked at: too soon, or the backend does not say.
+        """What has failed by now, None where nothing was examined: too soon, or the backend does not say.
 
         `has_stronger` says whether a bad answer goes on with a stronger model.
         """

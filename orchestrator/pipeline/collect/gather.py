@@ -21,7 +21,7 @@ from orchestrator.policy import evidence
 
 
 class Gather:
-    """Collects batches that are over; `settled` is told of each that is done with."""
+    """Collects batches that are over; `settled` is called for each that is done with."""
 
     def __init__(self, work: ShardWork, settled: Callable[[Shard], None]) -> None:
         self._work = work

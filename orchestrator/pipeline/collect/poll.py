@@ -1,4 +1,4 @@
-"""A batch while its backend has it: looked at until it is over, asked to end where it has to, or taken for gone."""
+"""A batch while its backend has it: polled until it is over, cancelled where it has to be, or taken for gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.policy import evidence, poll_schedule
 
 
 class BatchPolling:
-    """Looks at batches."""
+    """Polls batches."""
 
     def __init__(self, work: ShardWork) -> None:
         self._work = work

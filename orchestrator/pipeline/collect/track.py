@@ -1,4 +1,4 @@
-"""Stage 4: batches that run are looked at, as often as makes sense, until they are over and their files are there."""
+"""Stage 4: batches that run are polled, as often as makes sense, until they are over and their files are there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = poll_schedule.Usual()
 SEEN_EVERY = timedelta(seconds=30)
 PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
 MOST_PUSHED = 10_000
-"""Batches that were told of and not looked at; they may be other programs', which use the same account."""
+"""Batches that events named and that were not polled; they may be other programs', which use the same account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PolledShard:
 
 @dataclass(slots=True)
 class PollSchedule:
-    """When each shard is due for a look. Kept in memory: after a start, everything is looked at once."""
+    """When each shard is due for a poll. Kept in memory: after a start, everything is polled once."""
 
     _by_shard: dict[str, PolledShard] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -119,7 +119,7 @@ class PollSchedule:
         seen: object = None,
         usual: poll_schedule.Usual = UNKNOWN,
     ) -> datetime:
-        """A shard was looked at, and was `seen` like this; gives since when it has been so."""
+        """A shard was polled, and was `seen` like this; gives since when it has been so."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
@@ -172,7 +172,7 @@ def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
     """The shard, with the account whose key is set now, where that is its own or sees the same batches.
 
     A key of the same organisation is of the same account. Another key of which nobody says whose it is is believed
-    once it shows a batch of ours. Raises UsageError where it does not.
+    once it shows one of our batches. Raises UsageError where it does not.
     """
     if shard.account is None:
         return shard

@@ -161,7 +161,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A job whose output was not well: since when, when it is looked at again, and what was wrong."""
+    """A job whose output was not well: since when, when it is tried again, and what was wrong."""
 
     since: datetime
     next_at: datetime

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
-"""So long a job's delivery is waited for at first, and whenever it is looked at again."""
+"""So long a job's delivery is waited for at first, and whenever it is tried again."""
 LONGEST_DELIVERY = timedelta(hours=2)
 """A storage that has not taken the rows by then is taken for one that hangs."""
 KEPT = timedelta(days=1)
@@ -155,7 +155,7 @@ class Finisher:
                 raise
             except (StorageError, InputError, UsageError) as error:
                 raise OutputError(OutputFault.FAILED, error.message, hint=error.hint) from error
-            except Exception as error:  # a defect of ours, or of what writes there: told by its code all the same
+            except Exception as error:  # a defect here, or in what writes there: reported by its code all the same
                 log.exception("the rows of %s could not be delivered", job.id)
                 raise OutputError(OutputFault.FAILED, f"{type(error).__name__}: {error}") from error
 

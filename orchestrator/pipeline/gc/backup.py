@@ -66,7 +66,7 @@ def make(
 ) -> BackupContents:
     """Write a backup to a file that is not there yet, whole or not at all.
 
-    What the home itself lacks is told as a problem, and the backup is made without it. `progress` is told what is
+    What the home itself lacks is reported as a problem, and the backup is made without it. `progress` is told what is
     done, how much of it, of how much, and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():

@@ -97,6 +97,4 @@ def _free(home: Home) -> int:
     try:
         return shutil.disk_usage(home.root).free
     except OSError as error:
-        raise StorageError(
-            f"{home.root} cannot be looked at: {error.strerror}", hint="set ORCH_HOME elsewhere"
-        ) from error
+        raise StorageError(f"{home.root} cannot be read: {error.strerror}", hint="set ORCH_HOME elsewhere") from error

@@ -335,7 +335,7 @@ class Planning:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
-        # What a backend has that orch.toml has no more can be neither looked at nor rerouted.
+        # What is at a backend that orch.toml no longer has can be neither polled nor rerouted.
         paced = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return lying(

@@ -1,4 +1,4 @@
-"""How far jobs are at backends of ours, kept about once a minute: what their speed is told by."""
+"""How far jobs are at our own backends, kept about once a minute: their speed is learned from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Samples:
         self._noted: dict[tuple[str, str], datetime] = {}
 
     def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
-        """Note how far a job is at each backend of ours that works on it, where it is time."""
+        """Note how far a job is at each of our backends that works on it, where it is time."""
         at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
         due = [name for name in sorted(at) if self._is_due(job, name, now)]
         self._store.observations.note(_progress(job, name, shards, now) for name in due)

@@ -19,7 +19,7 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Bytes of a line with pictures that are looked at: pictures have few tokens a byte, and a part of one has none."""
+"""Bytes of a line with pictures that are examined: pictures have few tokens a byte, and a part of one has none."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
 """What counting may read in all: a tenth of a second of it."""

@@ -32,7 +32,7 @@ REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
 """Prompts are estimated; no text that people write has half as many tokens again."""
 SETTLED_AFTER = timedelta(days=1)
-"""A line of the ledger says when its batch was looked at; it is written a while later, and no day later."""
+"""A line of the ledger says when its batch was polled; it is written a while later, and no day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)

@@ -185,7 +185,7 @@ def submit(
         store.shards.note(intended, held=error.message)
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
-        # It is an older one of ours, which is given again for the same content: ours may have been made as well.
+        # It is one of our older files, which is given again for the same content: ours may have been made as well.
         held = f"{handle.name} answered the create with batch {batch.id}, which is another shard's"
         store.shards.note(intended, held=held)
         raise Uncertain(held)

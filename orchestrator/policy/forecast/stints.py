@@ -20,7 +20,7 @@ _WINDOW_ROWS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Stint:
-    """A stretch of time in which an engine had rows of ours, and what it did in it.
+    """A stretch of time in which an engine had our rows, and what it did in it.
 
     `tokens` is how much work the rows were, 0 where nobody counted; `alike` is the part of it that was of rows like
     those that are asked about.

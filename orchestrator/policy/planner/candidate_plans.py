@@ -141,7 +141,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
 def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Whether what is rerouted is surely done by the deadline."""
     burden, at = candidate.in_batches + candidate.coming, arrival(candidate)
-    # That a cancel may slip is told; to wait for what seldom does would be dear.
+    # That a cancel may slip is known; to wait for what seldom does would be dear.
     tail = min(SLIPS, slips(candidate))
     return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
 

@@ -27,7 +27,7 @@ ASSUMED_START, QUICK_START = 60.0, 10.0
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Seconds from the end of the last batch until a job is finished, as assumed, and rows that take a second more."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider that has not answered for so long is silent: batches are looked at more often than that."""
+"""A provider that has not answered for so long is silent: batches are polled more often than that."""
 LET_GO = 2 * MINUTE
 """Seconds until rows are free that are at a silent provider: nobody waits for more than its last word."""
 TODAY = timedelta(hours=12)
@@ -93,7 +93,7 @@ def _seen(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
 
 
 def leaving(shards: Sequence[Shard], now: datetime) -> float:
-    """Seconds until the rows of a hosted batch are free that is to be cancelled now."""
+    """Seconds until the rows of a hosted batch are free if it is cancelled now."""
     return LET_GO if silence(shards, now) else cancel_seconds(shards, now)
 
 

@@ -37,7 +37,7 @@ HELPS = 0.02
 """And before that for so much more chance."""
 SOONEST, LATEST = 30.0, 1800.0
 WATCHED = DETECTED / 2
-"""How often options are looked at that others could take over from."""
+"""How often options are checked that others could take over from."""
 
 
 @dataclass(frozen=True, slots=True)

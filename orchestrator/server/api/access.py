@@ -57,7 +57,9 @@ class Access:
         """Refuse one call more than the key may have at once: ApiError 429."""
         most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
         if self._service.calls.out(key.id) >= most:
-            _come_again(f"{most:,} requests with this key are under way, and no more may be at once.", CALL_SECONDS)
+            _come_again(
+                f"{most:,} requests with this key are running, which is the most allowed at once.", CALL_SECONDS
+            )
 
     def _key(self, headers: list[tuple[bytes, bytes]]) -> Key:
         secret = _secret(headers)
@@ -69,7 +71,7 @@ class Access:
         if key is None:
             # A short text may be a password that was meant for something else: nothing of it is shown.
             shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
-            raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown here, or was revoked.")
+            raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown or revoked.")
         return key
 
 

@@ -79,13 +79,13 @@ async def read_body(request: Request, most: int) -> BodyInMemory:
     try:
         place = await rooms.for_body(size).take(tenant_of(request), size)
     except RoomFull:
-        message = "The server holds as many large requests as it has room for. Try again later."
+        message = "The server is busy with other large requests. Try again later."
         raise ApiError(429, message, code="rate_limit_exceeded", after=BUSY_SECONDS) from None
     try:
         return BodyInMemory(await _content(request, most), place)
     except ClientDisconnect:
         place.give_back()
-        raise ApiError(400, "The client left before its request was here.") from None
+        raise ApiError(400, "The client disconnected before its request was complete.") from None
     except BaseException:
         place.give_back()
         raise
@@ -204,5 +204,5 @@ def _reason(request: Request, error: Exception) -> str | None:
 
 
 def on_surprise(request: Request, error: Exception) -> Response:
-    """The answer to a mistake of ours."""
-    return as_json({"error": ErrorObject("The server made a mistake; its log tells which.", "server_error")}, 500)
+    """The answer to an error of the server's own."""
+    return as_json({"error": ErrorObject("Internal server error; see the server's log.", "server_error")}, 500)

@@ -173,7 +173,7 @@ class _Relay:
                 return
         raise ApiError(
             503,
-            "No upstream that could answer this is well now. Try again later.",
+            "No upstream that could answer this is available now. Try again later.",
             code="no_upstream",
             after=RETRY_SECONDS,
         )
@@ -245,7 +245,7 @@ def _is_sound(name: bytes, value: bytes) -> bool:
 def _broken(error: Exception) -> ApiError:
     if isinstance(error, TimeoutError):
         return ApiError(504, "The upstream did not answer in time.", code="upstream_timeout")
-    return ApiError(502, "The upstream broke off before it answered.", code="upstream_error")
+    return ApiError(502, "The upstream closed the connection before it answered.", code="upstream_error")
 
 
 def _count(upstream: Upstream, seconds: float, *, failed: bool) -> None:

@@ -71,7 +71,7 @@ def prepare(
 
     `vllm` says whether the upstream is known to be vLLM: only then are its removed `guided_*` fields rewritten and
     `priority` (64 bits, lower is earlier) added where the row has none of its own. `model` replaces the model name
-    "default", `tier` becomes the `service_tier` of a row that names none. `stream` is not looked at: validation
+    "default", `tier` becomes the `service_tier` of a row that names none. `stream` is not checked here: validation
     refuses it. Raises BodyError, and nothing else, where the body is not a JSON object or asks for output
     in a form that it would not get.
     """

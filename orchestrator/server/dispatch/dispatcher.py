@@ -144,7 +144,7 @@ class Dispatcher:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a row stands still", exc_info=error)
-            self.problem = "a row stands still until the next start: an internal error; see the log"
+            self.problem = "a row is stuck until the next start: an internal error; see the log"
 
     def _isolate(self) -> None:
         """Empty an upstream for the next row that has its last try, and send the row there alone."""

@@ -138,7 +138,7 @@ class _Connection(asyncio.Protocol):
         elif error is not None:
             self._fail(ConnectionCutError(str(error) or type(error).__name__))
         else:
-            self._fail(ConnectionCutError("the connection was closed before the answer was whole"))
+            self._fail(ConnectionCutError("the connection was closed before the answer was complete"))
 
     # --- what the parser finds
 
@@ -345,7 +345,7 @@ def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
     if len(body) > most:
         raise TooLongError(answer.status)
     if not unpacker.eof:
-        raise ConnectionCutError("the compressed answer is not whole")
+        raise ConnectionCutError("the compressed answer is incomplete")
     return HttpAnswer(answer.status, answer.headers, body)
 
 

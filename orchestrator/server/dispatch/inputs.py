@@ -58,7 +58,7 @@ class Input:
         try:
             return _decode(raw)
         except JSON_ERRORS:
-            said = "is not what it was when it was checked"
+            said = "has changed since it was checked"
             if request_lines.find_custom_id(raw) is None:
                 raise Unreadable(f"it {said}") from None
             raise BodyError(f"Row {index + 1:,} of the input file {said}.", None, "invalid_json_line") from None

@@ -16,7 +16,7 @@ from orchestrator.server.dispatch.stats import Stats
 
 log = logging.getLogger(__name__)
 
-INTERNAL = LineError("internal_error", "The server failed at this row by an error of its own; see its log.")
+INTERNAL = LineError("internal_error", "This row failed because of an internal error of the server; see its log.")
 
 
 Outcome = tuple[str, bytes, TokenCounts]

@@ -24,7 +24,7 @@ _decode_description = msgspec.json.Decoder(_Description).decode
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:
-    """The models of `/v1/models` that have a name. Raises one of wire.NO_JSON where it is no such page."""
+    """The models of `/v1/models` that have a name. Raises one of wire.JSON_ERRORS where it is not such a page."""
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
@@ -33,6 +33,6 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """The paths of `/openapi.json` that take a POST. Raises one of wire.NO_JSON where it is no such page."""
+    """The paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS where it is not such a page."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)

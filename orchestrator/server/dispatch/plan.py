@@ -150,7 +150,7 @@ class _Survey:
         if not rows:
             return [LineError("empty_file", "The input file is empty.")]
         if rows > self._max_rows:
-            problem = f"The input file has at least {rows:,} rows; at most {self._max_rows:,} may be."
+            problem = f"The input file has at least {rows:,} rows; at most {self._max_rows:,} are allowed."
             return [LineError("too_many_tasks", problem)]
         return []
 

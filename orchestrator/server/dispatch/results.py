@@ -30,7 +30,7 @@ _decode = msgspec.json.Decoder(ResultLine).decode
 
 
 class ResultFile:
-    """One append-only file. `report` is told, on the event loop, which rows have become durable.
+    """One append-only file. `report` is called on the event loop with the rows that have become durable.
 
     Between `put` and that, a row's note stands in `_notes` beside its line; both belong to the event loop, and only
     `append` runs in the writer's thread.

@@ -295,7 +295,7 @@ class Upstream:
                 await self._watch(changed)
             except Exception:
                 # What it says of itself must not end the watch over it: then it would never come back.
-                log.exception("an upstream could not be looked at")
+                log.exception("an upstream could not be probed")
                 await asyncio.sleep(MAX_PROBE_SECONDS)
 
     async def _watch(self, changed: Callable[[], None]) -> None:

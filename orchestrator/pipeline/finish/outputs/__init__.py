@@ -1,6 +1,6 @@
 """Merged rows as people use them: JSONL, CSV, Parquet, in a file, a folder of nights, a bucket, or a SQL table.
 
-It reads the merged lines that `results.merged_row` writes and knows no store of ours: whoever calls it has the lines.
+It reads the merged lines that `results.merged_row` writes and does not know the store: its callers have the lines.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _read(line: bytes) -> tuple[_Merged, Any, bytes]:
     try:
         row = _decode(line)
         return row, msgspec.json.decode(row.output), bytes(row.output)
-    except RecursionError:  # a body nested too deeply to be read: it is told as it came
+    except RecursionError:  # a body nested too deeply to be read: it is shown as it came
         # No text has these bytes in it: the quotes of a text are escaped.
         start = line.index(b'"output":') + len(b'"output":')
         end = line.rindex(b',"error":')
@@ -160,7 +160,7 @@ class Layout:
         """What is in `answer`, and the cells of the answer columns."""
         cells: list[Any] = [None] * self._answers
         columns = self._tasks.get(row.task)
-        # An answer that failed its check is told as it came.
+        # An answer that failed its check is shown as it came.
         if columns is None or output is _DEEP or row.status != "succeeded":
             return _text(output, raw), cells
         values, fits = _fields(output, columns.kind)
