@@ -182,7 +182,7 @@ class Upstream:
             self.pace.settle(ticket, 0)  # nothing was generated
             return
         self.pace.answered(sent_at)
-        tokens = answer_tokens(reply.body)
+        tokens = answer_tokens(reply.body) if reply.tokens is None else reply.tokens
         if used := tokens.input + tokens.output:
             self.pace.settle(ticket, used)
 
