@@ -2,7 +2,8 @@
 
 Each pass is a process of its own that may use one core, or all of them. Rounds are interleaved, and the quickest pass
 of each is told, as other work on the machine only ever makes one slower. Where there is much of that, the clock says
-little; the share of all CPU that the busiest process had says how much quicker it can be on cores that are free.
+little; the CPU of one core's pass against that of the busiest process among several says how much quicker it is on
+cores that are free: the others are done by then.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from orchestrator.settings.job_spec import DocumentSource
 
 ROUNDS = 7
 FILES = 60
+GOAL = 1.8
 CHILD = "--child"
 SENTENCE = "The licensee shall not transfer, sublicense or assign its rights under clause {number} of this agreement."
 
@@ -47,8 +49,8 @@ def main() -> None:
             say(
                 f"reading {kind}: {FILES} files in {shared:.2f} s on {len(every)} cores, {alone:.2f} s on one:"
                 f" {alone / shared:.2f}x; {shared_cpu / FILES * 1000:.1f} ms of CPU a file against"
-                f" {alone_cpu / FILES * 1000:.1f}, the busiest process {busiest:.0%} of it: at most"
-                f" {1 / busiest:.2f}x"
+                f" {alone_cpu / FILES * 1000:.1f}, the busiest process {busiest:.0%} of it:"
+                f" {alone_cpu / (shared_cpu * busiest):.2f}x on cores that are free (goal {GOAL}x)"
             )
 
 

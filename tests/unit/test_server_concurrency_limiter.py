@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -157,35 +159,34 @@ class Endpoint:
 
     def __init__(self, slots: int, seconds: float, *, gauges: bool, limiter: ConcurrencyLimiter) -> None:
         self.slots, self.seconds, self.gauges, self.limiter = slots, seconds, gauges, limiter
-        self.running: list[float] = []
-        self.waiting = 0
+        self.running: list[tuple[float, float]] = []
+        self.waiting: deque[float] = deque()
         self.most = 0
 
     def run(self, rows: int) -> float:
         """The seconds that so many rows took."""
         now, look, left = 0.0, 0.0, rows
         while left or self.running:
-            while left and len(self.running) + self.waiting < self.limiter.room(now, 0):
+            while left and len(self.running) + len(self.waiting) < self.limiter.room(now, 0):
                 left -= 1
-                self.waiting += 1
+                self.waiting.append(now)
             while self.waiting and len(self.running) < self.slots:
-                self.waiting -= 1
-                heapq.heappush(self.running, now + self.seconds)
-            inflight = len(self.running) + self.waiting
+                heapq.heappush(self.running, (now + self.seconds, self.waiting.popleft()))
+            inflight = len(self.running) + len(self.waiting)
             self.most = max(self.most, inflight)
-            if self.running and self.running[0] <= look:
-                now = heapq.heappop(self.running)
-                self.limiter.completed(now, inflight)
+            if self.running and self.running[0][0] <= look:
+                now, sent_at = heapq.heappop(self.running)
+                self.limiter.completed(now, inflight, now - sent_at)
                 continue
             now = look
-            seen = Gauges(len(self.running), self.waiting, 0.3) if self.gauges else None
+            seen = Gauges(len(self.running), len(self.waiting), 0.3) if self.gauges else None
             self.limiter.observe(now, inflight, seen)
             look += 0.1 if self.limiter.growing else 1.0
         return now
 
 
-@pytest.mark.parametrize(("gauges", "least"), [(True, 0.90), (False, 0.80)], ids=["with gauges", "without gauges"])
-@pytest.mark.parametrize(("slots", "seconds"), [(256, 0.5), (32, 2.0), (4, 1.0)])
+@pytest.mark.parametrize(("gauges", "least"), [(True, 0.90), (False, 0.86)], ids=["with gauges", "without gauges"])
+@pytest.mark.parametrize(("slots", "seconds"), [(256, 0.5), (500, 0.5), (32, 2.0), (4, 1.0)])
 def test_an_endpoint_of_unknown_capacity_is_used_well(slots: int, seconds: float, gauges: bool, least: float) -> None:
     rows = 20 * slots
     endpoint = Endpoint(slots, seconds, gauges=gauges, limiter=ConcurrencyLimiter(1024))
@@ -202,8 +203,48 @@ def test_what_was_learned_is_used_from_the_first_row_on(gauges: bool) -> None:
 def test_without_gauges_it_stands_where_throughput_stopped_growing() -> None:
     endpoint = Endpoint(100, 0.5, gauges=False, limiter=ConcurrencyLimiter(1024))
     endpoint.run(5000)
-    assert 100 <= endpoint.limiter.limit <= 175
+    assert 100 <= endpoint.limiter.limit <= 176
     assert endpoint.limiter.move in (Move.PLATEAU, Move.THROUGHPUT)
+
+
+def in_turn(limiter: ConcurrencyLimiter, now: float, rows: int, seconds: float, abreast: int) -> float:
+    """A flight whose rows an endpoint answers `abreast` at a time; returns when it is over."""
+    limiter.observe(now, 0, None)
+    for row in range(rows):
+        limiter.completed(now + (row // abreast + 1) * seconds, limiter.limit, (row // abreast + 1) * seconds)
+    now += -(-rows // abreast) * seconds
+    limiter.observe(now, limiter.limit, None)
+    return now
+
+
+def test_without_gauges_it_leaps_only_where_all_rows_ran_side_by_side() -> None:
+    limiter = ConcurrencyLimiter(1024)
+    now = in_turn(limiter, 0.0, START, 0.5, START)
+    assert (limiter.limit, limiter.move) == (4 * START, Move.THROUGHPUT)
+    in_turn(limiter, now, 4 * START, 0.5, 2 * START)  # half of them had to wait: it was too far
+    assert limiter.limit == 2 * START
+
+    slow = ConcurrencyLimiter(1024)
+    in_turn(slow, 0.0, START, 0.5, START // 4)
+    assert slow.limit == 2 * START
+
+    known = ConcurrencyLimiter(1024, learned=40)
+    in_turn(known, 0.0, 40, 0.5, 40)
+    assert known.limit == 80
+
+
+@pytest.mark.parametrize("fail", [ConcurrencyLimiter.overloaded, ConcurrencyLimiter.timed_out])
+def test_an_endpoint_that_falls_over_by_a_leap_gets_no_more_than_twice_what_it_took(
+    fail: Callable[[ConcurrencyLimiter, float, float], None],
+) -> None:
+    limiter = ConcurrencyLimiter(1024)
+    now = in_turn(limiter, 0.0, START, 0.5, START)
+    for _ in range(4 * START):
+        fail(limiter, now + 0.1, now)
+    assert limiter.limit == 2 * START
+    for _ in range(5):
+        now = in_turn(limiter, now + 1.0, limiter.limit, 0.5, limiter.limit)
+    assert limiter.limit <= 2 * START, "it leaps no more"
 
 
 def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:

@@ -5,10 +5,12 @@ Requests that are passed through use aiohttp (see docs/decisions/0007).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from orchestrator.core.answers import TokenCounts, answer_tokens
 from orchestrator.core.clock import now
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
@@ -21,6 +23,7 @@ CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """An answer above it is given up, as many are out at once. (Of one row, half of it: its result is one line.)"""
+T = TypeVar("T")
 _ENDS = {
     http1.NotConnectedError: End.UNREACHABLE,
     http1.ConnectTimeoutError: End.UNREACHABLE,
@@ -31,11 +34,11 @@ _ENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """How one attempt ended; `body` is the answer's, `detail` is for people and holds nothing of the prompt.
 
-    `standings` is what it says of the upstream's rates, None where it was not asked for or says nothing.
+    `standings` is what it says of the upstream's rates, None where it was not asked for or says nothing. `tokens` are
+    those that the body tells, None where nobody has looked yet.
     """
 
     end: End
@@ -44,6 +47,7 @@ class Reply:
     detail: str = ""
     retry_after: float | None = None
     standings: Standings | None = None
+    tokens: TokenCounts | None = None
 
 
 class Client:
@@ -70,22 +74,27 @@ class Client:
             return Reply(_ENDS[type(error)], detail=str(error))
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
-        if answer.status < 300 and is_object(answer.body):
-            reply = Reply(End.ANSWERED, answer.status, answer.body)
+        if answer.status < 300 and (tokens := _read(body := answer.body, answer_tokens)) is not None:
+            reply = Reply(End.ANSWERED, answer.status, body, tokens=tokens)
         else:
             reply = _unlike(answer)
-        return replace(reply, standings=read_standings(answer.header, now())) if self._reads_rates else reply
+        return reply._replace(standings=read_standings(answer.header, now())) if self._reads_rates else reply
 
 
 def is_object(body: bytes) -> bool:
     """Whether a body is a JSON object in UTF-8, nested no deeper than what is read again later may be."""
+    return _read(body, _decode_object) is not None
+
+
+def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
+    """What a decoder of JSON objects, which must know no None, finds in a body; None where it is no such object."""
     try:
         if not body.isascii():
             body.decode()  # the JSON decoder does not look into strings that it skips
-        _decode_object(body)
+        found = decode(body)
     except JSON_ERRORS:
-        return False
-    return not is_too_deep(body)
+        return None
+    return None if is_too_deep(body) else found
 
 
 class _Object(msgspec.Struct):

@@ -5,7 +5,8 @@ to what runs plus a small standing queue where too much waits. So growth is cloc
 generation, and a queue too long costs no throughput while one too short does.
 
 Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows with it, then
-stands where the last gain was, and tries a little more from time to time.
+stands where the last gain was, and tries a little more from time to time. While it is low, and all rows of a flight
+plainly ran side by side, it leaps to four times as many; a leap that was too far is taken back by half.
 
 An overloaded answer or a time-out cuts it by a third, once a flight; `Retry-After` closes it for a while.
 """
@@ -24,6 +25,10 @@ FULL = 0.9
 SEEN = 0.9
 MOST_KV = 0.9
 GAIN = 1.3
+LEAP = 4
+LEAP_BELOW = 256
+ABREAST = 0.7
+"""Such a share of a flight's rows ran side by side where none of them waited for another."""
 SMALL_GAIN = 1.05
 TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
@@ -81,10 +86,11 @@ class ConcurrencyLimiter:
         self._paused_until = float("-inf")
         self._refused = 0
         self._interactive_at = float("-inf")
+        self._is_blind = False
         self._most_running = 0
         self._preemptions: float | None = None
         self._preempted_windows = 0
-        self._flight = _Flight()
+        self._flight = _Flight(may_leap=learned is None)
 
     def room(self, now: float, interactive: int) -> int:
         """How many rows may be out now, beside that many synchronous requests of people who wait."""
@@ -120,19 +126,24 @@ class ConcurrencyLimiter:
     def _cut(self, now: float, sent_at: float, move: Move, reason: str) -> None:
         if sent_at >= self._last_cut:
             self._last_cut = now
+            limit = self._flight.after_failure(int(self.limit * CUT))
             self._flight.settle(now)
-            self._set(int(self.limit * CUT), move, reason)
+            self._set(limit, move, reason)
 
-    def completed(self, now: float, inflight: int) -> None:
-        """An answer came, `inflight` rows being out when it did."""
+    def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
+        """An answer came after so many seconds, `inflight` rows being out when it did."""
         self._refused, self._paused_until = 0, float("-inf")
-        self._flight.completed += 1
+        self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
             self._flight.was_full = False
+        elif self._is_blind and self._flight.is_good(self.limit):
+            self._by_throughput(now)  # not only at the next look: what was found is used at once
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
         """Called a few times a second with what is in flight and, where there are any, the gauges."""
-        if now - self._interactive_at < INTERACTIVE_SECONDS:
+        is_alone = now - self._interactive_at >= INTERACTIVE_SECONDS
+        self._is_blind = is_alone and gauges is None
+        if not is_alone:
             self._flight.begin(now)  # what is measured beside others' requests says nothing of the limit
         elif gauges is not None:
             self._by_gauges(now, inflight, gauges)
@@ -192,7 +203,7 @@ class ConcurrencyLimiter:
 class _Flight:
     """Throughput over one flight of rows, and the search for the limit that gives the most of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_leap: bool) -> None:
         self.since = float("-inf")
         self.completed = 0
         self.was_full = False
@@ -201,22 +212,55 @@ class _Flight:
         self._best_limit = 0
         self._settled_at: float | None = None
         self._flights = 0
+        self._may_leap = may_leap
+        self._leapt_from: int | None = None
+        self._first_sent = self._last_answer = 0.0
+        self._shortest = float("inf")
+
+    def after_failure(self, limit: int) -> int:
+        """The limit after a failure in this flight: a leap that led to it is taken back by half."""
+        return limit if self._leapt_from is None else min(limit, 2 * self._leapt_from)
 
     def begin(self, now: float) -> None:
         """Count from now on."""
         self.since, self.completed, self.was_full = now, 0, True
 
+    def answered(self, now: float, seconds: float) -> None:
+        """A row's answer came after so many seconds."""
+        sent = now - seconds
+        self._first_sent = min(self._first_sent, sent) if self.completed else sent
+        self._last_answer, self._shortest = now, min(self._shortest, seconds)
+        self.completed += 1
+
+    def is_good(self, limit: int) -> bool:
+        """Whether it is known before the flight is looked at that more can be had."""
+        return self.completed >= limit and self._settled_at is None and self._is_abreast(limit)
+
+    def _is_abreast(self, limit: int) -> bool:
+        """Whether the rows of this flight ran side by side: as many came in a time as if none waited for another."""
+        taken = self._last_answer - max(self.since, self._first_sent)
+        return taken > 0 and self.completed * self._shortest >= ABREAST * limit * taken
+
     def settle(self, now: float) -> None:
         """Stand still for a while; what was best before is forgotten."""
         self._settled_at, self._flights, self._best_rate, self._best_limit = now, 0, 0.0, 0
+        self._may_leap, self._leapt_from = False, None
         self.begin(now)
 
     def judge(self, now: float, rate: float, limit: int) -> tuple[int, Move]:
         """The next limit after a full flight at `limit` that gave `rate` answers a second."""
         self._flights += 1
         if self._settled_at is None:
-            if rate > self._best_rate * GAIN:
+            is_abreast, leapt_from = self._is_abreast(limit), self._leapt_from
+            self._leapt_from = None
+            if leapt_from is not None and not is_abreast:
+                self._may_leap = False
+                return 2 * leapt_from, Move.THROUGHPUT
+            if is_abreast or rate > self._best_rate * GAIN:
                 self._best_rate, self._best_limit = rate, limit
+                if self._may_leap and is_abreast and limit < LEAP_BELOW:
+                    self._leapt_from = limit
+                    return limit * LEAP, Move.THROUGHPUT
                 return limit * 2, Move.THROUGHPUT
             self._settled_at, self._flights = now, 0
             return max(int(self._best_limit * 1.1), FLOOR), Move.PLATEAU

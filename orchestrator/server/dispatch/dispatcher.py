@@ -319,8 +319,8 @@ class Dispatcher:
     def _end(
         self, upstream: Upstream, work: Work, reply: Reply, verdict: RetryVerdict, sent_at: float, now: float
     ) -> None:
-        upstream.answered(now)
-        if verdict.action is Action.KEEP and upstream.well(sent_at):
+        has_room = upstream.answered(now, now - sent_at)
+        if (verdict.action is Action.KEEP and upstream.well(sent_at)) or has_room:
             self.top_up()
         if not work.source.settle(work, upstream, reply, verdict, now - sent_at):
             work.source.unpack(work)

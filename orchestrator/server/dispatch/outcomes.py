@@ -29,7 +29,7 @@ def outcome_of(
     """The outcome of a row whose last attempt ended so, counted in its upstream's `stats`. Never raises."""
     try:
         if verdict.action is Action.KEEP and reply.status < 300:
-            tokens = answers.answer_tokens(reply.body)
+            tokens = answers.answer_tokens(reply.body) if reply.tokens is None else reply.tokens
             line = answer_line(custom_id, reply.status, reply.body, orch)
             if len(line) <= MAX_LINE_BYTES:
                 stats.succeeded += 1

@@ -190,7 +190,7 @@ class Upstream:
             self.pace.settle(ticket, 0)  # nothing was generated
             return
         self.pace.answered(sent_at)
-        tokens = answer_tokens(reply.body)
+        tokens = answer_tokens(reply.body) if reply.tokens is None else reply.tokens
         if used := tokens.input + tokens.output:
             self.pace.settle(ticket, used)
 
@@ -270,9 +270,11 @@ class Upstream:
         """Whether it took a row that was sent at that time or behind it: then it does not refuse the account."""
         return self._taken_at >= sent_at
 
-    def answered(self, now: float) -> None:
-        """A row came to its end."""
-        self.limiter.completed(now, self.inflight + 1)
+    def answered(self, now: float, seconds: float) -> bool:
+        """A row came to its end, so many seconds after it was sent; whether more may be out now than before."""
+        before = self.limiter.limit
+        self.limiter.completed(now, self.inflight + 1, seconds)
+        return self.limiter.limit > before
 
     def well(self, sent_at: float) -> bool:
         """A row that was sent at `sent_at` was answered; whether that is what the upstream was on trial for."""
