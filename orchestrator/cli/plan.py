@@ -25,7 +25,7 @@ from orchestrator.policy.planner import Cost, Plan
 @quiet_option
 @json_option
 def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
-    """Show where a job would run, what it would cost, when it would finish, and why: routes taken and refused.
+    """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
 
     Exit code 3 if no plan meets the deadline and the budget; then it shows what would.
     """

@@ -207,3 +207,20 @@ def test_how_late_a_batch_is_expected_to_be() -> None:
     assert known.late(25 * HOUR) == 0.0
     assert known.late(HOUR, after=25 * HOUR) == 24 * HOUR
     assert 5 * MINUTE < known.late(0.0) < 2 * HOUR
+
+
+@pytest.mark.parametrize("many", [30, 120])
+def test_by_its_p95_a_batch_is_done_on_about_nineteen_nights_of_twenty(many: int) -> None:
+    """Over homes of which each has its own usual time, and a few bad nights; no more than a little late."""
+    chance = random.Random(f"batches {many}")
+    homes, by_p95 = 400, 0
+
+    def drawn(usual: float) -> float:
+        bad = chance.random() < 0.06
+        return chance.lognormvariate(math.log(5 * HOUR if bad else usual), 0.8)
+
+    for _ in range(homes):
+        usual = chance.lognormvariate(math.log(900.0), 0.6)
+        seen = [SeenBatch(AT - timedelta(days=day), drawn(usual), True, 1000) for day in range(1, many + 1)]
+        by_p95 += drawn(usual) <= turnaround(seen, rows=1000, at=AT).within(0.95)
+    assert 0.94 * homes <= by_p95 <= 0.99 * homes

@@ -242,6 +242,21 @@ def test_what_an_engine_did_earlier_tonight_is_not_forgotten_while_it_is_idle(id
     assert told.spread < 0.4
 
 
+def test_what_nobody_used_for_long_is_known_less_and_a_probe_tells_more() -> None:
+    """Ten nights at 2 rows a second, then none for two months but a probe at 0.6."""
+    before = nights(lambda days, hour: 2.0, 10, hours=1.0)
+    later = NIGHT + timedelta(days=60)
+    fresh, stale = usual(before), usual(before, later)
+    assert (fresh.rate, stale.rate) == (pytest.approx(2.0, rel=0.05), pytest.approx(2.0, rel=0.05))
+    assert stale.spread > 1.2 * fresh.spread
+    at = later - timedelta(days=1)
+    probe = [Stint(at + timedelta(minutes=step), at + timedelta(minutes=step + 1), 36.0) for step in range(4)]
+    probed = usual([*before, *probe], later)
+    assert probed.rate < 1.2
+    used = nights(lambda days, hour: 0.6 if days == 1 else 2.0, 10, hours=1.0)
+    assert usual(used).rate > 1.4, "one night among many is not believed as it is"
+
+
 # --- standstills
 
 

@@ -70,6 +70,29 @@ def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels()
     assert observed.cancel_seconds([done] * 20, NOW) == observed.cancel_seconds([], NOW)
 
 
+def test_half_of_all_cancels_take_no_longer_than_usual() -> None:
+    seen = [cancelled(timedelta(days=day), (5 if day % 3 else 40) * MINUTE) for day in range(1, 20)]
+    assert observed.usual_cancel(seen, NOW) < 15 * 60 < observed.cancel_seconds(seen, NOW)
+    assert observed.usual_cancel([], NOW) < observed.cancel_seconds([], NOW)
+    silent = shard(seen_at=NOW - timedelta(hours=2))
+    assert observed.usual_cancel([*seen, silent], NOW) == observed.LET_GO
+
+
+@pytest.mark.parametrize(
+    ("facts", "last"),
+    [
+        ({}, timedelta()),
+        ({"state": ShardState.COLLECTED, "ended_at": NOW - timedelta(days=9)}, timedelta(days=9)),
+        ({"state": ShardState.CANCELLED, "ended_at": NOW - timedelta(days=2)}, timedelta(days=2)),
+    ],
+    ids=["it runs", "collected", "cancelled"],
+)
+def test_when_a_backend_had_rows_last(facts: dict[str, object], last: timedelta) -> None:
+    older = shard(state=ShardState.COLLECTED, ended_at=NOW - timedelta(days=30))
+    assert observed.last_used(Sight("openai", [older, shard(**facts)]), NOW) == NOW - last
+    assert observed.last_used(Sight("openai", []), NOW) is None
+
+
 def test_batches_that_are_cancelled_together_count_once() -> None:
     one = [cancelled(timedelta(hours=3), 50 * MINUTE)]
     many = [cancelled(timedelta(hours=3), 50 * MINUTE) for _ in range(50)]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.policy.forecast import turnaround
 from orchestrator.policy.planner import (
     Decision,
     Open,
@@ -30,6 +31,7 @@ LONG_AGO, LATELY = NOW - 12 * DAY, NOW - 2 * DAY
 JOB = Open(waiting=8000)
 DEAR = paced("gpu", "0.001", 2.0, location="local")
 SURE_BATCH = batch(seconds=20 * 60.0)
+GUESSED = batch(turnaround=turnaround([], rows=600, at=NOW))
 
 
 def found(options: list[Option], rule: ProbeRule = RULE, **last: datetime) -> tuple[Probe, Decision] | None:
@@ -67,6 +69,18 @@ NOT_DUE: dict[str, tuple[list[Option], Open, Terms, dict[str, datetime]]] = {
     "the deadline is not kept as it is": ([batch(seconds=3 * HOUR), DEAR], JOB, terms(0.5), {"openai": LATELY}),
     "the budget has nothing to spare": (
         [BATCH, paced("tier", "0.01", 9.0)], JOB, terms(100, "4.8"), {"openai": LATELY},
+    ),
+    "nothing else could take its rows back": (
+        [SURE_BATCH, paced("cpu", "0.002", 0.05, location="local")],
+        JOB,
+        terms(30),
+        {"openai": LATELY},
+    ),
+    "two providers are less sure than one": (
+        [GUESSED, replace(GUESSED, backend="azure"), paced("tier", "0.0005", 0.05, spread=1.0)],
+        replace(JOB, waiting=600),
+        replace(terms(20), target=0.9),
+        {"openai": LATELY, "tier": LATELY},
     ),
     "the job has begun": (
         [SURE_BATCH, DEAR], replace(JOB, running=(Running("b", "openai", 10, NOW),)), terms(8), {"openai": LATELY},

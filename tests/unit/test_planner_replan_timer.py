@@ -366,6 +366,8 @@ def test_where_a_usual_cancel_is_quick_enough_all_are_cancelled_though_the_slowe
     decision = replan(job, [stuck, REALTIME], Terms(at(0.45), margin=0.0), NOW)
     assert len(decision.cancel) == 3
     assert 0.3 <= decision.chance <= 0.5
+    last = replan(job, [stuck, REALTIME], Terms(at(0.38), margin=0.0), NOW)
+    assert (len(last.cancel), last.chance > 0.05) == (3, True), "a minute later there would be no chance"
     known = replan(job, [replace(stuck, cancel_usual=None), REALTIME], Terms(at(0.45), margin=0.0), NOW)
     assert known.chance < 0.1
     late = replan(job, [replace(stuck, cancel_usual=44 * MINUTE), REALTIME], Terms(at(0.45), margin=0.0), NOW)
