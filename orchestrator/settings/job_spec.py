@@ -66,7 +66,7 @@ class DocumentSource(_Strict):
     """One entry of `documents:`: a folder of files, or one file; tables give a document per row."""
 
     name: str | None = Field(None, min_length=1, description="what tasks call it in `sources`; default: its path")
-    path: str = Field(description="folder or file, relative to the job file's folder")
+    path: str = Field(description="folder or file, relative to the job file's folder, or an address such as s3://…")
     include: tuple[str, ...] = Field((), description="globs relative to path; default: every supported file")
     exclude: tuple[str, ...] = Field((), description="globs to leave out")
     text_column: str | None = Field(None, description="tables: the column that holds the text")
