@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
@@ -37,3 +38,10 @@ def check_address(address: str, field: str) -> None:
         extra = _EXTRAS.get(parts.scheme)
         hint = f"pip install 'orch-batch[{extra}]'" if extra else str(error)
         raise UsageError(f"{field}: the library for {parts.scheme}:// is not installed", hint=hint) from None
+
+
+def database_url(url: str, folder: Path) -> str:
+    """The address of a database with the driver that is installed; a SQLite file is seen from a folder."""
+    if url.startswith("sqlite:///"):
+        return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from fsspec.callbacks import Callback
 
-from orchestrator.core.errors import JobFilesError
+from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.remote import AT_ONCE, PAUSES, RemoteObject, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError
@@ -99,9 +99,10 @@ class Downloads:
                 raise
             except _Failed as error:
                 self._failed += 1
-                if self._failed >= MOST_FAILED:
+                if error.is_alone or self._failed >= MOST_FAILED:
+                    many = f"{error.path}: the download" if error.is_alone else f"{self._failed} downloads in a row"
                     raise JobFilesError(
-                        f"{self._failed} downloads in a row failed: {error}",
+                        f"{many} failed: {error}",
                         hint="check that the storage can be reached, then run the same command again",
                     ) from error
                 return item, ExtractionError(DocumentProblem.UNREADABLE, f"The download failed: {error}")
@@ -113,6 +114,11 @@ class Downloads:
 
 class _Failed(Exception):
     """A download that broke off each time."""
+
+    def __init__(self, remote: RemoteObject, error: Exception) -> None:
+        super().__init__(why(error))
+        self.path = remote.path
+        self.is_alone = remote.is_alone
 
 
 class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
@@ -144,13 +150,13 @@ def _download(remote: RemoteObject, to: str, limit: int | None) -> str:
         except PermissionError as error:
             told = f"It may not be read ({why(error)}); give this user access to it, or exclude it."
             raise ExtractionError(DocumentProblem.UNREADABLE, told) from error
-        except ExtractionError:
+        except (ExtractionError, InputError):
             with suppress(FileNotFoundError):
                 os.unlink(to)
             raise
         except Exception as error:  # each storage has errors of its own
             if pause is None:
-                raise _Failed(why(error)) from error
+                raise _Failed(remote, error) from error
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
 

@@ -36,11 +36,15 @@ Result = TypeVar("Result")
 
 
 class RemoteObject(NamedTuple):
-    """An object to read: its storage (of fsspec), its path there, and what a listing says of it (may be nothing)."""
+    """An object to read: its storage (of fsspec), its path there, and what a listing says of it (may be nothing).
+
+    `is_alone`: it is the whole of its source.
+    """
 
     storage: Any
     path: str
     info: Mapping[str, Any]
+    is_alone: bool = False
 
     @property
     def size(self) -> int | None:
@@ -84,7 +88,7 @@ def lone(place: RemoteRoot) -> FoundFile:
     """The one file that a source names."""
     info = asked(place.address, lambda: dict(place.storage.info(place.path)))
     name = place.path.rstrip("/").rpartition("/")[2]
-    return FoundFile(place.path, name, RemoteObject(place.storage, place.path, info))
+    return FoundFile(place.path, name, RemoteObject(place.storage, place.path, info, is_alone=True))
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:

@@ -26,7 +26,7 @@ from orchestrator.documents.kinds import RENDERED, SUFFIXES, Holds, Kind, is_sup
 from orchestrator.documents.opening import is_system
 from orchestrator.documents.plugins import installed
 from orchestrator.documents.readers import Order, Readers, RemoteOrder, TableRows
-from orchestrator.documents.remote import AddressList, RemoteWalk
+from orchestrator.documents.remote import AddressList, RemoteRoot, RemoteWalk
 from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
 
@@ -128,8 +128,8 @@ class _Opened:
     def __init__(self, source: DocumentSource, base: Path) -> None:
         check_name(source.encoding)
         self.source = source
-        self.place = remote.located(source.path) if is_address(source.path) else None
-        self.path = _located(source, base) if self.place is None else source.path
+        self.place = _remote(source, base)
+        self.path = _located(source, base) if self.place is None else self.place.path
         self.prefix = source.path.rstrip("/")
         if self.place is not None and self.place.is_list:
             self.prefix = self.prefix.rpartition("/")[0]
@@ -167,7 +167,7 @@ class _Opened:
         return iter(self._walk)
 
     def key(self, relative: str) -> str:
-        key = self.source.path if self.is_file else f"{self.prefix}/{relative}"
+        key = (self.source.path or self.source.called) if self.is_file else f"{self.prefix}/{relative}"
         return key if len(key) < MOST_KEY // 4 else shortened(key)
 
     def kind(self, found: FoundFile) -> Kind:
@@ -271,6 +271,15 @@ def _render(source: DocumentSource) -> Render | None:
         return None
     about = source.pictures
     return Render(source.render, about.resolution, about.longest_side, about.pages, about.grayscale, about.max_bytes)
+
+
+def _remote(source: DocumentSource, base: Path) -> RemoteRoot | None:
+    """Where a source lies that is not on this machine; None for one that is."""
+    if source.query is not None:
+        from orchestrator.documents import query
+
+        return query.located(source, base)
+    return remote.located(source.path) if is_address(source.path) else None
 
 
 def _located(source: DocumentSource, base: Path) -> str:

@@ -113,9 +113,7 @@ def place_of(output: Output, job: Job, night: date) -> str | Path | None:
 
 
 def _database(output: Output, job: Job) -> str:
-    from orchestrator.pipeline.finish.outputs import sqltable
-
-    return sqltable.address(_url(output), Path(job.source).parent)
+    return addresses.database_url(_url(output), Path(job.source).parent)
 
 
 def _url(output: Output) -> str:
